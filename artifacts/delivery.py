@@ -1,0 +1,146 @@
+"""The delivery: a folder that `torch.fx.GraphModule.to_folder` wrote, its contract, its examples.
+
+    delivery.toml          the contract: who, from what commit, which inputs and ranges
+    examples.safetensors   example inputs and what the original module made of them
+    module.py, __init__.py, state_dict.pt, <child>.pt ...   exactly as `to_folder` wrote them
+
+`examples.safetensors` names its tensors `<case>/inputs/<input name>` and `<case>/outputs/<index>`;
+cases are numbered from 0, and case 0 is the example that the module was traced with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.errors import DeliveryUnreadable
+from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.signature import Dimension, ModelSignature, TensorSpec
+
+CONTRACT_FILE = "delivery.toml"
+EXAMPLES_FILE = "examples.safetensors"
+MODULE_FILE = "module.py"
+INIT_FILE = "__init__.py"
+STATE_FILE = "state_dict.pt"
+FORMAT = 1
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def require_model_name(name: str) -> None:
+    """Raise `ValueError` unless `name` is a model name that every store and registry can hold."""
+    if not _MODEL_NAME.fullmatch(name):
+        raise ValueError(
+            "expected a model name of at most 63 lower-case letters, digits, '.', '_' and '-', "
+            f"beginning with a letter or digit, got {name[:80]!r}"
+        )
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """Which model this is: its name in the registry, its class, what captured it with which torch."""
+
+    name: str
+    class_name: str = ""
+    torch: str = ""
+    captured_by: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        require_model_name(self.name)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where the model comes from; every field is what the training side said, and may be empty."""
+
+    repository: str = ""
+    commit: str = ""
+    training_run: str = ""
+    author: str = ""
+    created: str = ""
+
+
+@dataclass(frozen=True)
+class DeliveryContract:
+    """The contents of `delivery.toml`."""
+
+    model: ModelSection
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    dimensions: dict[str, Dimension] = field(default_factory=dict)
+    source: Lineage = Lineage()
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        """Check the format number and the signature."""
+        if self.format != FORMAT:
+            raise ValueError(f"expected format {FORMAT}, got {self.format}")
+        ModelSignature(self.inputs, self.outputs, self.dimensions)
+
+    @property
+    def signature(self) -> ModelSignature:
+        """The inputs, outputs and dynamic dimensions as one value."""
+        return ModelSignature(self.inputs, self.outputs, self.dimensions)
+
+
+def read_contract(folder: Path) -> DeliveryContract:
+    """Return the contract of the delivery in `folder`; raise `DeliveryUnreadable` with the reason."""
+    path = folder / CONTRACT_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DeliveryUnreadable(
+            f"{folder} has no contract",
+            expected=f"a file {CONTRACT_FILE} beside module.py",
+            got="none",
+            remedy="Deliver the model with 'handoff deliver', which writes one",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeliveryUnreadable(
+            f"{path} can't be read", expected="a UTF-8 text file", got=str(error),
+            remedy="Deliver the model again",
+        ) from error  # fmt: skip
+    try:
+        return parse_contract(text)
+    except (tomllib.TOMLDecodeError, RecordInvalid) as error:
+        raise DeliveryUnreadable(
+            f"{CONTRACT_FILE} is not a delivery contract",
+            expected="the keys that 'handoff deliver' writes",
+            got=str(error),
+            remedy="Mend that line, or deliver the model again",
+            where=str(path),
+        ) from error
+
+
+def parse_contract(text: str) -> DeliveryContract:
+    """Return the contract that `text` (TOML) holds; raise `TOMLDecodeError` or `RecordInvalid`."""
+    return from_plain(DeliveryContract, tomllib.loads(text), where=CONTRACT_FILE)
+
+
+def format_contract(contract: DeliveryContract) -> str:
+    """Return the contract as TOML that `parse_contract` reads back as the same value."""
+    plain = to_plain(contract)
+    lines = [f"format = {plain['format']}"]
+    for section in ("model", "source"):
+        lines += ["", f"[{section}]", *_pairs(plain[section])]
+    for section in ("inputs", "outputs"):
+        for spec in plain[section]:
+            lines += ["", f"[[{section}]]", *_pairs(spec)]
+    for name, limits in plain["dimensions"].items():
+        lines += ["", f"[dimensions.{name}]", *_pairs(limits)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(table: dict[str, object]) -> list[str]:
+    return [f"{key} = {_toml(value)}" for key, value in table.items() if value is not None]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    # A JSON string, number or boolean is one of TOML as well, but for the delete character,
+    # which JSON leaves bare.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

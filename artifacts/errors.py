@@ -1,0 +1,124 @@
+"""One exception class per decision that an operator takes, each of them a sentence.
+
+The sentence names what was expected, what was found and what to do. Errors cross process borders
+as plain records (`as_record`, `error_from_record`), so that a refusal made in a child process reaches
+the command line as the same refusal.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HandoffError(Exception):
+    """What went wrong, what was expected, what was found, and what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, expected: str, got: str, remedy: str, where: str = "") -> None:
+        """Hold the parts of the sentence; `where` is a place such as `module.py:12`."""
+        self.what = what
+        self.expected = expected
+        self.got = got
+        self.remedy = remedy
+        self.where = where
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        """Return the parts as one sentence and its way out."""
+        place = f"{self.where}: " if self.where else ""
+        remedy = self.remedy[:1].upper() + self.remedy[1:]
+        return f"{place}{self.what}: expected {self.expected}, got {self.got}. {remedy}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by record, since the constructor takes keywords."""
+        return (error_from_record, (self.as_record(),))
+
+    def as_record(self) -> dict[str, str]:
+        """Return the error as a plain mapping that JSON can hold."""
+        return {
+            "class": type(self).__name__,
+            "what": self.what,
+            "expected": self.expected,
+            "got": self.got,
+            "remedy": self.remedy,
+            "where": self.where,
+        }
+
+
+class UsageProblem(HandoffError):
+    """An option, a recipe or a setting is not what it has to be."""
+
+    exit_code = 64
+
+
+class EnvironmentLacking(HandoffError):
+    """This machine lacks something: a compiler, a writable folder, room on the disk."""
+
+
+class StepCrashed(HandoffError):
+    """A child process ended without a result: by a signal, by its time limit, by its memory."""
+
+
+class DeliveryUnsound(HandoffError):
+    """The delivery can be read, but what it would compute is not what was trained."""
+
+    exit_code = 2
+
+
+class DeliveryUnreadable(HandoffError):
+    """The folder is not a delivery, or holds something that is never executed or unpickled."""
+
+    exit_code = 3
+
+
+class BlessingRefused(HandoffError):
+    """A package was built and is wrong, or could not be shown to be right."""
+
+    exit_code = 4
+
+
+class StoreFailed(HandoffError):
+    """The object store could not keep or give back an object."""
+
+    exit_code = 5
+
+
+class RegistryFailed(HandoffError):
+    """The model registry could not record or find a version."""
+
+    exit_code = 5
+
+
+class PackageRefused(HandoffError):
+    """A pulled package is not what its manifest says, or does not fit this machine."""
+
+    exit_code = 6
+
+
+ERRORS: dict[str, type[HandoffError]] = {
+    kind.__name__: kind
+    for kind in (
+        UsageProblem,
+        EnvironmentLacking,
+        StepCrashed,
+        DeliveryUnsound,
+        DeliveryUnreadable,
+        BlessingRefused,
+        StoreFailed,
+        RegistryFailed,
+        PackageRefused,
+    )
+}
+
+
+def error_from_record(record: dict[str, str]) -> HandoffError:
+    """Return the error that `as_record` described; a class that is unknown here is a `HandoffError`."""
+    kind = ERRORS.get(record["class"], HandoffError)
+    return kind(
+        record["what"],
+        expected=record["expected"],
+        got=record["got"],
+        remedy=record["remedy"],
+        where=record["where"],
+    )

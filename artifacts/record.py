@@ -1,0 +1,155 @@
+"""Frozen dataclasses to plain JSON or TOML values and back, with a sentence for what doesn't fit.
+
+The value types of this project travel between processes, into `delivery.toml`, recipes and
+manifests. Some of those processes run on hosts that have torch and nothing else (a GPU worker, the
+training side), so this is the standard library's dataclasses and one small codec, not a framework.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast
+
+T = TypeVar("T")
+
+
+class RecordInvalid(ValueError):
+    """A plain value does not have the shape that a record asks for; the message says where."""
+
+
+def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+    """Return `value` as mappings, lists, strings, numbers, booleans and None.
+
+    A non-finite number becomes one of the strings `nan`, `inf` and `-inf`, which JSON lacks.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (str, Path)):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+def from_plain(kind: type[T], plain: object, where: str = "") -> T:
+    """Return the `kind` that `plain` describes.
+
+    Raises `RecordInvalid` for a missing or unknown key, or a value of another type, naming the
+    place (`inputs[0].shape[1]`), what was expected and what was found.
+    """
+    return cast(T, _decode(kind, plain, where or kind.__name__))
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _fail(where: str, expected: str, got: object) -> RecordInvalid:
+    return RecordInvalid(f"{where}: expected {expected}, got {_show(got)}")
+
+
+def _show(got: object) -> str:
+    text = repr(got)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _decode(kind: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type form
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        if plain not in typing.get_args(kind):
+            names = ", ".join(repr(choice) for choice in typing.get_args(kind))
+            raise _fail(where, f"one of {names}", plain)
+        return plain
+    if origin in (Union, types.UnionType):
+        return _decode_union(typing.get_args(kind), plain, where)
+    if origin is tuple:
+        if not isinstance(plain, (list, tuple)):
+            raise _fail(where, "a list", plain)
+        (item, _) = typing.get_args(kind)
+        return tuple(_decode(item, value, f"{where}[{i}]") for i, value in enumerate(plain))
+    if origin in (dict, Mapping):
+        if not isinstance(plain, Mapping):
+            raise _fail(where, "a table", plain)
+        item = typing.get_args(kind)[1]
+        return {str(key): _decode(item, value, f"{where}.{key}") for key, value in plain.items()}
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(cast(type, kind), plain, where)
+    return _decode_scalar(kind, plain, where)
+
+
+def _decode_union(choices: tuple[Any, ...], plain: object, where: str) -> object:
+    if plain is None and type(None) in choices:
+        return None
+    errors = []
+    for choice in choices:
+        if choice is type(None):
+            continue
+        try:
+            return _decode(choice, plain, where)
+        except RecordInvalid as error:
+            errors.append((_is_tagged(choice, plain), error))
+    raise max(errors, key=lambda pair: pair[0])[1]
+
+
+def _is_tagged(choice: Any, plain: object) -> bool:  # noqa: ANN401 - a type form
+    if not (dataclasses.is_dataclass(choice) and isinstance(plain, Mapping) and "kind" in plain):
+        return False
+    return plain["kind"] in typing.get_args(_hints(cast(type, choice)).get("kind"))
+
+
+def _decode_dataclass(kind: type, plain: object, where: str) -> object:
+    if not isinstance(plain, Mapping):
+        raise _fail(where, "a table", plain)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    unknown = sorted(set(map(str, plain)) - set(fields))
+    if unknown:
+        raise _fail(where, f"no other keys than {', '.join(fields)}", unknown[0])
+    values = {}
+    for name, field in fields.items():
+        if name in plain:
+            values[name] = _decode(_hints(kind)[name], plain[name], f"{where}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise _fail(f"{where}.{name}", "a value", "nothing")
+    try:
+        return kind(**values)
+    except RecordInvalid:
+        raise
+    except ValueError as error:
+        raise RecordInvalid(f"{where}: {error}") from error
+
+
+def _decode_scalar(kind: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type
+    if kind is object:
+        return plain
+    if kind is float:
+        if isinstance(plain, str) and plain in ("nan", "inf", "-inf"):
+            return float(plain)
+        if isinstance(plain, (int, float)) and not isinstance(plain, bool):
+            return float(plain)
+        raise _fail(where, "a number", plain)
+    if kind is Path and isinstance(plain, str):
+        return Path(plain)
+    if isinstance(kind, type) and issubclass(kind, str) and isinstance(plain, str):
+        try:
+            return kind(plain)
+        except ValueError as error:
+            raise RecordInvalid(f"{where}: {error}") from error
+    if kind is type(None) and plain is None:
+        return None
+    if type(plain) is kind:
+        return plain
+    names = {str: "a string", int: "a whole number", bool: "true or false"}
+    raise _fail(where, names.get(kind, getattr(kind, "__name__", str(kind))), plain)

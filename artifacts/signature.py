@@ -1,0 +1,127 @@
+"""What a model takes and gives: named tensors whose shapes may hold named dynamic dimensions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# The dtypes that AOTInductor packages take and give on every target, by torch's own names.
+DTYPES = (
+    "float64", "float32", "float16", "bfloat16",
+    "int64", "int32", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def require_identifier(name: str, what: str) -> None:
+    """Raise `ValueError` unless `name` is an identifier of at most 100 characters."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"expected an identifier as {what}, got {name[:60]!r}")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """The range of a dynamic dimension, both ends included; in elements."""
+
+    min: int = 1
+    max: int = 1024
+
+    def __post_init__(self) -> None:
+        """Check that the range holds at least one size."""
+        if not 0 <= self.min <= self.max:
+            raise ValueError(f"expected 0 <= min <= max, got min {self.min} and max {self.max}")
+
+    def __contains__(self, size: int) -> bool:
+        """Tell whether `size` lies in the range."""
+        return self.min <= size <= self.max
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor: dtype, shape (a number, or the name of a dynamic dimension, per axis).
+
+    `low` and `high` bound the values that random inputs may take, both ends included (an
+    embedding's ids, for one); without them floating-point inputs are drawn from a standard normal
+    distribution and booleans evenly.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the name, the dtype, the axes and the value range."""
+        require_identifier(self.name, "a tensor's name")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"expected a dtype among {', '.join(DTYPES)}, got {self.dtype[:40]!r}")
+        for axis in self.shape:
+            if isinstance(axis, str):
+                require_identifier(axis, "a dynamic dimension")
+            elif axis < 0:
+                raise ValueError(f"expected sizes of 0 or more in {self.name}, got {axis}")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"expected both low and high for {self.name}, or neither")
+        if self.low is not None and self.high is not None and not self.low <= self.high:
+            raise ValueError(
+                f"expected low <= high for {self.name}, got {self.low} and {self.high}"
+            )
+
+    def sizes(self, dimensions: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape with each dynamic dimension replaced by its size in `dimensions`."""
+        return tuple(dimensions[axis] if isinstance(axis, str) else axis for axis in self.shape)
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """Inputs and outputs in the order of the call, and the ranges of their dynamic dimensions."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    dimensions: Mapping[str, Dimension] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that names are unique and every dynamic dimension has a range."""
+        names = [spec.name for spec in self.inputs]
+        if len(set(names)) != len(names):
+            raise ValueError(f"expected inputs of different names, got {', '.join(names)}")
+        for spec in (*self.inputs, *self.outputs):
+            for axis in spec.shape:
+                if isinstance(axis, str) and axis not in self.dimensions:
+                    raise ValueError(
+                        f"expected a range for dimension {axis!r} of {spec.name} under "
+                        "[dimensions], got none"
+                    )
+
+    def measure(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the size of each dynamic dimension, read off the inputs' actual shapes.
+
+        `shapes` maps an input's name to its shape. Raises `ValueError` when a rank or a fixed
+        size differs, when two inputs disagree on a dimension, or when a size leaves its range.
+        """
+        found: dict[str, int] = {}
+        for spec in self.inputs:
+            shape = shapes[spec.name]
+            if len(shape) != len(spec.shape):
+                raise ValueError(
+                    f"{spec.name}: expected shape {list(spec.shape)}, got {list(shape)}"
+                )
+            for axis, size in zip(spec.shape, shape, strict=True):
+                if isinstance(axis, int):
+                    if axis != size:
+                        raise ValueError(
+                            f"{spec.name}: expected shape {list(spec.shape)}, got {list(shape)}"
+                        )
+                elif size not in self.dimensions[axis]:
+                    limits = self.dimensions[axis]
+                    raise ValueError(
+                        f"{spec.name}: expected {axis} from {limits.min} to {limits.max}, got {size}"
+                    )
+                elif found.setdefault(axis, size) != size:
+                    raise ValueError(
+                        f"{spec.name}: expected {axis} = {found[axis]} as in another input, got {size}"
+                    )
+        return found
