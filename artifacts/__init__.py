@@ -1,0 +1,1 @@
+"""Nouns: value types, file formats and stores. They import no other room."""

@@ -1,0 +1,1 @@
+"""Sentences: the order of the steps, and their policy, as Prefect flows."""

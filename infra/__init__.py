@@ -1,0 +1,1 @@
+"""Who runs it and where: settings, the command line, the sandbox."""
