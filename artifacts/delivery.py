@@ -40,7 +40,7 @@ def require_model_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class ModelSection:
-    """Which model this is: its name in the registry, its class, what captured it with which torch."""
+    """Which model this is: its name in the registry, its class, what captured it, which torch."""
 
     name: str
     class_name: str = ""
@@ -87,7 +87,7 @@ class DeliveryContract:
 
 
 def read_contract(folder: Path) -> DeliveryContract:
-    """Return the contract of the delivery in `folder`; raise `DeliveryUnreadable` with the reason."""
+    """Return the contract of the delivery in `folder`; raise `DeliveryUnreadable` with a reason."""
     path = folder / CONTRACT_FILE
     try:
         text = path.read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def digest_file(path: Path) -> Digest:
 def digest_tree(files: Mapping[str, Digest]) -> Digest:
     """Return the digest of a folder, given each file's relative path and digest.
 
-    The digest is that of the lines `<hex>  <path>\\n` sorted by path, which is what
+    The digest is that of the lines `<hex>  <path>` sorted by path, each ended by a newline: what
     `sha256sum` prints for the same files, so that it can be checked without this project.
     """
     lines = "".join(f"{files[name].hex}  {name}\n" for name in sorted(files))

@@ -1,8 +1,8 @@
 """One exception class per decision that an operator takes, each of them a sentence.
 
 The sentence names what was expected, what was found and what to do. Errors cross process borders
-as plain records (`as_record`, `error_from_record`), so that a refusal made in a child process reaches
-the command line as the same refusal.
+as plain records (`as_record`, `error_from_record`), so that a refusal made in a child process
+reaches the command line as the same refusal.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ ERRORS: dict[str, type[HandoffError]] = {
 
 
 def error_from_record(record: dict[str, str]) -> HandoffError:
-    """Return the error that `as_record` described; a class that is unknown here is a `HandoffError`."""
+    """Return the error that `as_record` described; an unknown class gives `HandoffError`."""
     kind = ERRORS.get(record["class"], HandoffError)
     return kind(
         record["what"],
