@@ -30,3 +30,34 @@ def judge(findings: tuple[Finding, ...]) -> Verdict:
     if "unsound" in severities:
         return "unsound"
     return "sound within limits" if "limit" in severities else "sound"
+
+
+@dataclass(frozen=True)
+class PassEffect:
+    """What one pass did: nodes before and after, and how far the outputs moved in float64."""
+
+    name: str
+    level: Literal["fx", "aten"]
+    modified: bool
+    nodes_before: int
+    nodes_after: int
+    max_abs: float = 0.0
+    intended: bool = False
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of eager and of the package on the same input, interleaved.
+
+    Medians over `rounds` rounds of both; `speedup` is the median of the rounds' own ratios
+    eager / package, with a 95 % interval from the order statistics of those ratios.
+    """
+
+    case: str
+    eager_s: float
+    package_s: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    rounds: int
+    threads: int

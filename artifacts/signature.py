@@ -40,7 +40,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor: dtype, shape (a number, or the name of a dynamic dimension, per axis).
+    """A named tensor: its dtype, and per axis a size or the name of a dynamic dimension.
 
     `low` and `high` bound the values that random inputs may take, both ends included (an
     embedding's ids, for one); without them floating-point inputs are drawn from a standard normal
@@ -118,10 +118,12 @@ class ModelSignature:
                 elif size not in self.dimensions[axis]:
                     limits = self.dimensions[axis]
                     raise ValueError(
-                        f"{spec.name}: expected {axis} from {limits.min} to {limits.max}, got {size}"
+                        f"{spec.name}: expected {axis} from {limits.min} to {limits.max}, "
+                        f"got {size}"
                     )
                 elif found.setdefault(axis, size) != size:
                     raise ValueError(
-                        f"{spec.name}: expected {axis} = {found[axis]} as in another input, got {size}"
+                        f"{spec.name}: expected {axis} = {found[axis]} as in another input, "
+                        f"got {size}"
                     )
         return found

@@ -1,0 +1,135 @@
+"""The release record: what was released, for which machines, from what, how exact and how fast."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.delivery import Lineage, require_model_name
+from artifacts.digest import Digest, digest_bytes
+from artifacts.errors import PackageRefused
+from artifacts.evidence import Finding, PassEffect, Timing, Verdict
+from artifacts.recipe import Recipe
+from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.signature import ModelSignature
+from artifacts.target import Fit
+from artifacts.tolerance import Deviation
+
+SCHEMA = 1
+MANIFEST_FILE = "manifest.json"
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """One file of a release: its path in a pulled folder, its digest and its size in bytes."""
+
+    path: str
+    digest: Digest
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        """Check that the path stays in the folder that it is pulled into."""
+        parts = self.path.split("/")
+        if not self.path or any(part in ("", ".", "..") or "\\" in part for part in parts):
+            raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """One target of a release: its packages, what they ask of a machine, and the evidence.
+
+    `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
+    were not compared, and why.
+    """
+
+    slug: str
+    accepted: bool
+    reasons: tuple[str, ...]
+    files: tuple[PackageFile, ...]
+    fit: Fit | None
+    deviations: tuple[Deviation, ...] = ()
+    skipped: tuple[str, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    compile_s: float = 0.0
+    size_bytes: int = 0
+
+    @property
+    def speedup(self) -> float | None:
+        """The speed-up over eager at the largest timed input; None where nothing was timed."""
+        return self.timings[-1].speedup if self.timings else None
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute deviation over all inputs and outputs; None without any."""
+        return max((d.max_abs for d in self.deviations), default=None)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that a serving machine and a later engineer need to know about one release.
+
+    The version number is not part of it: the registry gives it out after the manifest is fixed,
+    and the manifest's digest is what the version points to. `files` are those that all targets
+    share (the examples with their golden outputs).
+    """
+
+    model: str
+    delivery: Digest
+    verdict: Verdict
+    signature: ModelSignature
+    recipe: Recipe
+    lineage: Lineage
+    targets: tuple[TargetRecord, ...]
+    files: tuple[PackageFile, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    passes: tuple[PassEffect, ...] = ()
+    toolchain: dict[str, str] = field(default_factory=dict)
+    created: str = ""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Check the name and the schema version."""
+        require_model_name(self.model)
+        if self.schema != SCHEMA:
+            raise ValueError(
+                f"expected a manifest of schema {SCHEMA}, got {self.schema}; "
+                "a newer Handoff may read it"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline."""
+        text = json.dumps(to_plain(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return text.encode() + b"\n"
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the canonical form."""
+        return digest_bytes(self.to_bytes())
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Return the manifest in `data`; raise `PackageRefused` when it isn't one."""
+    try:
+        return from_plain(Manifest, json.loads(data), MANIFEST_FILE)
+    except (ValueError, RecordInvalid) as error:
+        raise PackageRefused(
+            "the release record can't be read",
+            expected=f"a manifest of schema {SCHEMA}",
+            got=str(error),
+            remedy="Pull the release again, or with the Handoff version that wrote it",
+        ) from error
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a pulled folder; raise `PackageRefused` when there is none."""
+    path = folder / MANIFEST_FILE
+    try:
+        return parse_manifest(path.read_bytes())
+    except OSError as error:
+        raise PackageRefused(
+            f"{folder} is not a pulled release",
+            expected=f"a folder with a {MANIFEST_FILE}",
+            got=error.strerror or str(error),
+            remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
+        ) from error

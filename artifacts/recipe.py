@@ -1,0 +1,110 @@
+"""The recipe: what the deploy engineer asks for. Targets, passes, tolerances, options; TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.errors import UsageProblem
+from artifacts.record import RecordInvalid, from_plain
+from artifacts.target import Target, parse_target
+from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Tolerance
+
+# AOTInductor options that a recipe may set, each with the type of its value. The list is closed:
+# most of Inductor's options are not about what is shipped, and some run code.
+OPTIONS: dict[str, type] = {
+    "freezing": bool,
+    "max_autotune": bool,
+    "epilogue_fusion": bool,
+    "shape_padding": bool,
+}
+
+
+@dataclass(frozen=True)
+class PassChoice:
+    """A pass by name, its parameters, and whether a change of the numbers is what is wanted.
+
+    A pass that isn't `intended` to change the model's outputs is held to the tolerance.
+    """
+
+    name: str
+    parameters: dict[str, str] = field(default_factory=dict)
+    intended: bool = False
+
+
+DEFAULT_PASSES = (PassChoice("drop-inference-noops"), PassChoice("fold-batch-norm"))
+
+
+@dataclass(frozen=True)
+class VerifyPlan:
+    """How much is compared: random draws per size, and the bound on intermediate results.
+
+    A size of a dynamic dimension is left out, and said to be, where the float64 reference's
+    intermediate results would together take more than `max_bytes`.
+    """
+
+    seeds: int = 2
+    max_bytes: int = 6 * 2**30
+
+    def __post_init__(self) -> None:
+        """Check that there is something to compare."""
+        if not 1 <= self.seeds <= 100:
+            raise ValueError(f"expected 1 to 100 seeds, got {self.seeds}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to build from a delivery and how exact it has to be; see `docs` in the README."""
+
+    targets: tuple[str, ...] = ("cpu",)
+    passes: tuple[PassChoice, ...] = DEFAULT_PASSES
+    options: dict[str, object] = field(default_factory=dict)
+    tolerance: dict[str, Tolerance] = field(default_factory=dict)
+    verify: VerifyPlan = VerifyPlan()
+
+    def __post_init__(self) -> None:
+        """Check targets, options and the dtypes that tolerances are given for."""
+        if not self.targets:
+            raise ValueError("expected at least one target, got none")
+        slugs = [parse_target(slug).slug for slug in self.targets]
+        if len(set(slugs)) != len(slugs):
+            raise ValueError(f"expected each target once, got {', '.join(slugs)}")
+        for name, value in self.options.items():
+            if name not in OPTIONS:
+                raise ValueError(f"expected options among {', '.join(OPTIONS)}, got {name[:60]!r}")
+            if type(value) is not OPTIONS[name]:
+                raise ValueError(f"expected option {name} to be true or false, got {value!r}")
+        for dtype in self.tolerance:
+            if dtype not in DEFAULT_TOLERANCES:
+                known = ", ".join(DEFAULT_TOLERANCES)
+                raise ValueError(f"expected tolerances for {known}, got one for {dtype[:40]!r}")
+
+    def resolved_targets(self) -> tuple[Target, ...]:
+        """Return the targets, `cpu` being this machine's level."""
+        return tuple(parse_target(slug) for slug in self.targets)
+
+    def tolerance_for(self, dtype: str) -> Tolerance:
+        """Return the agreed tolerance for outputs of `dtype`; integers and booleans are exact."""
+        return self.tolerance.get(dtype) or DEFAULT_TOLERANCES.get(dtype, EXACT)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Return the recipe in the TOML file `path`; raise `UsageProblem` with the place and reason."""
+    try:
+        return from_plain(Recipe, tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+    except OSError as error:
+        raise UsageProblem(
+            f"the recipe {path} can't be read",
+            expected="a TOML file",
+            got=error.strerror or str(error),
+            remedy="Name an existing recipe, or leave --recipe out for the defaults",
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecordInvalid) as error:
+        raise UsageProblem(
+            "the recipe is not valid",
+            expected="targets, passes, options, tolerance and verify as the README shows them",
+            got=str(error),
+            remedy="Mend that entry",
+            where=str(path),
+        ) from error

@@ -1,0 +1,113 @@
+"""The machines that a package is built for, and what a package asks of the machine it runs on."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+Isa = Literal["avx2", "avx512"]
+
+# The x86-64 psABI's micro-architecture levels, by the flags of /proc/cpuinfo (the ABI's table 3.1).
+_V3_FLAGS = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2"})
+_V4_FLAGS = _V3_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """An x86-64 processor of an instruction set level: `avx2` (x86-64-v3), `avx512` (x86-64-v4)."""
+
+    isa: Isa
+    kind: Literal["cpu"] = "cpu"
+
+    @property
+    def slug(self) -> str:
+        """The target's name in recipes, folders and the registry: `cpu-avx2`."""
+        return f"cpu-{self.isa}"
+
+    @property
+    def march(self) -> str:
+        """The level as g++ names it."""
+        return {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}[self.isa]
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The flags of /proc/cpuinfo that a processor of this level has."""
+        return {"avx2": _V3_FLAGS, "avx512": _V4_FLAGS}[self.isa]
+
+
+# A union of one; a further kind of target joins it here.
+Target = CpuTarget
+
+TARGETS: dict[str, Target] = {t.slug: t for t in (CpuTarget("avx512"), CpuTarget("avx2"))}
+
+
+def parse_target(slug: str) -> Target:
+    """Return the target that `slug` names; `cpu` is the best level of this machine.
+
+    Raises `ValueError` for another name, and when this machine has none of the levels.
+    """
+    if slug == "cpu":
+        return native_cpu_target()
+    if slug not in TARGETS:
+        raise ValueError(f"expected a target among cpu, {', '.join(TARGETS)}, got {slug[:60]!r}")
+    return TARGETS[slug]
+
+
+def native_cpu_target() -> CpuTarget:
+    """Return the highest level that this machine's processor has; raise `ValueError` for none."""
+    for target in TARGETS.values():
+        if target.cpu_flags <= host_cpu_flags():
+            return target
+    raise ValueError(
+        f"expected an x86-64 processor with AVX2 or better, got {platform.machine()} without it"
+    )
+
+
+@cache
+def host_cpu_flags() -> frozenset[str]:
+    """Return this machine's processor flags as Linux names them; none where it doesn't say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a package asks of the machine it runs on.
+
+    An AOTInductor package loads only into the torch that it was built with (its shim calls move
+    between versions), and ends with SIGILL on a processor that lacks an instruction.
+    """
+
+    cpu_flags: tuple[str, ...]
+    torch: str
+    machine: str = "x86_64"
+
+    def misfit(self, torch_version: str | None) -> str | None:
+        """Return why this machine can't run the package, or None where it can.
+
+        `torch_version` is the torch that would load it, as `torch.__version__` gives it; None
+        leaves that out (a folder checked where no torch is installed).
+        """
+        if platform.machine() != self.machine:
+            return f"it needs a {self.machine} processor, and this is {platform.machine()}"
+        lacking = sorted(set(self.cpu_flags) - host_cpu_flags())
+        if lacking:
+            return f"it needs a processor with {', '.join(lacking)}, which this one lacks"
+        if torch_version is not None and base_version(torch_version) != base_version(self.torch):
+            return f"it needs torch {base_version(self.torch)}, and this is torch {torch_version}"
+        return None
+
+
+def base_version(version: str) -> str:
+    """Return a version without its local part: `2.15.0` for `2.15.0+cpu`."""
+    return version.partition("+")[0]

@@ -1,0 +1,78 @@
+"""What was agreed (`Tolerance`) and what was measured (`Deviation`): two types, never mixed up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a package's output may lie from eager's.
+
+    Both rules have to hold, per output and input:
+
+    - `|package - eager| <= atol + rtol * |eager|` for every element, compared in float64, and
+    - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
+      the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
+      factor of 2 (3 below 1000 elements, where the estimate is noisy) is taken over. Its absolute
+      allowance is replaced by one relative to the output's own size, so that the rule means
+      something for an output of any magnitude.
+    """
+
+    atol: float = 1e-6
+    rtol: float = 1e-5
+    rmse_factor: float = 2.0
+    rmse_floor: float = 1e-7
+
+    def __post_init__(self) -> None:
+        """Check that every bound is a finite number of 0 or more."""
+        for name in ("atol", "rtol", "rmse_factor", "rmse_floor"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"expected {name} to be a finite number of 0 or more, got {value}")
+
+
+# Why these: seed 000 measured about 1e-8 on the CPU for outputs of order 0.1 to 1. Float32 carries
+# 6e-8 of relative error in one operation and loses one to two digits over a deep network, so 1e-5
+# relative is what `torch.testing.assert_close` (1.3e-6) allows, with room for a sum's reordering.
+DEFAULT_TOLERANCES: dict[str, Tolerance] = {
+    "float64": Tolerance(atol=1e-12, rtol=1e-10, rmse_floor=1e-15),
+    "float32": Tolerance(),
+    "float16": Tolerance(atol=1e-3, rtol=1e-2, rmse_factor=3.0, rmse_floor=1e-4),
+    "bfloat16": Tolerance(atol=1e-2, rtol=1.6e-2, rmse_factor=3.0, rmse_floor=1e-3),
+}
+
+# Integers and booleans are exact.
+EXACT = Tolerance(atol=0.0, rtol=0.0, rmse_factor=1.0, rmse_floor=0.0)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far one output of a package lay from eager's on one input.
+
+    `max_rel` leaves out elements where eager is exactly zero. `rmse_package` and `rmse_eager` are
+    root mean square distances from the float64 reference, whose own root mean square is `rms`.
+    `required_rtol` is the smallest `rtol` that the elements would need at the agreed `atol`.
+    Elements that are NaN or infinite in eager have to be the same in the package; they are
+    counted in `non_finite` and `mismatched_non_finite` and left out of the other figures.
+    """
+
+    output: int
+    case: str
+    dtype: str
+    elements: int
+    max_abs: float
+    max_rel: float
+    rmse_package: float
+    rmse_eager: float
+    rms: float
+    required_rtol: float
+    non_finite: int = 0
+    mismatched_non_finite: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Tell whether no rule was broken."""
+        return not self.reasons
