@@ -10,8 +10,12 @@ from pathlib import Path
 
 from artifacts.delivery import DeliveryContract
 from artifacts.digest import Digest
-from artifacts.evidence import Finding
-from artifacts.manifest import Manifest
+from artifacts.evidence import Finding, PassEffect, Timing, Verdict
+from artifacts.manifest import Manifest, PackageFile
+from artifacts.recipe import Recipe, VerifyPlan
+from artifacts.signature import TensorSpec
+from artifacts.target import Fit, Target
+from artifacts.tolerance import Deviation
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,118 @@ class RegisterResult:
     version: int
     manifest: Digest
     run_id: str
+
+
+@dataclass(frozen=True)
+class TraceabilityJob:
+    """Judge the delivery that was taken into `staging`."""
+
+    staging: Path
+
+
+@dataclass(frozen=True)
+class TraceabilityResult:
+    """The verdict on a delivery and what it rests on."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class OptimizeJob:
+    """Run the recipe's passes on the delivery in `staging`; write the programs into `folder`."""
+
+    staging: Path
+    folder: Path
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class OptimizeResult:
+    """The exported program to compile, and what each pass did.
+
+    `reference` is the program that the numbers are compared with when the recipe changes them on
+    purpose; None means the delivered module itself. `outputs` are the specs that capture found.
+    """
+
+    program: Path
+    reference: Path | None
+    outputs: tuple[TensorSpec, ...]
+    effects: tuple[PassEffect, ...]
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """Compile the exported program in `program` for `target`; write the packages to `folder`."""
+
+    program: Path
+    target: Target
+    folder: Path
+    options: dict[str, object]
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """The packages of one target, what they ask of a machine, and how long the compiler took."""
+
+    files: tuple[PackageFile, ...]
+    fit: Fit
+    compile_s: float
+    toolchain: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ReferenceJob:
+    """Run the reference, in its own precision and in float64, on the input plan; keep it all."""
+
+    staging: Path
+    reference: Path | None
+    plan: VerifyPlan
+    file: Path
+
+
+@dataclass(frozen=True)
+class ReferenceResult:
+    """The cases that were run, by name, and the sizes that were left out, with the reason."""
+
+    file: Path
+    cases: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class VerifyJob:
+    """Compare the packages in `folder` with the reference outputs in `reference`."""
+
+    folder: Path
+    reference: Path
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """The numeric blessing: how far each output lay from eager's, and why it is refused if so."""
+
+    deviations: tuple[Deviation, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def accepted(self) -> bool:
+        """Tell whether the package may be released."""
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class BenchmarkJob:
+    """Time the packages in `folder` against the delivered module in `staging`, interleaved."""
+
+    staging: Path
+    folder: Path
+    reference: Path
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """One timing per case, smallest first."""
+
+    timings: tuple[Timing, ...]

@@ -1,0 +1,46 @@
+"""The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
+
+    python -m infra.sandbox [--stores] [--set NAME=VALUE ...] -- COMMAND ARGUMENT ...
+
+It is started as a program and never imported by a step or a flow. A launcher that execs is used
+rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import resource
+import signal
+import sys
+
+from infra.settings import child_environment
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def main(arguments: list[str]) -> None:
+    """Replace this process by the command after `--`, limited and with a scrubbed environment."""
+    border = arguments.index("--")
+    options, command = arguments[:border], arguments[border + 1 :]
+    environment = child_environment(stores="--stores" in options)
+    for name, value in itertools.pairwise(options):
+        if name == "--set":
+            variable, _, text = value.partition("=")
+            environment[variable] = text
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    # The child must not outlive a flow that was killed: a compiler left alone eats a core.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the parent ended before the child began")
+    # A crash is an expected result here; a core file of a process full of weights is not.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

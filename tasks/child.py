@@ -1,0 +1,168 @@
+"""Child processes that run steps: started early, given jobs, their end never ours.
+
+A `StepProcess` is one Python process that runs steps one after another. It may be started before
+its first job is known, so that importing torch (2 s) or Inductor (another 5 s) runs beside
+something else. A job that was submitted before is not run twice: asking for its result again
+waits for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from artifacts.errors import StepCrashed, error_from_record
+from artifacts.record import from_plain, to_plain
+from tasks.worker import STEPS, step_name
+
+_LOG_TAIL_CHARACTERS = 1500
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """How a step process is started.
+
+    `preload` names modules to import before the first job. `environment` is added to what the
+    launcher lets through, and `with_stores` lets the stores' credentials through.
+    """
+
+    name: str
+    preload: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    with_stores: bool = False
+
+
+class StepProcess:
+    """One child process for steps, in which a crash is a result."""
+
+    def __init__(self, plan: ProcessPlan, log: Path) -> None:
+        """Start the process; its output goes to the file `log`."""
+        self.plan = plan
+        self.log = log
+        self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
+        self._futures: dict[str, Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._jobs = 0
+        self._process, self._answers = self._start()
+
+    def submit(self, job: object, *, limit_s: float) -> Future[Any]:
+        """Queue `job` behind those before it and return its future; once for equal jobs."""
+        key = step_name(job) + json.dumps(to_plain(job), sort_keys=True)
+        with self._lock:
+            if key not in self._futures:
+                self._futures[key] = self._queue.submit(self._run, job, limit_s)
+            return self._futures[key]
+
+    def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
+        """Return the result of `job`; raise what the step raised, or `StepCrashed`."""
+        return self.submit(job, limit_s=limit_s).result()
+
+    def close(self) -> None:
+        """End the process and everything it started; running jobs end as crashed."""
+        self._closed = True
+        self._kill()
+        self._queue.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        settings = [
+            part for k, v in self.plan.environment.items() for part in ("--set", f"{k}={v}")
+        ]
+        stores = ["--stores"] if self.plan.with_stores else []
+        reading, writing = os.pipe()
+        launcher = [sys.executable, "-m", "infra.sandbox", *stores, *settings]
+        worker = [sys.executable, "-m", "tasks.worker", "--answers", str(writing)]
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                [*launcher, "--", *worker, *self.plan.preload],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        os.close(writing)
+        return process, os.fdopen(reading, "rb", buffering=0)
+
+    def _run(self, job: object, limit_s: float) -> object:
+        if self._process.poll() is not None and not self._closed:
+            self._answers.close()
+            self._process, self._answers = self._start()
+        began = self.log.stat().st_size
+        request = self._write_job(job)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(request.encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._read_answer(limit_s)
+        except BrokenPipeError:
+            answer = b""
+        if not answer.endswith(b"\n"):
+            self._kill()
+            raise self._crash(job, began)
+        record = json.loads(answer)
+        if "error" in record:
+            raise error_from_record(record["error"])
+        return from_plain(STEPS[type(job)].result, record["result"])
+
+    def _write_job(self, job: object) -> str:
+        """Write the job beside the log, so that one line repeats it, and return the request."""
+        self._jobs += 1
+        path = self.log.with_name(f"{self.log.stem}-{self._jobs}-{step_name(job)}.json")
+        path.write_text(json.dumps(to_plain(job), indent=2) + "\n", encoding="utf-8")
+        return json.dumps([step_name(job), str(path)])
+
+    def _read_answer(self, limit_s: float) -> bytes:
+        """Return one line from the child; less than a line when it ended or ran out of time."""
+        deadline = time.monotonic() + limit_s
+        answer = b""
+        while not answer.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+                self._note_timeout(limit_s)
+                return b""
+            piece = self._answers.read(65536)
+            if not piece:
+                return b""
+            answer += piece
+        return answer
+
+    def _note_timeout(self, limit_s: float) -> None:
+        with self.log.open("a", encoding="utf-8") as output:
+            output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            # Closing flushes, and what is left unsent has nobody to go to.
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def _crash(self, job: object, log_began: int) -> StepCrashed:
+        code = self._process.returncode
+        with self.log.open("rb") as stream:
+            stream.seek(log_began)
+            output = stream.read().decode(errors="replace").strip()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
+        return StepCrashed(
+            f"the step {step_name(job)} ended without a result",
+            expected="a result or a refusal",
+            got=f"{how}; its last output: {lines}",
+            remedy=f"Read {self.log}, which also holds the command that repeats the step",
+        )

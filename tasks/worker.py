@@ -1,0 +1,113 @@
+"""The program inside a step process: reads jobs, runs steps, answers.
+
+    python -m tasks.worker --answers FD MODULE ...    serve; jobs are lines on standard input
+    python -m tasks.worker STEP JOB.json              run one job again and print its result
+
+A job line is the JSON list `[step, path of the job's JSON file]`, an answer the JSON object `{"result": ...}` or
+`{"error": ...}`. Answers have a descriptor of their own, because compiled code and compilers print.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from artifacts import steps
+from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
+from artifacts.record import from_plain, to_plain
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step: the module whose `run(job)` does it, and the type of its result."""
+
+    module: str
+    result: type[Any]
+
+
+STEPS: dict[type[Any], Step] = {
+    steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
+    steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),
+    steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
+    steps.CompileJob: Step("tasks.compile", steps.CompileResult),
+    steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
+    steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
+    steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
+    steps.RegisterJob: Step("tasks.register", steps.RegisterResult),
+}
+
+
+def step_name(job: object) -> str:
+    """Return the name of the step that does `job`: `compile` for a `CompileJob`."""
+    return STEPS[type(job)].module.rpartition(".")[2]
+
+
+def run_step(name: str, plain_job: object) -> dict[str, Any]:
+    """Run the step `name` on a plain job and return the plain answer."""
+    kind = next(kind for kind, step in STEPS.items() if step.module == f"tasks.{name}")
+    try:
+        job = from_plain(kind, plain_job)
+        return {"result": to_plain(importlib.import_module(STEPS[kind].module).run(job))}
+    except HandoffError as error:
+        return {"error": error.as_record()}
+    except OSError as error:
+        return {"error": _lacking(name, error).as_record()}
+    except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
+        traceback.print_exc()
+        return {"error": _defect(name, error).as_record()}
+
+
+def _lacking(name: str, error: OSError) -> HandoffError:
+    traceback.print_exc()
+    return EnvironmentLacking(
+        f"the step {name} could not read or write a file",
+        expected="a readable, writable disk with room on it",
+        got=str(error),
+        remedy="Make room or mend the permissions, then run the same command again",
+    )
+
+
+def _defect(name: str, error: Exception) -> HandoffError:
+    lines = str(error).strip().splitlines() or [""]
+    return StepCrashed(
+        f"the step {name} failed",
+        expected="a result or a refusal",
+        got=f"{type(error).__name__}: {lines[0][:300]}",
+        remedy="Run again with --debug for the whole trace, and report it",
+    )
+
+
+def _serve(answers: int) -> None:
+    for line in sys.stdin:
+        name, path = json.loads(line)
+        print("repeat with: python -m tasks.worker", name, path, flush=True)  # noqa: T201
+        answer = json.dumps(run_step(name, _read_job(path))).encode() + b"\n"
+        sys.stdout.flush()
+        with os.fdopen(os.dup(answers), "wb") as stream:
+            stream.write(answer)
+
+
+def _read_job(path: str) -> object:
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def main(arguments: list[str]) -> None:
+    """Serve jobs, or run one again."""
+    if arguments[:1] == ["--answers"]:
+        for module in arguments[2:]:
+            importlib.import_module(module)
+        _serve(int(arguments[1]))
+        return
+    name, path = arguments
+    answer = run_step(name, _read_job(path))
+    print(json.dumps(answer, indent=2))  # noqa: T201 - this is a program
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
