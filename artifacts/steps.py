@@ -13,7 +13,7 @@ from artifacts.digest import Digest
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
 from artifacts.manifest import Manifest, PackageFile
 from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.signature import TensorSpec
+from artifacts.signature import Dimension, TensorSpec
 from artifacts.target import Fit, Target
 from artifacts.tolerance import Deviation
 
@@ -104,12 +104,14 @@ class OptimizeResult:
     """The exported program to compile, and what each pass did.
 
     `reference` is the program that the numbers are compared with when the recipe changes them on
-    purpose; None means the delivered module itself. `outputs` are the specs that capture found.
+    purpose; None means the delivered module itself. `outputs` are the specs that capture found, and
+    `computed_dimensions` the ranges of output sizes that are computed from the inputs'.
     """
 
     program: Path
     reference: Path | None
     outputs: tuple[TensorSpec, ...]
+    computed_dimensions: dict[str, Dimension]
     effects: tuple[PassEffect, ...]
 
 

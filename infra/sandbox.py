@@ -1,6 +1,9 @@
 """The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
 
-    python -m infra.sandbox [--stores] [--set NAME=VALUE ...] -- COMMAND ARGUMENT ...
+    python -m infra.sandbox [--stores | --whole] [--set NAME=VALUE ...] -- COMMAND ARGUMENT ...
+
+`--stores` lets the stores' settings and credentials through, `--whole` the whole environment (for
+the training side's own code, which is delivered from its own environment).
 
 It is started as a program and never imported by a step or a flow. A launcher that execs is used
 rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.
@@ -25,7 +28,7 @@ def main(arguments: list[str]) -> None:
     """Replace this process by the command after `--`, limited and with a scrubbed environment."""
     border = arguments.index("--")
     options, command = arguments[:border], arguments[border + 1 :]
-    environment = child_environment(stores="--stores" in options)
+    environment = child_environment(stores="--stores" in options, whole="--whole" in options)
     for name, value in itertools.pairwise(options):
         if name == "--set":
             variable, _, text = value.partition("=")

@@ -33,8 +33,10 @@ _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", "HTTP_PROXY", "HTTPS_PROXY", "NO_
 _STORE_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
 
 
-def child_environment(*, stores: bool) -> dict[str, str]:
+def child_environment(*, stores: bool, whole: bool = False) -> dict[str, str]:
     """Return what a child may see of the environment; `stores` adds the stores' settings."""
+    if whole:
+        return dict(os.environ)
     return {
         name: value
         for name, value in os.environ.items()

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from artifacts.errors import StepCrashed, error_from_record
 from artifacts.record import from_plain, to_plain
@@ -35,13 +35,14 @@ class ProcessPlan:
     """How a step process is started.
 
     `preload` names modules to import before the first job. `environment` is added to what the
-    launcher lets through, and `with_stores` lets the stores' credentials through.
+    launcher lets through: `bare` is what a compiler needs, `stores` adds the stores' credentials,
+    `whole` is everything.
     """
 
     name: str
     preload: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    with_stores: bool = False
+    sees: Literal["bare", "stores", "whole"] = "bare"
 
 
 class StepProcess:
@@ -81,9 +82,9 @@ class StepProcess:
         settings = [
             part for k, v in self.plan.environment.items() for part in ("--set", f"{k}={v}")
         ]
-        stores = ["--stores"] if self.plan.with_stores else []
         reading, writing = os.pipe()
-        launcher = [sys.executable, "-m", "infra.sandbox", *stores, *settings]
+        sees = [] if self.plan.sees == "bare" else [f"--{self.plan.sees}"]
+        launcher = [sys.executable, "-m", "infra.sandbox", *sees, *settings]
         worker = [sys.executable, "-m", "tasks.worker", "--answers", str(writing)]
         with self.log.open("ab") as output:
             process = subprocess.Popen(

@@ -3,8 +3,9 @@
     python -m tasks.worker --answers FD MODULE ...    serve; jobs are lines on standard input
     python -m tasks.worker STEP JOB.json              run one job again and print its result
 
-A job line is the JSON list `[step, path of the job's JSON file]`, an answer the JSON object `{"result": ...}` or
-`{"error": ...}`. Answers have a descriptor of their own, because compiled code and compilers print.
+A request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too:
+`{"result": ...}` or `{"error": ...}`. Answers have a descriptor of their own, because compilers
+and compiled code print.
 """
 
 from __future__ import annotations

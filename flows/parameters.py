@@ -1,0 +1,45 @@
+"""The parameters of the flows, which Prefect's UI renders as forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, field_validator
+
+from artifacts.recipe import Recipe
+from artifacts.record import from_plain
+from artifacts.steps import Stores
+
+
+class ReleaseParameters(BaseModel):
+    """What to release, how, and where to keep it. Secrets are never among the parameters."""
+
+    delivery: Path = Field(description="The delivery's folder.")
+    workspace: Path = Field(description="An empty or missing folder for this run's files.")
+    objects: str = Field(description="The object store: a folder or s3://bucket/prefix.")
+    tracking_uri: str = Field(description="MLflow's tracking URI.")
+    artifact_root: str = Field("", description="Where MLflow keeps artifacts when it is embedded.")
+    recipe: dict[str, Any] = Field(
+        default_factory=dict, description="The recipe, as in a recipe file; empty for defaults."
+    )
+    alias: str = Field(
+        "candidate",
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$",
+        description="The alias that the new version carries.",
+    )
+
+    @field_validator("recipe")
+    @classmethod
+    def _recipe_is_valid(cls, plain: dict[str, Any]) -> dict[str, Any]:
+        from_plain(Recipe, plain, "recipe")
+        return plain
+
+    def parsed_recipe(self) -> Recipe:
+        """Return the recipe as its value type."""
+        return from_plain(Recipe, self.recipe, "recipe")
+
+    @property
+    def stores(self) -> Stores:
+        """The stores as one value."""
+        return Stores(self.objects, self.tracking_uri, self.artifact_root)

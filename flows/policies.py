@@ -1,0 +1,46 @@
+"""The Prefect policy of every step, side by side.
+
+No step is retried: each is deterministic and runs in a process of its own, so a second try would
+end like the first. What can fail by chance (a store, a registry) retries inside its step, where it
+knows what is safe to repeat. Time limits are kept by the step processes, which they end with
+everything they started; Prefect's own don't interrupt a call that waits. Results are not cached by
+Prefect: its cache can't tell that a file which a result names has changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.cache_policies import NO_CACHE
+
+from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
+
+_STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "retries": 0, "persist_result": False}
+
+RELEASE: dict[str, Any] = {
+    "name": "release",
+    "flow_run_name": "release {parameters.delivery.name}",
+    "retries": 0,
+    "persist_result": False,
+}
+
+TAKE_IN = {**_STEP, "name": "take in", "tags": ["cpu"]}
+INSPECT = {**_STEP, "name": "inspect", "tags": ["cpu"]}
+OPTIMIZE = {**_STEP, "name": "optimize", "tags": ["cpu"]}
+REFERENCE = {**_STEP, "name": "reference", "tags": ["cpu"]}
+COMPILE = {**_STEP, "name": "compile", "task_run_name": "compile {slug}", "tags": ["cpu"]}
+VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}", "tags": ["cpu"]}
+BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}", "tags": ["cpu"]}
+REGISTER = {**_STEP, "name": "register", "tags": ["stores"]}
+
+# Seconds after which a step's process is ended. A step that needs longer has hung.
+LIMITS_S = {
+    "intake": INTAKE_LIMIT_S,
+    "inspect": TRACEABILITY_LIMIT_S,
+    "optimize": OPTIMIZE_LIMIT_S,
+    "compile": 3600.0,
+    "reference": 3600.0,
+    "verify": 3600.0,
+    "benchmark": 900.0,
+    "register": 1800.0,
+}

@@ -1,0 +1,30 @@
+"""Tell whoever watches which step runs: plain log records, which the command line can draw."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOGGER = logging.getLogger("handoff.progress")
+
+
+@contextmanager
+def announced(step: str) -> Iterator[None]:
+    """Log that `step` begins, and that it is done or refused, with the seconds it took.
+
+    Records carry `step`, `phase` (`begin`, `done`, `failed`) and `seconds` as attributes.
+    """
+    began = time.monotonic()
+    LOGGER.info("%s ...", step, extra={"step": step, "phase": "begin", "seconds": 0.0})
+    try:
+        yield
+    except BaseException:
+        seconds = time.monotonic() - began
+        extra = {"step": step, "phase": "failed", "seconds": seconds}
+        LOGGER.info("%s: refused after %.1f s", step, seconds, extra=extra)
+        raise
+    seconds = time.monotonic() - began
+    extra = {"step": step, "phase": "done", "seconds": seconds}
+    LOGGER.info("%s: %.1f s", step, seconds, extra=extra)

@@ -1,0 +1,117 @@
+"""One release: a delivery becomes verified packages in the registry, or a reason why not.
+
+take in -> inspect -> optimize -+-> reference ------------.
+                                '-> compile (per target) -+-> verify -> benchmark -> register
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+
+from artifacts.errors import BlessingRefused, StepCrashed
+from artifacts.manifest import TargetRecord
+from artifacts.recipe import Recipe
+from artifacts.record import to_plain
+from artifacts.steps import (
+    BenchmarkJob,
+    CompileJob,
+    CompileResult,
+    IntakeJob,
+    OptimizeJob,
+    OptimizeResult,
+    ReferenceJob,
+    ReferenceResult,
+    RegisterJob,
+    TraceabilityJob,
+    VerifyJob,
+)
+from artifacts.target import Target
+from flows import policies
+from flows.parameters import ReleaseParameters
+from flows.steps import (
+    benchmark,
+    compile_package,
+    inspect,
+    optimize,
+    register,
+    run_reference,
+    take_in,
+    verify,
+)
+from tasks import assemble
+from tasks.lanes import Lanes, open_lanes
+
+
+@flow(**policies.RELEASE)
+def release(parameters: ReleaseParameters) -> dict[str, Any]:
+    """Release the delivery that `parameters` name; return the registered version.
+
+    Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
+    `RegistryFailed`; nothing is registered then.
+    """
+    recipe = parameters.parsed_recipe()
+    with open_lanes(parameters.workspace, recipe) as lanes:
+        taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.staging))
+        judged = inspect(lanes.graph, TraceabilityJob(lanes.staging))
+        assemble.refuse_unsound(judged)
+        optimized = optimize(lanes.graph, OptimizeJob(lanes.staging, lanes.program, recipe))
+        records, toolchain = build(lanes, recipe, optimized)
+        manifest = assemble.assemble(
+            lanes.release,
+            recipe=recipe,
+            taken=taken,
+            judged=judged,
+            optimized=optimized,
+            targets=records,
+            toolchain=toolchain,
+        )
+        assemble.require_accepted(manifest)
+        job = RegisterJob(manifest, lanes.release, parameters.stores, parameters.alias)
+        registered = register(lanes.registrar(), job)
+    outcome: dict[str, Any] = to_plain(registered)
+    return outcome
+
+
+def build(
+    lanes: Lanes, recipe: Recipe, optimized: OptimizeResult
+) -> tuple[tuple[TargetRecord, ...], dict[str, str]]:
+    """Compile every target, beside the reference; return the targets' records and the toolchain."""
+    compiling = [
+        (target, compile_package.submit(lanes.compiler(target), job, target.slug))
+        for target in recipe.resolved_targets()
+        for job in [CompileJob(optimized.program, target, lanes.package(target), recipe.options)]
+    ]
+    plan = ReferenceJob(lanes.staging, optimized.reference, recipe.verify, lanes.reference)
+    reference = run_reference(lanes.runner(), plan)
+    lanes.registrar()
+    records: list[TargetRecord] = []
+    toolchain: dict[str, str] = {}
+    for target, future in compiling:
+        try:
+            compiled = future.result()
+            records.append(bless(lanes, recipe, target, compiled, reference))
+            toolchain = compiled.toolchain
+        except (StepCrashed, BlessingRefused) as error:
+            # A compiler or a package that fails is this target's answer, not the flow's end.
+            records.append(assemble.refuse_target(target.slug, error))
+    return tuple(records), toolchain
+
+
+def bless(
+    lanes: Lanes,
+    recipe: Recipe,
+    target: Target,
+    compiled: CompileResult,
+    reference: ReferenceResult,
+) -> TargetRecord:
+    """Verify one target's packages and, when they are accepted, time them."""
+    folder = lanes.package(target)
+    runner = lanes.runner()
+    verified = verify(runner, VerifyJob(folder, reference.file, recipe), target.slug)
+    timed = None
+    if verified.accepted:
+        job = BenchmarkJob(lanes.staging, folder, reference.file)
+        timed = benchmark(runner, job, target.slug)
+    return assemble.bless(target.slug, compiled, reference, verified, timed)

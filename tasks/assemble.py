@@ -1,0 +1,121 @@
+"""Assemble: what the steps found out becomes the release record, or a refusal.
+
+These are the rules of a release, and nothing here runs a model: no torch is imported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from artifacts.delivery import EXAMPLES_FILE
+from artifacts.digest import digest_file
+from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
+from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from artifacts.recipe import Recipe
+from artifacts.signature import ModelSignature
+from artifacts.steps import (
+    BenchmarkResult,
+    CompileResult,
+    IntakeResult,
+    OptimizeResult,
+    ReferenceResult,
+    TraceabilityResult,
+    VerifyResult,
+)
+
+
+def refuse_unsound(result: TraceabilityResult) -> None:
+    """Raise `DeliveryUnsound` with every finding that makes the delivery so."""
+    grave = [finding for finding in result.findings if finding.severity == "unsound"]
+    if not grave:
+        return
+    raise DeliveryUnsound(
+        "the delivery would not compute what was trained",
+        expected="a sound graph",
+        got="; ".join(f"{f.message} [{f.code}]" for f in grave),
+        remedy=". ".join(dict.fromkeys(finding.remedy for finding in grave)),
+        where=grave[0].where,
+    )
+
+
+def bless(
+    slug: str,
+    compiled: CompileResult,
+    reference: ReferenceResult,
+    verified: VerifyResult,
+    timed: BenchmarkResult | None,
+) -> TargetRecord:
+    """Return the record of a target that was compiled, accepted or not."""
+    return TargetRecord(
+        slug=slug,
+        accepted=verified.accepted,
+        reasons=verified.reasons,
+        files=compiled.files,
+        fit=compiled.fit,
+        deviations=verified.deviations,
+        skipped=reference.skipped,
+        timings=timed.timings if timed else (),
+        compile_s=compiled.compile_s,
+        size_bytes=sum(file.size_bytes for file in compiled.files),
+    )
+
+
+def refuse_target(slug: str, error: HandoffError) -> TargetRecord:
+    """Return the record of a target that has no package, because of `error`."""
+    return TargetRecord(slug=slug, accepted=False, reasons=(str(error),), files=(), fit=None)
+
+
+def assemble(
+    folder: Path,
+    *,
+    recipe: Recipe,
+    taken: IntakeResult,
+    judged: TraceabilityResult,
+    optimized: OptimizeResult,
+    targets: tuple[TargetRecord, ...],
+    toolchain: dict[str, str],
+) -> Manifest:
+    """Write the manifest and the shared files to the release's `folder`; return the manifest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = []
+    examples = taken.staging / EXAMPLES_FILE
+    if examples.exists():
+        copy = Path(shutil.copy2(examples, folder / EXAMPLES_FILE))
+        size = copy.stat().st_size
+        shared.append(PackageFile(EXAMPLES_FILE, digest_file(copy), size))
+    contract = taken.contract
+    dimensions = {**contract.dimensions, **optimized.computed_dimensions}
+    manifest = Manifest(
+        model=contract.model.name,
+        delivery=taken.digest,
+        verdict=judged.verdict,
+        signature=ModelSignature(contract.inputs, optimized.outputs, dimensions),
+        recipe=recipe,
+        lineage=contract.source,
+        targets=targets,
+        files=tuple(shared),
+        findings=judged.findings,
+        passes=optimized.effects,
+        toolchain=toolchain,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    return manifest
+
+
+def require_accepted(manifest: Manifest) -> None:
+    """Raise `BlessingRefused` unless every target was accepted: a release is all or nothing."""
+    refused = [target for target in manifest.targets if not target.accepted]
+    if not refused:
+        return
+    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.reasons]
+    shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+    raise BlessingRefused(
+        f"{manifest.model} is not released, because its package can't be stood behind",
+        expected="every target within the agreed tolerance",
+        got=shown,
+        remedy="Nothing was registered. Look at the passes and options in the recipe, or agree on "
+        "another tolerance there",
+    )

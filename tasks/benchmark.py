@@ -1,0 +1,85 @@
+"""Benchmark: the package against eager, call by call in turns, with an interval."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from artifacts.evidence import Timing
+from artifacts.steps import BenchmarkJob, BenchmarkResult
+from tasks.intake import read_delivery
+from tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
+from tasks.reference import ReferenceCase, load_cases
+
+_MIN_ROUNDS = 9
+_MAX_ROUNDS = 60
+_BUDGET_S = 3.0
+_WARM_UP_CALLS = 2
+
+
+def run(job: BenchmarkJob) -> BenchmarkResult:
+    """Time eager and the shared library on the plan's smallest and largest inputs."""
+    module = read_delivery(job.staging).module
+    library = open_shared_library(job.folder / SHARED_LIBRARY)
+    cases = sorted(load_cases(job.reference), key=_elements)
+    chosen = [cases[0]] if _elements(cases[0]) == _elements(cases[-1]) else [cases[0], cases[-1]]
+    return BenchmarkResult(tuple(_time(case, lambda x: module(*x), library) for case in chosen))
+
+
+def _elements(case: ReferenceCase) -> int:
+    return sum(tensor.numel() for tensor in case.inputs)
+
+
+def _time(
+    case: ReferenceCase, eager: Callable[[Tensors], object], package: Callable[[Tensors], object]
+) -> Timing:
+    inputs = tuple(tensor.clone() for tensor in case.inputs)
+    with torch.no_grad():
+        for _ in range(_WARM_UP_CALLS):
+            eager(inputs)
+            package(inputs)
+        rounds: list[tuple[float, float]] = []
+        began = time.perf_counter()
+        while len(rounds) < _MIN_ROUNDS or (
+            len(rounds) < _MAX_ROUNDS and time.perf_counter() - began < _BUDGET_S
+        ):
+            rounds.append((_seconds(eager, inputs), _seconds(package, inputs)))
+    ratios = sorted(slow / fast for slow, fast in rounds)
+    low, high = median_interval(len(ratios))
+    return Timing(
+        case=case.name,
+        eager_s=statistics.median(slow for slow, _ in rounds),
+        package_s=statistics.median(fast for _, fast in rounds),
+        speedup=statistics.median(ratios),
+        speedup_low=ratios[low],
+        speedup_high=ratios[high],
+        rounds=len(rounds),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _seconds(call: Callable[[Tensors], object], inputs: Tensors) -> float:
+    began = time.perf_counter()
+    call(inputs)
+    return time.perf_counter() - began
+
+
+def median_interval(count: int) -> tuple[int, int]:
+    """Return the ranks (from 0) of the order statistics that hold the median with 95 %.
+
+    The number of values below the median is binomial with one half, which needs no assumption
+    about how the values are distributed (Conover, Practical Nonparametric Statistics, 3.2).
+    """
+    tail = 0.0
+    weight = 0.5**count
+    rank = 0
+    while tail + weight <= 0.025 and rank < count // 2:
+        tail += weight
+        weight = weight * (count - rank) / (rank + 1)
+        rank += 1
+    # `rank` values may lie below the interval's lower end, so the one before it is the bound.
+    low = max(rank - 1, 0)
+    return low, count - 1 - low

@@ -1,0 +1,97 @@
+"""Capture: a graph module and its signature become an exported program."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch.export import Dim, ExportedProgram
+
+from artifacts.errors import DeliveryUnsound
+from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from tasks.plan import CaseSpec, draw_inputs
+
+# Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
+# could be taken for one.
+_FIRST_TRACED_SIZE = 6
+
+
+def capture(module: torch.fx.GraphModule, signature: ModelSignature) -> ExportedProgram:
+    """Return the exported program of `module` with the signature's dynamic dimensions.
+
+    Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range.
+    """
+    sizes = {
+        name: min(max(_FIRST_TRACED_SIZE + i, limits.min), limits.max)
+        for i, (name, limits) in enumerate(signature.dimensions.items())
+    }
+    dims = {
+        name: Dim(name, min=limits.min, max=limits.max)
+        for name, limits in signature.dimensions.items()
+        if limits.min < limits.max
+    }
+    shapes = tuple(
+        {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
+        for spec in signature.inputs
+    )
+    inputs = draw_inputs(signature, CaseSpec("capture", sizes, 0))
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        raise DeliveryUnsound(
+            "the model can't be captured for the sizes that the delivery declares",
+            expected=f"a graph that holds for {_ranges(signature)}",
+            got=reason_of(error),
+            remedy="Take the fixed size out of the forward, or declare that dimension as fixed",
+        ) from error
+
+
+def _ranges(signature: ModelSignature) -> str:
+    named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
+    return ", ".join(named) or "the declared shapes"
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error of torch's as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"
+
+
+def describe_outputs(
+    program: ExportedProgram, signature: ModelSignature
+) -> tuple[tuple[TensorSpec, ...], dict[str, Dimension]]:
+    """Return the program's output specs, and ranges for sizes that are computed from the inputs'.
+
+    A size that is itself a dynamic dimension keeps its name; one that is computed from them (twice
+    the length, say) gets a name and the range that the computation can give.
+    """
+    names = _symbol_names(program, signature)
+    computed: dict[str, Dimension] = {}
+    specs = []
+    values = [n.meta["val"] for n in program.graph.output_node().all_input_nodes]
+    for index, value in enumerate(values):
+        shape: list[int | str] = []
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, int):
+                shape.append(size)
+            elif (name := names.get(str(size))) is not None:
+                shape.append(name)
+            else:
+                name = f"output{index}_axis{axis}"
+                bounds = size.node.shape_env.bound_sympy(size.node.expr)
+                computed[name] = Dimension(int(bounds.lower), int(bounds.upper))
+                shape.append(name)
+        dtype = str(value.dtype).removeprefix("torch.")
+        specs.append(TensorSpec(f"output{index}", dtype, tuple(shape)))
+    return tuple(specs), computed
+
+
+def _symbol_names(program: ExportedProgram, signature: ModelSignature) -> dict[str, str]:
+    names: dict[str, str] = {}
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec, name in zip(signature.inputs, program.graph_signature.user_inputs, strict=True):
+        value = nodes[str(name)].meta["val"]
+        for axis, size in zip(spec.shape, value.shape, strict=True):
+            if isinstance(axis, str):
+                names.setdefault(str(size), axis)
+    return names

@@ -1,0 +1,108 @@
+"""Compare one output of a package with eager and with float64."""
+
+from __future__ import annotations
+
+import torch
+
+from artifacts.tolerance import Deviation, Tolerance
+
+# Below this many elements the estimate of a root mean square is noisy, and the oracle of
+# torch._dynamo.utils.same takes a factor of at least 3.
+_SMALL = 1000
+_SMALL_FACTOR = 3.0
+
+
+def compare(
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor,
+    tolerance: Tolerance,
+    *,
+    output: int,
+    case: str,
+) -> Deviation:
+    """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
+
+    All three have the same shape; `float64` is the same output computed in float64. The rules are
+    `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN), and are
+    left out of the figures; a shape or dtype that differs is a reason of its own.
+    """
+    dtype = str(eager.dtype).removeprefix("torch.")
+    if package.shape != eager.shape or package.dtype != eager.dtype:
+        reason = (
+            f"expected {dtype} of shape {list(eager.shape)}, "
+            f"got {str(package.dtype).removeprefix('torch.')} of shape {list(package.shape)}"
+        )
+        inf = float("inf")
+        return Deviation(
+            output, case, dtype, eager.numel(), inf, inf, inf, 0.0, 0.0, inf, reasons=(reason,)
+        )
+    finite = torch.isfinite(eager)
+    same_special = _equal(package, eager)[~finite]
+    got, want, exact = (_wide(t)[finite] for t in (package, eager, float64))
+    # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
+    usable = torch.isfinite(exact)
+    distance = (got - want).abs()
+    nonzero = want != 0
+    relative = distance[nonzero] / want[nonzero].abs()
+    excess = (distance - tolerance.atol)[nonzero] / want[nonzero].abs()
+    deviation = Deviation(
+        output=output,
+        case=case,
+        dtype=dtype,
+        elements=eager.numel(),
+        max_abs=_largest(distance),
+        max_rel=_largest(relative),
+        rmse_package=_rms((got - exact)[usable]),
+        rmse_eager=_rms((want - exact)[usable]),
+        rms=_rms(exact[usable]),
+        required_rtol=max(0.0, _largest(excess)),
+        non_finite=int((~finite).sum()),
+        mismatched_non_finite=int((~same_special).sum()),
+    )
+    return _with_reasons(deviation, distance, want, tolerance)
+
+
+def _with_reasons(
+    measured: Deviation, distance: torch.Tensor, want: torch.Tensor, tolerance: Tolerance
+) -> Deviation:
+    reasons = []
+    if measured.mismatched_non_finite:
+        reasons.append(
+            f"{measured.mismatched_non_finite} of {measured.non_finite} elements that are NaN or "
+            "infinite in eager are something else in the package"
+        )
+    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
+    outside = ~(distance <= tolerance.atol + tolerance.rtol * want.abs())
+    if bool(outside.any()):
+        reasons.append(
+            f"{int(outside.sum())} of {measured.elements} elements lie outside atol "
+            f"{tolerance.atol:g} and rtol {tolerance.rtol:g}: the largest difference is "
+            f"{measured.max_abs:.3g}, which would need rtol {measured.required_rtol:.3g}"
+        )
+    factor = tolerance.rmse_factor
+    if measured.elements < _SMALL and factor > 1.0:
+        factor = max(factor, _SMALL_FACTOR)
+    allowed = factor * measured.rmse_eager + tolerance.rmse_floor * measured.rms
+    if not measured.rmse_package <= allowed:
+        reasons.append(
+            f"its RMSE to float64 is {measured.rmse_package:.3g}, and {factor:g} times eager's "
+            f"{measured.rmse_eager:.3g} allows {allowed:.3g}"
+        )
+    return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left == right) | (left.isnan() & right.isnan())
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64)
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0

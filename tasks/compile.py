@@ -1,0 +1,135 @@
+"""Compile: an exported program and a target become a package, by AOTInductor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+import zipfile
+from pathlib import Path
+
+import torch
+import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
+from torch._inductor import cpu_vec_isa
+
+from artifacts.digest import digest_file
+from artifacts.errors import BlessingRefused, EnvironmentLacking
+from artifacts.manifest import PackageFile
+from artifacts.steps import CompileJob, CompileResult
+from artifacts.target import Fit, Target
+from tasks.loading import PACKAGE, SHARED_LIBRARY
+
+# What Inductor's own flags beyond the target's level are called in /proc/cpuinfo.
+_EXTRA_FLAGS = {
+    "avx512_vnni": "avx512_vnni",
+    "amx_tile": "amx_tile",
+    "amx_fp16": "amx_fp16",
+}
+
+
+def run(job: CompileJob) -> CompileResult:
+    """Write `model.pt2` and the `model.so` in it to `job.folder`, all or nothing.
+
+    The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what
+    Inductor chooses its vector width by; the compiler's `-march` alone doesn't hold it back.
+    """
+    compiler = _require_compiler()
+    program = torch.export.load(job.program)
+    building = job.folder.with_name(job.folder.name + ".building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    began = time.monotonic()
+    # A fresh dict: torch writes into the one that it is given.
+    options = {**job.options, "cpp.march": job.target.march}
+    try:
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(building / PACKAGE), inductor_configs=options
+        )
+    except Exception as error:
+        raise _compile_failed(job, error) from error
+    seconds = time.monotonic() - began
+    _extract_shared_library(building / PACKAGE, building / SHARED_LIBRARY)
+    shutil.rmtree(job.folder, ignore_errors=True)
+    _flush(building)
+    building.rename(job.folder)
+    files = tuple(
+        PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
+        for name in (PACKAGE, SHARED_LIBRARY)
+        for path in [job.folder / name]
+    )
+    return CompileResult(files, _fit(job.target), seconds, _toolchain(compiler))
+
+
+def _require_compiler() -> str:
+    """Return the C++ compiler that Inductor will call; raise `EnvironmentLacking` without one."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        return str(get_cpp_compiler())
+    except Exception as error:
+        raise EnvironmentLacking(
+            "no C++ compiler was found",
+            expected="g++ (or the compiler that CXX names) on the PATH",
+            got="none",
+            remedy="Install one (Debian: apt-get install g++) and run the same command again",
+        ) from error
+
+
+def _compile_failed(job: CompileJob, error: Exception) -> BlessingRefused:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return BlessingRefused(
+        f"AOTInductor could not compile the model for {job.target.slug}",
+        expected="a package",
+        got=f"{type(error).__name__}: {' '.join(lines[:2])[:400]}",
+        remedy="Leave this target or the recipe's options out, or run again with --debug",
+    )
+
+
+def _extract_shared_library(package: Path, destination: Path) -> None:
+    """Copy the one shared library in the package, which holds code and weights, to a file."""
+    with zipfile.ZipFile(package) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+        if len(libraries) != 1:
+            raise BlessingRefused(
+                "the compiled package is not whole",
+                expected="one shared library in it",
+                got=f"{len(libraries)}",
+                remedy="Run again; if it stays, report it with the torch version",
+            )
+        with archive.open(libraries[0]) as source, destination.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    destination.chmod(0o755)
+
+
+def _flush(folder: Path) -> None:
+    for path in [*folder.iterdir(), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _fit(target: Target) -> Fit:
+    """Return what the package needs: the target's level, and what Inductor found here beyond it."""
+    isa = cpu_vec_isa.pick_vec_isa()
+    names = set(str(isa).split())
+    extra = {flag for name, flag in _EXTRA_FLAGS.items() if name in names}
+    if getattr(isa, "is_avx512_bf16_supported", bool)():
+        extra.add("avx512_bf16")
+    flags = tuple(sorted(target.cpu_flags | extra))
+    return Fit(cpu_flags=flags, torch=torch.__version__, machine=platform.machine())
+
+
+def _toolchain(compiler: str) -> dict[str, str]:
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, check=True, timeout=30
+    )
+    return {
+        "torch": torch.__version__,
+        "compiler": version.stdout.splitlines()[0],
+        "glibc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }

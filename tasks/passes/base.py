@@ -1,0 +1,82 @@
+"""What a pass is, and the one place where passes are applied.
+
+A pass changes a graph in place and says honestly whether it did. `requires` and `ensures` raise
+`PassBroken` when the graph that goes in, or the one that came out, is not what the pass promises.
+(`torch.fx.passes.infra.pass_base.PassBase` shows `ensures` the graph that went in; see
+`tests/tasks/passes/test_base.py`, which notices when that is mended.)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Generic, Literal, TypeVar
+
+import torch.fx
+from torch.export import ExportedProgram
+
+from artifacts.errors import UsageProblem
+
+Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
+
+
+class PassBroken(Exception):
+    """A pass's condition before or after it does not hold; the message says which."""
+
+
+class Pass(ABC, Generic[Program]):
+    """One change of a graph: `requires`, `call`, `ensures`."""
+
+    name: ClassVar[str]
+    level: ClassVar[Literal["fx", "aten"]]
+    # Parameter names, each with what it means; a recipe has to give all of them and no others.
+    parameters: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        """Check that the recipe gave the parameters that the pass has; `UsageProblem` if not."""
+        if set(parameters) != set(self.parameters):
+            raise UsageProblem(
+                f"the pass {self.name} can't be set up",
+                expected=f"the parameters {', '.join(self.parameters) or '(none)'}",
+                got=", ".join(parameters) or "none",
+                remedy="Mend that pass in the recipe",
+            )
+        self.given = dict(parameters)
+
+    def requires(self, program: Program) -> None:
+        """Raise `PassBroken` unless the pass may run on `program`."""
+
+    @abstractmethod
+    def call(self, program: Program) -> bool:
+        """Change `program` in place and return whether anything was changed."""
+
+    def ensures(self, program: Program) -> None:
+        """Raise `PassBroken` unless the changed `program` is what the pass promises."""
+
+
+def apply_pass(chosen: Pass[Program], program: Program) -> bool:
+    """Run `chosen` on `program` in place; return whether it modified it.
+
+    The graph is linted and, for an exported program, its calling convention compared with the one
+    that went in: a pass may not change inputs, outputs or dynamic ranges.
+    """
+    chosen.requires(program)
+    before = _calling_convention(program)
+    modified = chosen.call(program)
+    program.graph.lint()
+    if isinstance(program, torch.fx.GraphModule):
+        program.recompile()
+    else:
+        program.graph_module.recompile()
+    if _calling_convention(program) != before:
+        raise PassBroken(f"{chosen.name} changed the program's inputs or outputs")
+    chosen.ensures(program)
+    return modified
+
+
+def _calling_convention(program: torch.fx.GraphModule | ExportedProgram) -> object:
+    if isinstance(program, ExportedProgram):
+        signature = program.graph_signature
+        ranges = {str(k): str(v) for k, v in program.range_constraints.items()}
+        return (signature.user_inputs, len(signature.user_outputs), ranges)
+    return [node.name for node in program.graph.find_nodes(op="placeholder")]

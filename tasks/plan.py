@@ -1,0 +1,73 @@
+"""The input plan: which inputs a model is compared on; deterministic, so that it is replayable."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from artifacts.signature import ModelSignature, TensorSpec
+
+# Sizes that catch what compilers get wrong: one element, one more, an odd number, and one that no
+# vector width divides and that is longer than the widest vector (16 float32 in AVX-512).
+_TELLING_SIZES = (7, 17)
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """One case of the plan: the size of each dynamic dimension and the seed of the draw."""
+
+    name: str
+    sizes: Mapping[str, int]
+    seed: int
+
+
+def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
+    """Return the cases: every dynamic dimension at telling sizes, others at a middle one.
+
+    With no dynamic dimension there is one case a seed. Small sizes come first.
+    """
+    settings: list[dict[str, int]] = []
+    middle = {
+        name: _middle(limits.min, limits.max) for name, limits in signature.dimensions.items()
+    }
+    for name, limits in signature.dimensions.items():
+        sizes = {limits.min, limits.min + 1, *_TELLING_SIZES, limits.max}
+        settings += [{**middle, name: size} for size in sorted(sizes) if size in limits]
+    unique = {tuple(sorted(sizes.items())): sizes for sizes in settings or [{}]}
+    ordered = sorted(unique.values(), key=lambda sizes: (sum(sizes.values()), str(sizes)))
+    return tuple(
+        CaseSpec(_case_name(sizes, seed), sizes, seed) for sizes in ordered for seed in range(seeds)
+    )
+
+
+def _middle(low: int, high: int) -> int:
+    return min(max(low, 3), high)
+
+
+def _case_name(sizes: Mapping[str, int], seed: int) -> str:
+    text = " ".join(f"{name}={size}" for name, size in sizes.items())
+    return f"{text or 'fixed shape'} seed={seed}"
+
+
+def draw_inputs(signature: ModelSignature, case: CaseSpec) -> tuple[torch.Tensor, ...]:
+    """Return random inputs for `case`, in the signature's order, the same ones every time."""
+    seed = zlib.crc32(case.name.encode())
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(_draw(spec, case.sizes, generator) for spec in signature.inputs)
+
+
+def _draw(spec: TensorSpec, sizes: Mapping[str, int], generator: torch.Generator) -> torch.Tensor:
+    shape = spec.sizes(sizes)
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if dtype is torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if dtype.is_floating_point:
+        if spec.low is None or spec.high is None:
+            return torch.randn(shape, generator=generator).to(dtype)
+        unit = torch.rand(shape, generator=generator)
+        return (spec.low + (spec.high - spec.low) * unit).to(dtype)
+    low, high = (0, 1) if spec.low is None or spec.high is None else (int(spec.low), int(spec.high))
+    return torch.randint(low, high + 1, shape, generator=generator).to(dtype)

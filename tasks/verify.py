@@ -1,0 +1,67 @@
+"""Verify: the numeric blessing. A package is accepted, or refused with its reasons."""
+
+from __future__ import annotations
+
+import torch
+
+from artifacts.steps import VerifyJob, VerifyResult
+from artifacts.tolerance import Deviation
+from tasks.compare import compare
+from tasks.loading import PACKAGE, SHARED_LIBRARY, Tensors, open_package, open_shared_library
+from tasks.reference import ReferenceCase, load_cases
+
+
+def run(job: VerifyJob) -> VerifyResult:
+    """Compare the packages in `job.folder` with every case of the reference.
+
+    The `.so` is compared with eager and float64; the `.pt2` has to give the same bits as the `.so`
+    that it holds. A case that can't be run is a reason, and so is a comparison that could not
+    have failed, because every output of every case is zero or not finite.
+    """
+    cases = load_cases(job.reference)
+    library = open_shared_library(job.folder / SHARED_LIBRARY)
+    package = open_package(job.folder / PACKAGE)
+    deviations: list[Deviation] = []
+    reasons: list[str] = []
+    for case in cases:
+        try:
+            outputs = library(case.inputs)
+            again = package(case.inputs)
+        except RuntimeError as error:
+            reasons.append(f"{case.name}: the package failed: {_first_line(error)}")
+            continue
+        if not _identical(outputs, again):
+            reasons.append(f"{case.name}: model.pt2 and model.so give different bits")
+        compared = _compare_case(case, outputs, job)
+        deviations += compared[0]
+        reasons += compared[1]
+    if not cases:
+        reasons.append("no case of the input plan could be compared")
+    elif deviations and not any(d.rms > 0 for d in deviations):
+        reasons.append(
+            "every output of every case is exactly zero in float64, so no comparison could fail"
+        )
+    return VerifyResult(tuple(deviations), tuple(reasons))
+
+
+def _compare_case(
+    case: ReferenceCase, outputs: Tensors, job: VerifyJob
+) -> tuple[list[Deviation], list[str]]:
+    if len(outputs) != len(case.eager):
+        return [], [f"{case.name}: expected {len(case.eager)} outputs, got {len(outputs)}"]
+    found = []
+    for index, (got, want, exact) in enumerate(zip(outputs, case.eager, case.float64, strict=True)):
+        agreed = job.recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
+        found.append(compare(got, want, exact, agreed, output=index, case=case.name))
+    reasons = [f"{d.case}, output {d.output}: {reason}" for d in found for reason in d.reasons]
+    return found, reasons
+
+
+def _identical(left: Tensors, right: Tensors) -> bool:
+    return len(left) == len(right) and all(
+        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(left, right, strict=True)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
