@@ -15,6 +15,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from artifacts.steps import Stores
@@ -127,3 +128,13 @@ def prepare_prefect(settings: Settings) -> None:
         }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def compiler_name() -> str:
+    """Return the C++ compiler that Inductor will call: `$CXX`, or g++."""
+    return os.environ.get("CXX", "") or "g++"
+
+
+def replace_process(command: list[str], extra: dict[str, str]) -> NoReturn:
+    """Replace this process by `command`, with `extra` variables in its environment."""
+    os.execvpe(command[0], command, {**os.environ, **extra})  # noqa: S606 - argv of our own

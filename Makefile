@@ -1,0 +1,63 @@
+# make demo    set everything up, then release two models from end to end
+# make test    set everything up, then check and test
+# make bench   the road's own cost, against a bare script with the same torch calls
+# make lock    resolve the dependencies anew
+#
+# HANDOFF_TORCH chooses another torch than the locked one:
+#   HANDOFF_TORCH=cpu               PyTorch's own CPU build, where its index can be reached
+#   HANDOFF_TORCH=torch==2.11.0     or a path to a wheel: whatever uv can install
+#   HANDOFF_TORCH=installed         the torch that the system's Python already has
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+LOCKS := requirements.lock requirements-torch.lock
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
+HANDOFF_TORCH ?=
+
+ifeq ($(HANDOFF_TORCH),)
+TORCH := -r requirements-torch.lock --require-hashes --no-deps
+else ifeq ($(HANDOFF_TORCH),cpu)
+TORCH := 'torch>=2.11,<2.16' --torch-backend cpu
+else
+TORCH := $(HANDOFF_TORCH)
+endif
+
+.PHONY: demo test bench lint lock ready clean
+
+demo: ready
+	$(BIN)/python -m examples.demo
+
+test: ready lint
+	$(BIN)/python -m pytest
+
+bench: ready
+	$(BIN)/python -m tests.benchmarks.release
+
+lint: ready
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
+
+ready: $(READY)
+
+$(READY): pyproject.toml $(LOCKS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "expected Python 3.11 or newer, got $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || \
+	  $(PYTHON) -m venv $(if $(filter installed,$(HANDOFF_TORCH)),--system-site-packages) .venv || \
+	  { echo "expected python3 -m venv to work. Install it (Debian: apt-get install python3-venv)"; exit 1; }
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(INSTALL) --require-hashes --no-deps -r requirements.lock
+	$(if $(filter installed,$(HANDOFF_TORCH)),,$(INSTALL) $(TORCH))
+	$(INSTALL) --no-deps --editable .
+	@touch $(READY)
+
+lock:
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --upgrade --group dev pyproject.toml -o .venv/all.lock
+	$(BIN)/python -m infra.split_lock .venv/all.lock requirements.lock requirements-torch.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,212 @@
+"""The command line: `handoff ...`. It imports neither torch, Prefect nor MLflow at its start."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from artifacts.errors import HandoffError, UsageProblem
+
+EXIT_CODES = """
+\b
+Exit codes: 0 done; 1 this machine lacks something, or a step crashed;
+2 the delivery is unsound; 3 it is unreadable; 4 a blessing was refused;
+5 the registry or the store failed; 6 a pulled package doesn't verify or fit;
+64 the command line, a setting or the recipe is wrong; 130 interrupted.
+"""
+
+
+class HandoffGroup(click.Group):
+    """Turns every error into a sentence and an exit code; `--debug` shows where it came from."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's own signature
+        """Run a command and end the process with its exit code."""
+        kwargs["standalone_mode"] = False
+        try:
+            sys.exit(super().main(*args, **kwargs) or 0)
+        except click.exceptions.Exit as leaving:
+            sys.exit(leaving.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("handoff: interrupted; nothing was registered by this command", err=True)
+            sys.exit(130)
+        except click.UsageError as error:
+            sys.exit(_tell_usage(error))
+        except HandoffError as error:
+            sys.exit(_tell(error))
+        except OSError as error:
+            sys.exit(_tell_os_error(error))
+
+
+def _tell_usage(error: click.UsageError) -> int:
+    command = error.ctx.command_path if error.ctx else "handoff"
+    message = error.format_message().rstrip(".")
+    click.echo(f"handoff: {message}. See '{command} --help'", err=True)
+    return UsageProblem.exit_code
+
+
+def _tell(error: HandoffError) -> int:
+    _tell_debug()
+    click.echo(f"handoff: {error}", err=True)
+    return error.exit_code
+
+
+def _tell_os_error(error: OSError) -> int:
+    _tell_debug()
+    place = f" {error.filename}" if error.filename else ""
+    reason = error.strerror or str(error)
+    click.echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
+    return HandoffError.exit_code
+
+
+def _tell_debug() -> None:
+    if "--debug" in sys.argv:
+        traceback.print_exc()
+
+
+def debug_option(command: Any) -> Any:  # noqa: ANN401 - a decorator of any command
+    """Add `--debug`, which is read where errors are told."""
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, help="Show the trace of an error."
+    )(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group(cls=HandoffGroup, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
+@click.version_option(package_name="handoff", message="%(version)s")
+def main() -> None:
+    """Release PyTorch models as verified AOTInductor packages, or learn why not.
+
+    \b
+    handoff deliver examples.resnet18:build --to delivery   the training side
+    handoff inspect delivery                                is it sound?
+    handoff release delivery                                compile, verify, register
+    handoff pull resnet18@candidate --to model              the serving side
+    """  # noqa: D301 - click keeps lines as they are after the character \\b
+
+
+@main.command()
+@click.argument("factory", metavar="MODULE:FACTORY")
+@click.option("--to", "folder", required=True, type=click.Path(path_type=Path), help="New folder.")
+@click.option("--name", default="", help="The model's name in the registry.")
+@json_option
+@debug_option
+def deliver(factory: str, folder: Path, name: str, as_json: bool) -> None:
+    """Write a delivery from a model.
+
+    MODULE:FACTORY names a function that returns the model and its example inputs (a tuple), and
+    maybe a dictionary of further arguments of tasks.deliver.deliver.
+
+    \b
+    handoff deliver examples.resnet18:build --to delivery
+    """  # noqa: D301 - as above
+    from infra.commands import deliver_model
+
+    deliver_model(factory, folder, name, as_json=as_json)
+
+
+@main.command()
+@click.argument("delivery", type=click.Path(path_type=Path))
+@json_option
+@debug_option
+def inspect(delivery: Path, as_json: bool) -> None:
+    """Say whether a delivery is sound, without releasing it.
+
+    Exit code 0: sound, or sound within limits; 2: unsound; 3: not readable as a delivery.
+    """
+    from infra.commands import inspect_delivery
+
+    raise click.exceptions.Exit(inspect_delivery(delivery, as_json=as_json))
+
+
+@main.command()
+@click.argument("delivery", type=click.Path(path_type=Path))
+@click.option("--recipe", type=click.Path(path_type=Path), help="A recipe (TOML).")
+@click.option("--alias", default="candidate", show_default=True, help="The alias to set last.")
+@json_option
+@debug_option
+def release(delivery: Path, recipe: Path | None, alias: str, as_json: bool) -> None:
+    """Check, compile, verify and register a delivery.
+
+    \b
+    handoff release delivery
+    handoff release delivery --recipe recipe.toml --json
+    """  # noqa: D301 - as above
+    from infra.release import release_delivery
+
+    raise click.exceptions.Exit(release_delivery(delivery, recipe, alias, as_json=as_json))
+
+
+@main.command(name="list")
+@json_option
+@debug_option
+def list_models(as_json: bool) -> None:
+    """List the registered models."""
+    from infra.commands import list_registered
+
+    list_registered(as_json=as_json)
+
+
+@main.command()
+@click.argument("name", metavar="NAME[@ALIAS|@VERSION]")
+@json_option
+@debug_option
+def show(name: str, as_json: bool) -> None:
+    """Show one version of a model: its targets, how exact and how fast they are."""
+    from infra.commands import show_version
+
+    show_version(name, as_json=as_json)
+
+
+@main.command()
+@click.argument("name", metavar="NAME@ALIAS")
+@click.option("--to", "folder", required=True, type=click.Path(path_type=Path), help="New folder.")
+@click.option("--target", default="auto", show_default=True, help="A target, or this machine's.")
+@json_option
+@debug_option
+def pull(name: str, folder: Path, target: str, as_json: bool) -> None:
+    """Fetch a release's package for this machine, checked against its manifest."""
+    from infra.commands import pull_release
+
+    pull_release(name, folder, target, as_json=as_json)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+@debug_option
+def verify(folder: Path, as_json: bool) -> None:
+    """Check a pulled folder: digests, and whether this machine can run it. Exit code 0 or 6."""
+    from infra.commands import verify_folder
+
+    verify_folder(folder, as_json=as_json)
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=5000, show_default=True, type=click.IntRange(1, 65535))
+@debug_option
+def ui(host: str, port: int) -> None:
+    """Open MLflow's UI on what is registered."""
+    from infra.ui import open_ui
+
+    open_ui(host, port)
+
+
+@main.command()
+@json_option
+@debug_option
+def doctor(as_json: bool) -> None:
+    """Say what this machine can do, and what is missing."""
+    from infra.doctor import examine
+
+    raise click.exceptions.Exit(examine(as_json=as_json))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What a person sees: tables, findings and the progress of steps; JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from artifacts.evidence import Finding
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as wide as it needs to be, numbers to the right; colours on a terminal only."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        cells = [row[index] for row in rows]
+        numeric = all(cell[:1].isdigit() or cell in ("-", "") for cell in cells)
+        table.add_column(
+            column, justify="right" if numeric and index else "left", no_wrap=not index
+        )
+    for row in rows:
+        table.add_row(*row)
+    # A log has no width of its own: give it one that no table of ours outgrows.
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width, highlight=False, soft_wrap=False).print(table)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print each finding with its place, what it means and what to do."""
+    for finding in findings:
+        place = f"{finding.where}: " if finding.where else ""
+        click.echo(f"  {finding.severity:8}{place}{finding.message} [{finding.code}]")
+        click.echo(f"          {finding.remedy}")
+
+
+class _PlainProgress(logging.Handler):
+    """One line a step's end: what a log wants."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "phase", "") != "begin":
+            click.echo(record.getMessage(), err=True)
+
+
+class _LiveProgress(logging.Handler):
+    """One line a step, with its seconds running while it works: what a terminal wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self.progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._rows: dict[str, Any] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        step: str = getattr(record, "step", record.getMessage())
+        phase = getattr(record, "phase", "")
+        if phase == "begin":
+            self._rows[step] = self.progress.add_task(step, total=1)
+        elif step in self._rows:
+            failed = "[red]refused[/] " if phase == "failed" else ""
+            self.progress.update(self._rows[step], completed=1, description=failed + step)
+
+
+@contextmanager
+def shown_progress(quiet: bool = False) -> Iterator[None]:
+    """Show the steps' progress on standard error while the body runs."""
+    logger = logging.getLogger("handoff.progress")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    if quiet:
+        yield
+        return
+    live = _LiveProgress() if sys.stderr.isatty() else None
+    handler: logging.Handler = live or _PlainProgress()
+    logger.addHandler(handler)
+    try:
+        if live:
+            with live.progress:
+                yield
+        else:
+            yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def seconds(value: float) -> str:
+    """Return seconds with the digits that a reader wants: `12.3 s`, `4.56 ms`, `78.9 µs`."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def size(count: int) -> str:
+    """Return bytes as people read them: `48.5 MB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def age(created: str) -> str:
+    """Return an ISO time as `2026-11-21 02:10`; what isn't one is returned as it is."""
+    return created[:16].replace("T", " ")
+
+
+def now_stamp() -> str:
+    """Return the time for a folder's name, in UTC: `20261121-021000`."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime())

@@ -1,0 +1,82 @@
+"""One release as the object that `--json` prints, and as the tables that a person reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from artifacts.manifest import Manifest, TargetRecord
+from artifacts.record import to_plain
+from infra.console import print_findings, print_table, seconds, size
+
+
+def release_object(
+    manifest: Manifest, *, version: int | None, aliases: tuple[str, ...], report: str
+) -> dict[str, Any]:
+    """Return the object that `release` and `show` print; `version` is None for a refusal."""
+    return {
+        "model": manifest.model,
+        "version": version,
+        "aliases": list(aliases),
+        "verdict": manifest.verdict,
+        "findings": to_plain(manifest.findings),
+        "lineage": to_plain(manifest.lineage),
+        "targets": [_target_object(target) for target in manifest.targets],
+        "manifest": str(manifest.digest),
+        "report": report,
+    }
+
+
+def _target_object(target: TargetRecord) -> dict[str, Any]:
+    return {
+        "slug": target.slug,
+        "accepted": target.accepted,
+        "reasons": list(target.reasons),
+        "deviations": to_plain(target.deviations),
+        "skipped": list(target.skipped),
+        "speedup": target.speedup,
+        "timings": to_plain(target.timings),
+        "compile_s": target.compile_s,
+        "files": to_plain(target.files),
+    }
+
+
+def print_release(manifest: Manifest, *, version: int | None, aliases: tuple[str, ...]) -> None:
+    """Print a release for a person: what it is, how exact, how fast, and what was noticed."""
+    title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
+    named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
+    click.echo(f"\n{title}{named}: delivery {manifest.verdict}, {manifest.delivery.short}")
+    print_findings(manifest.findings)
+    print_table("", _COLUMNS, [row for target in manifest.targets for row in _rows(target)])
+    for target in manifest.targets:
+        for text in target.skipped:
+            click.echo(f"  {target.slug}: not compared at {text}")
+        for reason in target.reasons[:8]:
+            click.echo(f"  {target.slug}: refused: {reason}")
+
+
+_COLUMNS = ("target", "verdict", "input", "eager", ".so", "ratio", "95 %", "max error", "size")
+
+
+def _rows(target: TargetRecord) -> list[tuple[str, ...]]:
+    verdict = "accepted" if target.accepted else "REFUSED"
+    error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
+    package = next((f for f in target.files if f.path.endswith(".so")), None)
+    weight = size(package.size_bytes) if package else "-"
+    if not target.timings:
+        return [(target.slug, verdict, "-", "-", "-", "-", "-", error, weight)]
+    return [
+        (
+            target.slug,
+            verdict,
+            timing.case,
+            seconds(timing.eager_s),
+            seconds(timing.package_s),
+            f"{timing.speedup:.2f}",
+            f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}",
+            error,
+            weight,
+        )
+        for timing in target.timings
+    ]

@@ -1,0 +1,155 @@
+"""`handoff release`: start the first step, then Prefect beside it, then tell what came of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, UsageProblem
+from artifacts.manifest import MANIFEST_FILE, read_manifest
+from artifacts.recipe import Recipe, read_recipe
+from artifacts.record import to_plain
+from infra.console import now_stamp, print_json, shown_progress
+from infra.present import print_release, release_object
+from infra.settings import (
+    Settings,
+    compiler_name,
+    prepare_prefect,
+    read_settings,
+    require_writable_home,
+)
+from tasks import lanes
+
+# Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
+_KEPT_BUILDS = 4
+
+
+def release_delivery(delivery: Path, recipe_file: Path | None, alias: str, *, as_json: bool) -> int:
+    """Release `delivery`; print the outcome and return the exit code."""
+    settings = read_settings()
+    delivery = require_folder(delivery)
+    recipe = read_recipe(recipe_file) if recipe_file else _default_recipe()
+    require_alias(alias)
+    require_compiler()
+    require_writable_home(settings)
+    workspace = new_workspace(settings)
+    lanes.begin(workspace, delivery, recipe)
+    try:
+        with shown_progress(quiet=as_json and not sys.stderr.isatty()):
+            outcome = _run_flow(settings, workspace, delivery, recipe, alias)
+    except HandoffError as error:
+        _tell_refusal(error, workspace, as_json=as_json)
+        if as_json:
+            return error.exit_code
+        raise
+    finally:
+        lanes.close_begun()
+    manifest = read_manifest(workspace / "release")
+    version, report = outcome["version"], outcome["report"]
+    shutil.rmtree(workspace, ignore_errors=True)
+    if as_json:
+        print_json(release_object(manifest, version=version, aliases=(alias,), report=report))
+        return 0
+    print_release(manifest, version=version, aliases=(alias,))
+    click.echo(f"\nNext: handoff pull {manifest.model}@{alias} --to FOLDER, or handoff ui")
+    return 0
+
+
+def _run_flow(
+    settings: Settings, workspace: Path, delivery: Path, recipe: Recipe, alias: str
+) -> dict[str, Any]:
+    prepare_prefect(settings)
+    from flows.parameters import ReleaseParameters
+    from flows.release import release
+
+    parameters = ReleaseParameters(
+        delivery=delivery,
+        workspace=workspace,
+        objects=settings.stores.objects,
+        tracking_uri=settings.stores.tracking_uri,
+        artifact_root=settings.stores.artifact_root,
+        recipe=to_plain(recipe),
+        alias=alias,
+    )
+    return release(parameters)
+
+
+def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:
+    """Print what was measured before the refusal, and where the build is kept."""
+    folder = workspace / "release"
+    manifest = read_manifest(folder) if (folder / MANIFEST_FILE).exists() else None
+    if as_json:
+        found: dict[str, Any] = {"model": None, "version": None, "targets": []}
+        if manifest:
+            found = release_object(manifest, version=None, aliases=(), report=str(folder))
+        print_json({**found, "error": error.as_record(), "build": str(workspace)})
+        return
+    if manifest:
+        print_release(manifest, version=None, aliases=())
+    if workspace.exists():
+        click.echo(f"handoff: the build is kept in {workspace}", err=True)
+
+
+def _default_recipe() -> Recipe:
+    try:
+        return Recipe()
+    except ValueError as error:
+        raise EnvironmentLacking(
+            "this machine can't build for itself", expected="a target of Handoff's",
+            got=str(error), remedy="Name targets in a recipe",
+        ) from error  # fmt: skip
+
+
+def require_folder(delivery: Path) -> Path:
+    """Return the delivery's absolute path; raise `DeliveryUnreadable` unless it is a folder."""
+    if delivery.is_dir():
+        return delivery.absolute()
+    raise DeliveryUnreadable(
+        f"{delivery} can't be read as a delivery",
+        expected="a folder that torch.fx's to_folder wrote, with its delivery.toml",
+        got="a file" if delivery.exists() else "nothing of that name",
+        remedy="Name the delivery's folder; 'handoff deliver' writes one",
+    )
+
+
+def require_compiler() -> None:
+    """Raise `EnvironmentLacking` unless there is a C++ compiler, before anything is started."""
+    name = compiler_name()
+    if shutil.which(name) is None:
+        raise EnvironmentLacking(
+            "no C++ compiler was found", expected=f"{name} on the PATH", got="none",
+            remedy="Install g++ (Debian: apt-get install g++), or set CXX to a compiler",
+        )  # fmt: skip
+
+
+def new_workspace(settings: Settings) -> Path:
+    """Return a new folder for one build's files, and drop all but the newest old ones."""
+    builds = settings.home / "builds"
+    builds.mkdir(parents=True, exist_ok=True)
+    old = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
+    for path in old[: max(0, len(old) - _KEPT_BUILDS + 1)]:
+        if not _is_running(path):
+            shutil.rmtree(path, ignore_errors=True)
+    workspace = builds / f"{now_stamp()}-{os.getpid()}"
+    workspace.mkdir(mode=0o700)
+    return workspace
+
+
+def _is_running(workspace: Path) -> bool:
+    """Tell whether the process whose number ends the folder's name is alive."""
+    number = workspace.name.rpartition("-")[2]
+    return number.isdigit() and Path(f"/proc/{number}").exists()
+
+
+def require_alias(alias: str) -> None:
+    """Raise `UsageProblem` unless `alias` can be one."""
+    if not alias.replace("-", "a").replace("_", "a").isalnum() or not alias[0].isalpha():
+        raise UsageProblem(
+            "that alias can't be set", expected="letters, digits, '-' and '_'", got=alias[:60],
+            remedy="Choose another alias, such as candidate",
+        )  # fmt: skip

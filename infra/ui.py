@@ -1,0 +1,64 @@
+"""`handoff ui`: MLflow's own UI on what is registered."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from artifacts.errors import EnvironmentLacking, UsageProblem
+from infra.settings import Settings, read_settings, replace_process, require_writable_home
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def open_ui(host: str, port: int) -> None:
+    """Replace this process by MLflow's server on the embedded registry; it ends with Ctrl-C.
+
+    Where `MLFLOW_TRACKING_URI` names a server, that server's own page is named instead.
+    """
+    settings = read_settings()
+    if settings.stores.tracking_uri.startswith("http"):
+        click.echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
+        return
+    if host not in _LOOPBACK:
+        raise UsageProblem(
+            "MLflow's UI is not shown to the network", expected="a loopback address",
+            got=host[:60], remedy="MLflow has no login here: use an MLflow server with one, "
+            "named by MLFLOW_TRACKING_URI, or an SSH tunnel",
+        )  # fmt: skip
+    require_writable_home(settings)
+    _require_free_port(host, port)
+    click.echo(f"MLflow: http://{host}:{port}/#/models  (Ctrl-C ends it)", err=True)
+    replace_process(_command(settings, host, port), {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
+
+
+def _command(settings: Settings, host: str, port: int) -> list[str]:
+    mlflow = Path(sys.executable).with_name("mlflow")
+    program = str(mlflow) if mlflow.exists() else shutil.which("mlflow") or ""
+    if not program:
+        raise EnvironmentLacking(
+            "MLflow's server can't be started", expected="the command mlflow", got="none",
+            remedy="Install the package mlflow (not mlflow-skinny alone) beside handoff",
+        )  # fmt: skip
+    return [
+        program, "server", "--host", host, "--port", str(port), "--workers", "1",
+        "--backend-store-uri", settings.stores.tracking_uri,
+        "--default-artifact-root", settings.stores.artifact_root,
+    ]  # fmt: skip
+
+
+def _require_free_port(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UsageProblem(
+                f"port {port} can't be used", expected="a free port",
+                got=error.strerror or str(error), remedy="Name another with --port",
+            ) from error  # fmt: skip
