@@ -44,9 +44,11 @@ def run(job: CompileJob) -> CompileResult:
     # A fresh dict: torch writes into the one that it is given.
     options = {**job.options, "cpp.march": job.target.march}
     try:
-        torch._inductor.aoti_compile_and_package(
-            program, package_path=str(building / PACKAGE), inductor_configs=options
-        )
+        # Inductor leaves freezing out, without a word, where gradients are enabled.
+        with torch.no_grad():
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(building / PACKAGE), inductor_configs=options
+            )
     except Exception as error:
         raise _compile_failed(job, error) from error
     seconds = time.monotonic() - began
