@@ -1,0 +1,96 @@
+"""What the intake step notices about a delivery that it could read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from artifacts.evidence import Finding
+from tasks.intake.rebuild import Rebuilt
+
+_STATEFUL = ("BatchNorm", "Dropout", "InstanceNorm", "RReLU", "MultiheadAttention", "Transformer")
+_HALF = (torch.float16, torch.bfloat16)
+_SHOWN = 5
+
+
+def gather_findings(rebuilt: Rebuilt) -> tuple[Finding, ...]:
+    """Return what is to be said about modes, precision and values of a rebuilt module."""
+    return (
+        *_training_findings(rebuilt.training),
+        *_weight_findings(rebuilt.module),
+        *_ignored_findings(rebuilt.ignored),
+    )
+
+
+def _list(names: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _training_findings(places: tuple[str, ...]) -> Iterator[Finding]:
+    changing = [place for place in places if any(kind in place for kind in _STATEFUL)]
+    remedy = "Call model.eval() before tracing, and deliver again"
+    if changing:
+        yield Finding(
+            code="training-mode",
+            severity="unsound",
+            message=(
+                f"Delivered in training mode: {_list(changing)}. Evaluation mode was forced here, "
+                "but what was traced may hold branches of training"
+            ),
+            remedy=remedy,
+            where="module.py",
+        )
+    elif places:
+        yield Finding(
+            code="training-mode",
+            severity="note",
+            message=f"Delivered in training mode, which changes nothing for {_list(places)}",
+            remedy=remedy,
+            where="module.py",
+        )
+
+
+def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
+    broken, half = [], []
+    for name, tensor in module.state_dict().items():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        if tensor.dtype in _HALF:
+            half.append(name)
+        if not _is_finite(tensor):
+            broken.append(name)
+    if broken:
+        yield Finding(
+            code="non-finite-weights",
+            severity="unsound",
+            message=f"NaN or infinity in {_list(broken)}",
+            remedy="Deliver a checkpoint from before the training diverged",
+            where="state_dict.pt",
+        )
+    if half:
+        yield Finding(
+            code="half-precision",
+            severity="note",
+            message=f"Half precision, kept as delivered: {_list(half)}",
+            remedy="Deliver float32 weights if that was not intended",
+            where="state_dict.pt",
+        )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    if tensor.dtype.itemsize == 1:
+        tensor = tensor.to(torch.float32)
+    return bool(torch.isfinite(tensor).all())
+
+
+def _ignored_findings(names: tuple[str, ...]) -> Iterator[Finding]:
+    if names:
+        yield Finding(
+            code="ignored-attribute",
+            severity="note",
+            message=f"Left out what torch.nn's own code never reads: {_list(names)}",
+            remedy="Nothing needs to be done",
+        )

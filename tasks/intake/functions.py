@@ -1,0 +1,171 @@
+"""Which functions, methods and attributes a delivered graph may name, and what they resolve to.
+
+An allow-list by origin: torch's own table of overridable functions, its factories, the operators
+of the `aten` and `prims` namespaces whose schemas hold tensors and numbers only, Python's operators
+and arithmetic. What reads or writes files, loads code, reaches memory by address, or takes a
+callback is left out.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.overrides
+
+Function = Callable[..., Any]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DEFAULT_NAMESPACES = frozenset({"aten", "prims"})
+
+# Tensor methods that call back, leave the process, reach memory by address or change identity.
+_REFUSED_METHODS = _words(
+    "apply_ map_ map2_ backward const_data_ptr data_ptr is_set_to module_load numpy pin_memory "
+    "record_stream register_hook register_post_accumulate_grad_hook requires_grad_ retain_grad "
+    "set_ share_memory_ storage storage_type untyped_storage resize resize_as"
+)
+_REFUSED_FUNCTIONS = _words(
+    "from_file set_ save load compile import_ir_module record_stream resize_as_sparse_ "
+    "resize_as_ from_dlpack to_dlpack frombuffer asarray from_numpy"
+)
+_FACTORIES = _words(
+    "arange as_tensor bartlett_window blackman_window complex empty empty_strided eye full "
+    "hamming_window hann_window kaiser_window linspace logspace normal ones polar rand randint "
+    "randn randperm range result_type promote_types scalar_tensor tensor tril_indices "
+    "triu_indices vander zeros cartesian_prod broadcast_shapes _assert can_cast "
+    "sym_float sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum is_tensor "
+    "is_floating_point is_complex get_default_dtype"
+)
+_BUILTINS = _words("abs all any bool divmod float int len max min pow range round sum tuple list")
+_OPERATORS = _words("abs contains countOf index inv is_ is_not not_ truth concat indexOf")
+ATTRIBUTES = _words(
+    "shape dtype device layout ndim T mT H mH real imag data itemsize nbytes requires_grad "
+    "is_cpu is_cuda is_mps is_xpu is_meta is_sparse is_quantized is_nested is_floating_point "
+    "is_complex is_signed type index values indices "
+    # The fields of torch.return_types, as in torch.max(x, 1).values.
+    "U S V Vh Q R L P LU QR A sign logabsdet eigenvalues eigenvectors mantissa exponent hist "
+    "bin_edges pivots info solution residuals rank singular_values tau output counts"
+)
+_NATIVE = ("torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special")
+_SCHEMA_TYPE = re.compile(
+    r"(?:Optional|List|Tuple|Dict)?\[?(?:"
+    r"Tensor|int|bool|float|number|complex|str|Device|Generator|SymInt|SymFloat|SymBool"
+    r"|ScalarType|Layout|MemoryFormat)\]*"
+)
+_SUFFIX = re.compile(r"_[0-9]+$")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+
+
+@cache
+def _overridable() -> dict[str, frozenset[str]]:
+    """Return the public names of torch's table of overridable functions, per namespace."""
+    table = torch.overrides.get_overridable_functions()
+    names = {}
+    for place, path in (
+        (torch, "torch"),
+        (torch.functional, "torch.functional"),
+        (torch.nn.functional, "torch.nn.functional"),
+        (torch.Tensor, "torch.Tensor"),
+    ):
+        found = {getattr(function, "__name__", "") for function in table[place]}
+        names[path] = frozenset(name for name in found if name and not name.startswith("__"))
+    return names
+
+
+@cache
+def methods() -> frozenset[str]:
+    """Return the names of the tensor methods that a graph may call."""
+    named = {name for name in _overridable()["torch.Tensor"] if not name.startswith("_")}
+    extra = {"size", "stride", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"}
+    extra |= {"numel", "is_floating_point", "to", "view", "items", "keys", "values"}
+    return frozenset((named | extra) - _REFUSED_METHODS)
+
+
+@cache
+def resolve(name: str, namespaces: frozenset[str] = DEFAULT_NAMESPACES) -> Function | None:
+    """Return the function that fx writes as `name`, or None when a graph may not call it."""
+    if name.startswith("torch.ops."):
+        return _resolve_operator(name, namespaces)
+    place, _, last = name.rpartition(".")
+    if last in _REFUSED_FUNCTIONS or not NAME.fullmatch(last):
+        return None
+    if place == "":
+        return _resolve_plain(name) or _resolve_plain(_SUFFIX.sub("", name))
+    if place in _NATIVE and not last.startswith("_"):
+        found = vars(getattr(torch._C, place.rpartition(".")[2])).get(last)
+        return found if callable(found) else None
+    if place == "torch.Tensor":
+        found = getattr(torch.Tensor, last, None) if last in methods() else None
+        return found if callable(found) else None
+    if place == "torch" and last in _FACTORIES:
+        return _callable(getattr(torch, last, None))
+    if last in _overridable().get(place, ()):
+        module = {"torch": torch, "torch.functional": torch.functional}.get(
+            place, torch.nn.functional
+        )
+        return _callable(getattr(module, last, None))
+    return None
+
+
+def _callable(found: object) -> Function | None:
+    return found if callable(found) and not isinstance(found, type) else None
+
+
+def _resolve_plain(name: str) -> Function | None:
+    """Return a function that fx writes without dots, such as `_operator_abs` or `math_sqrt`."""
+    if name == "getattr" or name in _BUILTINS:
+        found: Function = getattr(builtins, name)
+        return found
+    if name.startswith("_operator_") and name[10:] in _OPERATORS:
+        return _callable(getattr(operator, name[10:], None))
+    if name.startswith("math_") and NAME.fullmatch(name[5:]) and not name.startswith("math__"):
+        return _callable(vars(math).get(name[5:]))
+    return None
+
+
+def _resolve_operator(name: str, namespaces: frozenset[str]) -> Function | None:
+    parts = name.split(".")[2:]
+    if len(parts) not in (2, 3) or not all(NAME.fullmatch(part) for part in parts):
+        return None
+    namespace, operation = parts[:2]
+    if namespace not in namespaces or operation in _REFUSED_FUNCTIONS:
+        return None
+    if any(part.startswith("__") and not _is_operator_name(part) for part in parts):
+        return None
+    schemas = torch._C._jit_get_schemas_for_operator(f"{namespace}::{operation}")
+    overload = parts[2] if len(parts) == 3 else None
+    wanted = None if overload is None else ("" if overload == "default" else overload)
+    matching = [s for s in schemas if wanted is None or s.overload_name == wanted]
+    if not matching or not any(_is_plain(schema) for schema in matching):
+        return None
+    if overload is not None and not all(_is_plain(schema) for schema in matching):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), operation)
+    return _callable(packet if overload is None else getattr(packet, overload))
+
+
+def _is_operator_name(part: str) -> bool:
+    return part.strip("_") in {"and", "or", "xor", "lshift", "rshift", "iand", "ior", "ixor"}
+
+
+def _is_plain(schema: torch._C.FunctionSchema) -> bool:
+    values = [*schema.arguments, *schema.returns]
+    return all(_is_plain_type(str(value.type)) for value in values)
+
+
+def _is_plain_type(text: str) -> bool:
+    while True:
+        inner = re.fullmatch(r"(?:Optional|List)\[(.*)\]", text)
+        if inner is None:
+            return _SCHEMA_TYPE.fullmatch(text) is not None
+        text = inner.group(1)

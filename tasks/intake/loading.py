@@ -1,0 +1,126 @@
+"""The step itself: stage a delivery, read it, check it against its contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.fx
+
+from artifacts.delivery import (
+    CONTRACT_FILE,
+    EXAMPLES_FILE,
+    INIT_FILE,
+    MODULE_FILE,
+    STATE_FILE,
+    DeliveryContract,
+    read_contract,
+)
+from artifacts.digest import digest_tree
+from artifacts.evidence import Finding
+from artifacts.steps import IntakeJob, IntakeResult
+from tasks.intake.examples import ExampleCase, read_examples
+from tasks.intake.findings import gather_findings
+from tasks.intake.functions import DEFAULT_NAMESPACES
+from tasks.intake.rebuild import rebuild
+from tasks.intake.recipe import ModuleSource
+from tasks.intake.refusal import refuse
+from tasks.intake.roundtrip import check_round_trip
+from tasks.intake.source import INIT_TEXT, read_source
+from tasks.intake.stage import stage
+
+
+@dataclass(frozen=True)
+class LoadedDelivery:
+    """A delivery in memory: contract, module in evaluation mode, examples, what was noticed."""
+
+    contract: DeliveryContract
+    module: torch.fx.GraphModule
+    cases: tuple[ExampleCase, ...]
+    findings: tuple[Finding, ...]
+
+
+def take_in(job: IntakeJob) -> IntakeResult:
+    """Copy the delivery into its staging folder, read it there, and say what it is.
+
+    Nothing that the delivery brings is executed or unpickled. Raises `DeliveryUnreadable` with
+    the file, the line and what to do.
+    """
+    files = stage(job.delivery, job.staging)
+    loaded = read_delivery(job.staging)
+    return IntakeResult(
+        contract=loaded.contract,
+        staging=job.staging,
+        digest=digest_tree(files),
+        files=files,
+        nodes=len(loaded.module.graph.nodes),
+        weights_bytes=_count_bytes(loaded.module),
+        findings=loaded.findings,
+    )
+
+
+def read_delivery(staging: Path, namespaces: frozenset[str] = DEFAULT_NAMESPACES) -> LoadedDelivery:
+    """Return the delivery in `staging` as a graph module that was rebuilt, not executed.
+
+    The module is in evaluation mode and needs no gradients; weights keep their dtype and their
+    ties. Each node's `meta["module_line"]` is its line in module.py. `namespaces` are those of
+    `torch.ops` that the graph may call. Raises `DeliveryUnreadable` with a reason.
+    """
+    contract = read_contract(staging)
+    source = read_source(staging / MODULE_FILE, namespaces)
+    _check_files(staging, source)
+    rebuilt = rebuild(source, staging)
+    check_round_trip(rebuilt.module, staging / MODULE_FILE)
+    _check_inputs(source, contract)
+    cases = read_examples(staging, contract)
+    return LoadedDelivery(contract, rebuilt.module, cases, gather_findings(rebuilt))
+
+
+def _check_files(staging: Path, source: ModuleSource) -> None:
+    """Raise `DeliveryUnreadable` unless the files are those that module.py names."""
+    if (staging / INIT_FILE).read_bytes().strip() != INIT_TEXT.encode():
+        raise refuse(
+            f"{INIT_FILE} is not what torch.fx writes",
+            expected=INIT_TEXT,
+            got="something else",
+            where=INIT_FILE,
+        )
+    blobs = {f"{child.name}.pt" for child in source.children if child.layer is None}
+    expected = blobs | {STATE_FILE, MODULE_FILE, INIT_FILE, CONTRACT_FILE}
+    present = {path.name for path in staging.iterdir()} - {EXAMPLES_FILE}
+    odd = sorted(expected ^ present)
+    if odd:
+        raise refuse(
+            "the files are not those that module.py names",
+            expected=f"{odd[0]} to be there" if odd[0] in expected else "no other files",
+            got="no such file" if odd[0] in expected else odd[0],
+            where=odd[0],
+        )
+
+
+def _check_inputs(source: ModuleSource, contract: DeliveryContract) -> None:
+    """Raise `DeliveryUnreadable` unless the contract names forward's inputs, in their order.
+
+    Inputs with a default may be left out at the end.
+    """
+    inputs = [step for step in source.steps if step.op == "placeholder"]
+    named = [spec.name for spec in contract.inputs]
+    rest = inputs[len(named) :]
+    if [str(step.target) for step in inputs[: len(named)]] != named or not all(
+        step.args for step in rest
+    ):
+        raise refuse(
+            f"{CONTRACT_FILE} and module.py disagree on the inputs",
+            expected=", ".join(str(step.target) for step in inputs) or "no inputs",
+            got=", ".join(named) or "no inputs",
+            where=CONTRACT_FILE,
+            remedy="Name forward's inputs in delivery.toml, in their order",
+        )
+
+
+def _count_bytes(module: torch.fx.GraphModule) -> int:
+    """Return the bytes of all weights, each storage counted once."""
+    tensors: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())

@@ -1,0 +1,23 @@
+"""The sentence in which a delivery is refused."""
+
+from __future__ import annotations
+
+from artifacts.errors import DeliveryUnreadable
+
+REDELIVER = "Deliver the model again with 'handoff deliver', which writes a folder that can be read"
+DAMAGED = "Deliver the model again; the file was damaged or changed after it was written"
+_SHOWN_CHARACTERS = 160
+
+
+def refuse(
+    what: str, *, expected: str, got: object, where: str = "", remedy: str = REDELIVER
+) -> DeliveryUnreadable:
+    """Return the error that says why the delivery can't be read; `got` is shortened."""
+    return DeliveryUnreadable(what, expected=expected, got=shorten(got), remedy=remedy, where=where)
+
+
+def shorten(got: object) -> str:
+    """Return `got` as one printable line of at most 160 characters."""
+    text = got if isinstance(got, str) else repr(got)
+    text = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,181 @@
+"""Copies a delivery into a private folder, hashing what was copied: later steps read only that."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from artifacts.delivery import CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, STATE_FILE
+from artifacts.digest import Digest, digest_file, digest_tree
+from artifacts.errors import EnvironmentLacking, UsageProblem
+from tasks.intake.refusal import refuse
+
+_BLOB_NAME = re.compile(r"[A-Za-z0-9_]{1,200}\.pt")
+_NAMED_FILES = frozenset({CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, STATE_FILE})
+_REQUIRED = (MODULE_FILE, INIT_FILE, STATE_FILE)
+_IGNORED_FOLDER = "__pycache__"
+_MAX_FILES = 10_000
+_MAX_BYTES = 1 << 38
+_PIECE = 1 << 20
+
+
+def stage(delivery: Path, staging: Path) -> dict[str, Digest]:
+    """Copy the delivery to `staging` at once or not at all; return each file's digest.
+
+    Only regular files with plain names are copied, opened without following links. A staging
+    folder that holds the same files already is kept; one that holds others is refused.
+    """
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{staging.name}-", dir=staging.parent))
+    try:
+        files = _copy_folder(delivery, temporary)
+        if staging.exists():
+            _check_present(staging, files)
+        else:
+            _publish(temporary, staging, files)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return files
+
+
+def digest_staged(staging: Path) -> dict[str, Digest]:
+    """Return the digest of each file in a staging folder."""
+    return {path.name: digest_file(path) for path in sorted(staging.iterdir())}
+
+
+def _publish(temporary: Path, staging: Path, files: dict[str, Digest]) -> None:
+    try:
+        temporary.rename(staging)
+    except OSError:
+        if not staging.exists():
+            raise
+        # Another process was faster, which is as good if it copied the same.
+        _check_present(staging, files)
+
+
+def _check_present(staging: Path, files: dict[str, Digest]) -> None:
+    present = digest_staged(staging) if staging.is_dir() else {}
+    if present != files:
+        raise UsageProblem(
+            f"the staging folder {staging} is taken",
+            expected=f"no such folder, or a copy of {digest_tree(files).short}",
+            got=f"{digest_tree(present).short}",
+            remedy="Name another staging folder, or remove that one",
+        )
+
+
+def _copy_folder(delivery: Path, target: Path) -> dict[str, Digest]:
+    try:
+        folder = os.open(delivery.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise refuse(
+            f"{delivery} can't be read",
+            expected="a folder that torch.fx's to_folder wrote",
+            got=error.strerror or str(error),
+            remedy="Name the folder that holds module.py",
+        ) from error
+    try:
+        names = _list_names(folder, delivery)
+        total = 0
+        files = {}
+        for name in names:
+            size, digest = _copy_file(folder, name, target / name, _MAX_BYTES - total)
+            total += size
+            files[name] = digest
+        return files
+    finally:
+        os.close(folder)
+
+
+def _list_names(folder: int, delivery: Path) -> list[str]:
+    names = []
+    for name in sorted(os.listdir(folder)):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if name == _IGNORED_FOLDER and stat.S_ISDIR(mode):
+            continue
+        if name not in _NAMED_FILES and not _BLOB_NAME.fullmatch(name):
+            raise refuse(
+                f"{delivery} holds something that to_folder doesn't write",
+                expected=f"module.py, .pt files, {CONTRACT_FILE} and {EXAMPLES_FILE}",
+                got=name,
+                where=name,
+                remedy=f"Remove {name!r} from the folder, then take it in again",
+            )
+        names.append(name)
+    if len(names) > _MAX_FILES:
+        raise _refuse_size(f"at most {_MAX_FILES} files", f"{len(names)}")
+    for required in _REQUIRED:
+        if required not in names:
+            raise refuse(
+                f"{delivery} is not a whole delivery",
+                expected=f"a file {required}",
+                got="none",
+                where=required,
+            )
+    return names
+
+
+def _refuse_size(expected: str, got: str) -> Exception:
+    return refuse("the delivery is too large", expected=expected, got=got)
+
+
+def _copy_file(folder: int, name: str, target: Path, limit: int) -> tuple[int, Digest]:
+    """Copy one file and return its size in bytes and its digest."""
+    source = _open_regular(folder, name)
+    digest = hashlib.sha256()
+    size = 0
+    with os.fdopen(source, "rb", buffering=0) as stream, target.open("xb") as copy:
+        expected = os.fstat(source).st_size
+        if expected > limit:
+            raise _refuse_size(f"at most {_MAX_BYTES} bytes", f"{expected} more in {name}")
+        if expected > shutil.disk_usage(target.parent).free:
+            raise EnvironmentLacking(
+                f"there is no room for {name}",
+                expected=f"{expected} free bytes for the staging folder",
+                got=f"{shutil.disk_usage(target.parent).free}",
+                remedy="Make room, then run the same command again",
+            )
+        while piece := stream.read(_PIECE):
+            size += len(piece)
+            if size > expected:
+                break
+            digest.update(piece)
+            copy.write(piece)
+    if size != expected:
+        raise refuse(
+            f"{name} changed while it was copied",
+            expected=f"{expected} bytes",
+            got=f"{size}",
+            where=name,
+            remedy="Wait until the delivery is complete, then take it in again",
+        )
+    target.chmod(0o400)
+    return size, Digest(f"sha256:{digest.hexdigest()}")
+
+
+def _open_regular(folder: int, name: str) -> int:
+    """Open a file that is no link, no pipe, and has one name only."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    got = "a link"
+    try:
+        source = os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        got = error.strerror or str(error)
+    else:
+        state = os.fstat(source)
+        if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
+            return source
+        os.close(source)
+        got = "a file with several names" if stat.S_ISREG(state.st_mode) else "something else"
+    raise refuse(
+        f"{name} is not a plain file",
+        expected="a regular file with one name",
+        got=got,
+        where=name,
+        remedy="Copy the delivery's files into a fresh folder, then take that in",
+    )
