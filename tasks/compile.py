@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -18,7 +19,7 @@ from artifacts.digest import digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking
 from artifacts.manifest import PackageFile
 from artifacts.steps import CompileJob, CompileResult
-from artifacts.target import Fit, Target
+from artifacts.target import Fit, Target, host_cpu_flags
 from tasks.loading import PACKAGE, SHARED_LIBRARY
 
 # What Inductor's own flags beyond the target's level are called in /proc/cpuinfo.
@@ -27,6 +28,11 @@ _EXTRA_FLAGS = {
     "amx_tile": "amx_tile",
     "amx_fp16": "amx_fp16",
 }
+
+# The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
+_INSTRUCTION_FLAG = re.compile(
+    r"avx.*|amx_.*|ssse3|sse.*|fma|f16c|bmi[12]|abm|movbe|adx|v?aes|v?pclmulqdq|sha_ni|gfni|popcnt"
+)
 
 
 def run(job: CompileJob) -> CompileResult:
@@ -42,7 +48,9 @@ def run(job: CompileJob) -> CompileResult:
     building.mkdir(parents=True)
     began = time.monotonic()
     # A fresh dict: torch writes into the one that it is given.
-    options = {**job.options, "cpp.march": job.target.march}
+    options = dict(job.options)
+    if has_march_option():
+        options["cpp.march"] = job.target.march
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with torch.no_grad():
@@ -114,8 +122,20 @@ def _flush(folder: Path) -> None:
             os.close(descriptor)
 
 
+def has_march_option() -> bool:
+    """Tell whether this torch lets the compiler's level be chosen (2.13 does, 2.11 does not)."""
+    return hasattr(torch._inductor.config.cpp, "march")
+
+
 def _fit(target: Target) -> Fit:
-    """Return what the package needs: the target's level, and what Inductor found here beyond it."""
+    """Return what the package needs: the target's level, and what Inductor found here beyond it.
+
+    A torch that always compiles for the building machine's own processor makes packages that may
+    need whatever that processor has.
+    """
+    if not has_march_option():
+        native = {flag for flag in host_cpu_flags() if _INSTRUCTION_FLAG.fullmatch(flag)}
+        return Fit(tuple(sorted(native)), torch=torch.__version__, machine=platform.machine())
     isa = cpu_vec_isa.pick_vec_isa()
     names = set(str(isa).split())
     extra = {flag for name, flag in _EXTRA_FLAGS.items() if name in names}

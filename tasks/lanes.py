@@ -69,7 +69,7 @@ class Lanes:
         return self._compilers[target.slug]
 
     def runner(self) -> StepProcess:
-        """Return the process that runs the reference and the packages; start it at the first call."""
+        """Return the process that runs models and packages; start it at the first call."""
         return self._started(ProcessPlan("run", preload=("tasks.reference", "tasks.verify")))
 
     def registrar(self) -> StepProcess:

@@ -1,0 +1,86 @@
+"""The demo: two models from their training side to the registry, with the command line alone.
+
+    make demo
+
+It runs the very commands of the README, one after the other, and ends with a table like seed 000's
+(eager against the `.so`), measured while the releases were verified.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from infra.console import print_table, seconds
+
+MODELS = (("resnet18", "examples.resnet18:build"), ("user-model", "examples.user_model:build"))
+
+
+def main() -> int:
+    """Deliver, inspect and release each model; print what was measured; return the exit code."""
+    released = []
+    with tempfile.TemporaryDirectory(prefix="handoff-demo-") as folder:
+        for name, factory in MODELS:
+            delivery = Path(folder) / name
+            for command in (
+                ["deliver", factory, "--to", str(delivery), "--name", name],
+                ["inspect", str(delivery)],
+            ):
+                code = _run(command).returncode
+                if code:
+                    return code
+            result = _run(["release", str(delivery), "--json"], capture=True)
+            if result.returncode:
+                sys.stdout.write(result.stdout)
+                return result.returncode
+            released.append(json.loads(result.stdout))
+    _print_outcome(released)
+    return 0
+
+
+def _run(arguments: list[str], *, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    print(f"\n$ handoff {' '.join(arguments)}", flush=True)  # noqa: T201 - this is a program
+    handoff = Path(sys.executable).with_name("handoff")
+    return subprocess.run(
+        [str(handoff), *arguments],
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE if capture else None,
+    )
+
+
+def _print_outcome(released: list[dict[str, Any]]) -> None:
+    rows = []
+    for release in released:
+        for target in release["targets"]:
+            error = max(d["max_abs"] for d in target["deviations"])
+            for timing in target["timings"]:
+                rows.append(
+                    (
+                        f"{release['model']} version {release['version']}",
+                        target["slug"],
+                        timing["case"],
+                        seconds(timing["eager_s"]),
+                        seconds(timing["package_s"]),
+                        f"{timing['speedup']:.2f}",
+                        f"{timing['speedup_low']:.2f} to {timing['speedup_high']:.2f}",
+                        f"{error:.1e}",
+                    )
+                )
+    columns = ("released", "target", "input", "eager", ".so", "ratio", "95 %", "max error")
+    print_table("Eager against .so, one call, on this machine just now", columns, rows)
+    print(  # noqa: T201 - this is a program
+        "Where to look next:\n"
+        "  .venv/bin/handoff list\n"
+        "  .venv/bin/handoff show resnet18@candidate\n"
+        "  .venv/bin/handoff pull resnet18@candidate --to pulled-resnet18\n"
+        "  .venv/bin/handoff ui            MLflow, with both models in its registry"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

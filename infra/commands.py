@@ -1,0 +1,199 @@
+"""What the commands other than `release` do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from artifacts.errors import UsageProblem
+from artifacts.manifest import Manifest, parse_manifest
+from artifacts.record import to_plain
+from artifacts.steps import (
+    DeliverJob,
+    DeliverResult,
+    IntakeJob,
+    IntakeResult,
+    PullJob,
+    TraceabilityJob,
+    TraceabilityResult,
+)
+from infra.console import age, print_findings, print_json, print_table, size
+from infra.present import print_release, release_object
+from infra.release import require_folder
+from infra.settings import Settings, read_settings
+from tasks.child import ProcessPlan, StepProcess
+from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
+
+_DELIVER_LIMIT_S = 3600.0
+
+
+def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> None:
+    """Write a delivery of the model that `factory` makes."""
+    job = DeliverJob(factory=factory, search_path=Path.cwd(), folder=folder.absolute(), name=name)
+    # The training side's own code runs in its own environment, whole.
+    plan = ProcessPlan("deliver", sees="whole")
+    result = cast(DeliverResult, _run_alone(plan, [(job, _DELIVER_LIMIT_S)])[0])
+    if as_json:
+        print_json({"folder": str(result.folder), "contract": to_plain(result.contract)})
+        return
+    contract = result.contract
+    shapes = ", ".join(f"{s.name} {s.dtype} {list(s.shape)}" for s in contract.inputs)
+    click.echo(f"{contract.model.name}: delivered to {result.folder}")
+    click.echo(f"  captured by {contract.model.captured_by}; inputs {shapes}")
+    for dimension, limits in contract.dimensions.items():
+        click.echo(f"  {dimension} from {limits.min} to {limits.max}")
+    for note in result.notes:
+        click.echo(f"  {note}")
+
+
+def inspect_delivery(delivery: Path, *, as_json: bool) -> int:
+    """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
+    delivery = require_folder(delivery)
+    with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
+        staging = Path(scratch) / "staging"
+        taken, judged = _run_alone(
+            ProcessPlan("inspect"),
+            [
+                (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
+                (TraceabilityJob(staging), TRACEABILITY_LIMIT_S),
+            ],
+        )
+    taken, judged = cast(IntakeResult, taken), cast(TraceabilityResult, judged)
+    code = 2 if judged.verdict == "unsound" else 0
+    if as_json:
+        print_json(
+            {
+                "model": taken.contract.model.name,
+                "verdict": judged.verdict,
+                "findings": to_plain(judged.findings),
+                "delivery": str(taken.digest),
+                "contract": to_plain(taken.contract),
+            }
+        )
+        return code
+    weights = size(taken.weights_bytes)
+    click.echo(f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})")
+    print_findings(judged.findings)
+    return code
+
+
+def _run_alone(plan: ProcessPlan, jobs: list[tuple[object, float]]) -> list[object]:
+    """Run the jobs one after the other in a process of their own and return their results."""
+    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
+        process = StepProcess(plan, Path(logs) / f"{plan.name}.log")
+        try:
+            return [process.run(job, limit_s=limit_s) for job, limit_s in jobs]
+        finally:
+            process.close()
+
+
+def list_registered(*, as_json: bool) -> None:
+    """Print the newest version of every registered model."""
+    models = _registry(read_settings()).models()
+    if as_json:
+        print_json({"models": [to_plain(entry) for entry in models]})
+        return
+    if not models:
+        click.echo("Nothing is registered yet. 'handoff release DELIVERY' does it")
+        return
+    columns = ("model", "version", "aliases", "verdict", "targets", "created")
+    rows = [
+        (
+            entry.name,
+            str(entry.version),
+            " ".join(f"@{alias}" for alias in entry.aliases),
+            entry.verdict,
+            " ".join(entry.targets),
+            age(entry.created),
+        )
+        for entry in models
+    ]
+    print_table("", columns, rows)
+
+
+def show_version(reference: str, *, as_json: bool) -> None:
+    """Print one version of a model."""
+    settings = read_settings()
+    name, wanted = parse_reference(reference)
+    entry = _registry(settings).find(name, wanted)
+    manifest = _stored_manifest(settings, entry)
+    if as_json:
+        report = entry.report
+        print_json(
+            release_object(manifest, version=entry.version, aliases=entry.aliases, report=report)
+        )
+        return
+    print_release(manifest, version=entry.version, aliases=entry.aliases)
+
+
+def pull_release(reference: str, folder: Path, target: str, *, as_json: bool) -> None:
+    """Fetch the package of a release that fits this machine into `folder`."""
+    from tasks.pull import run as pull
+
+    settings = read_settings()
+    name, wanted = parse_reference(reference)
+    result = pull(
+        PullJob(
+            name=name,
+            reference=wanted,
+            to=folder.absolute(),
+            target=target,
+            stores=settings.stores,
+            torch_version=_torch_version(),
+        )
+    )
+    if as_json:
+        print_json(to_plain(result))
+        return
+    click.echo(f"{result.model} version {result.version}: {result.target} in {result.folder}")
+
+
+def verify_folder(folder: Path, *, as_json: bool) -> None:
+    """Check a pulled folder; raise `PackageRefused` when it isn't what it says or doesn't fit."""
+    from artifacts.package import check_release
+
+    checked = check_release(folder, _torch_version())
+    if as_json:
+        print_json({"ok": True, "model": checked.manifest.model, "targets": list(checked.targets)})
+        return
+    targets = ", ".join(checked.targets)
+    click.echo(f"{checked.manifest.model}: {targets}: digests match, and this machine can run it")
+
+
+def parse_reference(text: str) -> tuple[str, str | int | None]:
+    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
+    name, separator, reference = text.partition("@")
+    if not name or (separator and not reference):
+        raise UsageProblem(
+            "that names no version of a model", expected="NAME, NAME@ALIAS or NAME@VERSION",
+            got=text[:80], remedy="See 'handoff list' for what there is",
+        )  # fmt: skip
+    if not separator:
+        return name, None
+    return name, int(reference) if re.fullmatch(r"[0-9]{1,9}", reference) else reference
+
+
+def _torch_version() -> str | None:
+    """Return the installed torch's version from its metadata, without importing it."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _registry(settings: Settings) -> Any:  # noqa: ANN401
+    from artifacts.registry import Registry
+
+    return Registry(settings.stores.tracking_uri, settings.stores.artifact_root)
+
+
+def _stored_manifest(settings: Settings, entry: Any) -> Manifest:  # noqa: ANN401
+    from artifacts.store import open_store
+
+    store = open_store(settings.stores.objects)
+    return parse_manifest(store.read_bytes(entry.manifest, limit=64 << 20))

@@ -1,0 +1,166 @@
+"""The command line's contract, as a person or a script meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ("deliver", "inspect", "release", "list", "show", "pull", "verify", "ui", "doctor")
+
+
+def handoff(
+    *arguments: str, home: Path, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `handoff` with its state in `home`; return what it printed and its exit code."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
+    return subprocess.run(
+        [sys.executable, "-m", "infra.cli", *arguments],
+        env={**kept, "HANDOFF_HOME": str(home), **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def assert_is_a_sentence(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """Assert the exit code, that every part is told on standard error, and that no trace is."""
+    assert result.returncode == code, result.stderr
+    for part in parts:
+        assert part in result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_help_names_every_command_and_the_exit_codes(tmp_path: Path) -> None:
+    result = handoff("--help", home=tmp_path)
+    assert result.returncode == 0
+    for command in COMMANDS:
+        assert f"  {command} " in result.stdout
+    assert "4 a blessing was refused" in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
+    result = handoff(command, "--help", home=tmp_path)
+    assert result.returncode == 0
+    assert f"handoff {command}" in result.stdout or f"infra.cli {command}" in result.stdout
+
+
+def test_the_command_line_and_the_flows_import_no_torch() -> None:
+    code = (
+        "import sys, infra.cli, infra.commands, infra.release, flows.release\n"
+        "sys.exit(', '.join(m for m in ('torch', 'mlflow', 'boto3') if m in sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_help_imports_neither_prefect_nor_mlflow_nor_pydantic() -> None:
+    code = (
+        "import sys, infra.cli\n"
+        "sys.exit(', '.join(m for m in ('prefect', 'mlflow', 'pydantic') if m in sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_unknown_option_is_told_with_the_help_to_look_at(tmp_path: Path) -> None:
+    result = handoff("release", "somewhere", "--fast", home=tmp_path)
+    assert_is_a_sentence(result, 64, "--fast", "release --help")
+
+
+def test_an_unknown_command_is_told(tmp_path: Path) -> None:
+    assert_is_a_sentence(handoff("relase", home=tmp_path), 64, "relase")
+
+
+@pytest.mark.parametrize("command", ["inspect", "release"])
+def test_a_missing_folder_is_not_a_delivery(command: str, tmp_path: Path) -> None:
+    result = handoff(command, str(tmp_path / "none"), home=tmp_path / "home")
+    assert_is_a_sentence(result, 3, "none", "nothing of that name", "handoff deliver")
+
+
+@pytest.mark.parametrize("command", ["inspect", "release"])
+def test_a_file_is_not_a_delivery(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    file.write_bytes(b"weights")
+    assert_is_a_sentence(handoff(command, str(file), home=tmp_path / "home"), 3, "got a file")
+
+
+def test_an_empty_folder_is_not_a_delivery(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = handoff("inspect", str(empty), home=tmp_path / "home")
+    assert_is_a_sentence(result, 3, "delivery.toml")
+
+
+def test_a_home_that_is_a_file_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("not a folder")
+    delivery = tmp_path / "delivery"
+    delivery.mkdir()
+    assert_is_a_sentence(handoff("release", str(delivery), home=home), 1, "HANDOFF_HOME", str(home))
+
+
+def test_a_missing_compiler_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    delivery = tmp_path / "delivery"
+    delivery.mkdir()
+    result = handoff("release", str(delivery), home=tmp_path / "home", CXX="no-such-g++")
+    assert_is_a_sentence(result, 1, "no-such-g++", "Install g++")
+    assert not (tmp_path / "home" / "builds").exists()
+
+
+def test_a_store_of_another_kind_is_told(tmp_path: Path) -> None:
+    result = handoff("list", home=tmp_path, HANDOFF_STORE="ftp://somewhere")
+    assert_is_a_sentence(result, 64, "HANDOFF_STORE", "s3://bucket/prefix")
+
+
+def test_a_wrong_recipe_is_told_with_its_place(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[options]\nfrezing = true\n")
+    delivery = tmp_path / "delivery"
+    delivery.mkdir()
+    result = handoff("release", str(delivery), "--recipe", str(recipe), home=tmp_path / "home")
+    assert_is_a_sentence(result, 64, "recipe.toml", "frezing", "freezing")
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    result = handoff("inspect", str(tmp_path / "none"), "--debug", home=tmp_path / "home")
+    assert result.returncode == 3
+    assert "Traceback" in result.stderr
+
+
+def test_doctor_says_what_a_release_needs(tmp_path: Path) -> None:
+    result = handoff("doctor", "--json", home=tmp_path / "home")
+    answer = json.loads(result.stdout)
+    names = {check["name"] for check in answer["checks"]}
+    assert {"torch", "compiler", "processor", "home", "registry", "store"} <= names
+    assert result.returncode == (0 if answer["ok"] else 1)
+
+
+def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
+    result = handoff("doctor", home=tmp_path / "home", CXX="no-such-g++")
+    assert result.returncode == 1
+    assert "missing  compiler" in result.stdout
+
+
+def test_nothing_registered_is_said_in_words(tmp_path: Path) -> None:
+    result = handoff("list", home=tmp_path / "home")
+    assert result.returncode == 0, result.stderr
+    assert "Nothing is registered yet" in result.stdout
+
+
+def test_the_ui_is_not_shown_to_the_network(tmp_path: Path) -> None:
+    result = handoff("ui", "--host", "0.0.0.0", home=tmp_path / "home")
+    assert_is_a_sentence(result, 64, "loopback")
+
+
+def test_a_deliver_of_a_module_that_is_not_there_is_told(tmp_path: Path) -> None:
+    result = handoff("deliver", "nowhere:build", "--to", str(tmp_path / "d"), home=tmp_path)
+    assert_is_a_sentence(result, 64, "nowhere")
+    assert not (tmp_path / "d").exists()

@@ -1,0 +1,60 @@
+"""A real Prefect server for tests, on a free loopback port, with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_START_LIMIT_S = 120.0
+
+
+def free_port() -> int:
+    """Return a loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def prefect_server(home: Path) -> Iterator[str]:
+    """Start a server with its database in `home`; yield its API address; stop it."""
+    port = free_port()
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "true",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, "--port", str(port)], env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+    address = f"http://127.0.0.1:{port}/api"
+    try:
+        _wait_until_healthy(server, address, home / "server.log")
+        yield address
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _wait_until_healthy(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"the Prefect server ended: {log.read_text()[-2000:]}")
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise TimeoutError(f"no Prefect server within {_START_LIMIT_S} s: {log.read_text()[-2000:]}")
