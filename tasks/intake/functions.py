@@ -128,6 +128,8 @@ def _resolve_plain(name: str) -> Function | None:
         return found
     if name.startswith("_operator_") and name[10:] in _OPERATORS:
         return _callable(getattr(operator, name[10:], None))
+    if name.startswith("torch_Tensor_") and name[13:] in methods():
+        return _callable(getattr(torch.Tensor, name[13:], None))
     if name.startswith("math_") and NAME.fullmatch(name[5:]) and not name.startswith("math__"):
         return _callable(vars(math).get(name[5:]))
     return None

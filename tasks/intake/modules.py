@@ -272,10 +272,13 @@ class ModuleBuilder:
 
 @cache
 def _required(kind: type) -> frozenset[str]:
+    """Return the attributes that the class declares and that its constructor sets."""
     names: set[str] = set()
     for base in kind.__mro__:
         if base not in (torch.nn.Module, object):
-            names.update(vars(base).get("__annotations__", ()))
+            stored: set[str] = set()
+            _collect_names(getattr(vars(base).get("__init__"), "__code__", None), stored)
+            names.update(stored.intersection(vars(base).get("__annotations__", ())))
     if issubclass(kind, torch.nn.RNNBase):
         names.add("_flat_weights_names")
     return frozenset(names - {"_flat_weights"})

@@ -157,8 +157,10 @@ def _read_init(
 ) -> tuple[tuple[ChildSource, ...], tuple[TensorSource, ...]]:
     arguments = ast.unparse(function.args)
     first = ast.unparse(function.body[0])
-    if arguments != "self" or function.returns or first != "super().__init__()":
-        raise refuse_line(function, "def __init__(self) that begins with super().__init__()", first)
+    if arguments != "self" or function.returns:
+        raise refuse_line(function, "def __init__(self)", arguments)
+    if first != "super().__init__()":
+        raise refuse_line(function.body[0], "super().__init__() as the first statement")
     children: list[ChildSource] = []
     tensors: list[TensorSource] = []
     paths = _Paths()

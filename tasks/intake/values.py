@@ -14,7 +14,9 @@ from tasks.intake.recipe import Ref
 from tasks.intake.refusal import refuse
 
 MODULE = "module.py"
-_CONSTANTS = {"inf": math.inf, "nan": math.nan, "NoneType": type(None)}
+_CONSTANTS = {
+    "inf": math.inf, "nan": math.nan, "Ellipsis": Ellipsis, "NoneType": type(None)
+}  # fmt: skip
 _DEVICE = re.compile(r"(cpu|cuda|meta|mps|xpu|hpu|mtia|xla)")
 _TORCH_CONSTANTS = (torch.dtype, torch.memory_format, torch.layout)
 _LARGEST = 1 << 63

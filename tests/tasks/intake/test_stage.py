@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from artifacts.delivery import CONTRACT_FILE
+from artifacts.digest import digest_file
+from artifacts.errors import DeliveryUnreadable, UsageProblem
+from tasks.intake.stage import stage
+
+
+@pytest.fixture
+def delivery(tmp_path: Path) -> Path:
+    folder = tmp_path / "delivery"
+    folder.mkdir()
+    for name in ("module.py", "__init__.py", "state_dict.pt", CONTRACT_FILE, "norm.pt"):
+        (folder / name).write_bytes(name.encode() * 1000)
+    return folder
+
+
+def refuse(delivery: Path, match: str) -> None:
+    staging = delivery.parent / "staging"
+    with pytest.raises(DeliveryUnreadable, match=match):
+        stage(delivery, staging)
+    assert sorted(path.name for path in delivery.parent.iterdir() if "staging" in path.name) == []
+
+
+def test_copies_every_file_and_returns_its_digest(delivery: Path) -> None:
+    (delivery / "__pycache__").mkdir()
+    (delivery / "__pycache__" / "module.cpython-311.pyc").write_bytes(b"never copied")
+    staging = delivery.parent / "runs" / "staging"
+    files = stage(delivery, staging)
+    assert {path.name: digest_file(path) for path in staging.iterdir()} == files
+    assert set(files) == {"module.py", "__init__.py", "state_dict.pt", CONTRACT_FILE, "norm.pt"}
+    assert [path.name for path in staging.parent.iterdir()] == ["staging"]
+
+
+def test_a_second_time_finds_the_copy_of_the_first(delivery: Path) -> None:
+    staging = delivery.parent / "staging"
+    assert stage(delivery, staging) == stage(delivery, staging)
+
+
+def test_refuses_a_staging_folder_with_other_files(delivery: Path) -> None:
+    staging = delivery.parent / "staging"
+    stage(delivery, staging)
+    (delivery / "norm.pt").write_bytes(b"other weights")
+    with pytest.raises(UsageProblem, match="is taken"):
+        stage(delivery, staging)
+
+
+def test_many_at_once_end_with_one_whole_copy(delivery: Path) -> None:
+    staging = delivery.parent / "staging"
+    results: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(stage(delivery, staging))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    assert all(result == results[0] for result in results)
+
+
+def test_refuses_a_link(delivery: Path) -> None:
+    (delivery / "norm.pt").unlink()
+    (delivery / "norm.pt").symlink_to("/etc/hostname")
+    refuse(delivery, "norm.pt is not a plain file")
+
+
+def test_refuses_a_pipe_without_waiting_for_it(delivery: Path) -> None:
+    (delivery / "norm.pt").unlink()
+    os.mkfifo(delivery / "norm.pt")
+    refuse(delivery, "norm.pt is not a plain file")
+
+
+def test_refuses_a_file_with_a_second_name(delivery: Path) -> None:
+    os.link(delivery / "norm.pt", delivery.parent / "kept.pt")
+    refuse(delivery, "several names")
+
+
+@pytest.mark.parametrize("name", ["..pt", "no rm.pt", "evil.so", ".hidden", "é.pt", "norm.pt\n"])
+def test_refuses_files_with_other_names(delivery: Path, name: str) -> None:
+    (delivery / name).write_bytes(b"")
+    refuse(delivery, "doesn't write")
+
+
+def test_refuses_a_folder_inside_the_delivery(delivery: Path) -> None:
+    (delivery / "more.pt").mkdir()
+    refuse(delivery, "more.pt is not a plain file")
+
+
+@pytest.mark.parametrize("name", ["module.py", "__init__.py", "state_dict.pt"])
+def test_refuses_a_delivery_that_is_not_whole(delivery: Path, name: str) -> None:
+    (delivery / name).unlink()
+    refuse(delivery, f"a file {name}")
+
+
+def test_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    refuse(tmp_path / "nowhere", "can't be read")
