@@ -64,6 +64,12 @@ class TargetRecord:
         """The largest absolute deviation over all inputs and outputs; None without any."""
         return max((d.max_abs for d in self.deviations), default=None)
 
+    @property
+    def rmse_ratio(self) -> float | None:
+        """The largest RMSE to float64, in multiples of eager's own; below 1 is closer to it."""
+        ratios = [d.rmse_package / d.rmse_eager for d in self.deviations if d.rmse_eager > 0]
+        return max(ratios, default=None)
+
 
 @dataclass(frozen=True)
 class Manifest:

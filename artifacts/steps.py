@@ -67,11 +67,13 @@ class RegisterJob:
 
 @dataclass(frozen=True)
 class RegisterResult:
-    """The version that holds the release, the manifest's digest, and MLflow's run for it."""
+    """The version that holds the release, its aliases, the report's address and MLflow's run."""
 
     model: str
     version: int
+    aliases: tuple[str, ...]
     manifest: Digest
+    report: str
     run_id: str
 
 
@@ -190,3 +192,52 @@ class BenchmarkResult:
     """One timing per case, smallest first."""
 
     timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True)
+class PullJob:
+    """Fetch the version that `reference` names (None: the newest) into the folder `to`.
+
+    `target` is a slug, or `auto` for the best one that fits this machine and the torch of
+    `torch_version` (None leaves torch out).
+    """
+
+    name: str
+    reference: str | int | None
+    to: Path
+    target: str
+    stores: Stores
+    torch_version: str | None
+
+
+@dataclass(frozen=True)
+class PullResult:
+    """What was pulled, and where it lies."""
+
+    folder: Path
+    model: str
+    version: int
+    target: str
+    manifest: Digest
+
+
+@dataclass(frozen=True)
+class DeliverJob:
+    """Make the model that `factory` (`module:function`) returns, and deliver it to `folder`.
+
+    `search_path` is where the module is looked for first. An empty `name` leaves the factory's.
+    """
+
+    factory: str
+    search_path: Path
+    folder: Path
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class DeliverResult:
+    """The delivery that was written, and what its reader should know about it."""
+
+    folder: Path
+    contract: DeliveryContract
+    notes: tuple[str, ...] = ()

@@ -117,6 +117,9 @@ def prepare_prefect(settings: Settings) -> None:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_LOGGING_LEVEL": "WARNING",
+        # The flow runs in this process, whose console is the command line's: refusals are told
+        # there once, in a sentence. The server's record of the run keeps the trace.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     }
     if settings.is_embedded:

@@ -33,6 +33,7 @@ class Step:
 
 
 STEPS: dict[type[Any], Step] = {
+    steps.DeliverJob: Step("tasks.deliver", steps.DeliverResult),
     steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
     steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),
     steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),

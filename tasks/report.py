@@ -1,0 +1,140 @@
+"""Report: the release record as a page that reads well in MLflow (Markdown)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from artifacts.manifest import Manifest, TargetRecord
+
+
+def render(manifest: Manifest) -> str:
+    """Return the report: verdict and targets first, then lineage, findings, passes and evidence."""
+    parts = [
+        f"# {manifest.model}: {_verdict(manifest)}",
+        _targets(manifest),
+        _serving(manifest),
+        _lineage(manifest),
+        _findings(manifest),
+        _passes(manifest),
+        *[_evidence(target) for target in manifest.targets],
+        _toolchain(manifest),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdict(manifest: Manifest) -> str:
+    accepted = sum(target.accepted for target in manifest.targets)
+    blessed = "accepted" if accepted == len(manifest.targets) else "refused"
+    return f"{blessed}, delivery {manifest.verdict}"
+
+
+def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = [columns, tuple("---" for _ in columns), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _targets(manifest: Manifest) -> str:
+    columns = ("target", "verdict", "max error", "RMSE, of eager's", "speed-up", "compiled in")
+    rows = [
+        (
+            target.slug,
+            "accepted" if target.accepted else "refused",
+            _number(target.max_abs, ".2e"),
+            _number(target.rmse_ratio, ".2f"),
+            _number(target.speedup, ".2f"),
+            f"{target.compile_s:.0f} s",
+        )
+        for target in manifest.targets
+    ]
+    return _table(columns, rows)
+
+
+def _serving(manifest: Manifest) -> str:
+    shapes = [f"`{s.name}` {s.dtype} {list(s.shape)}" for s in manifest.signature.inputs]
+    results = [f"{s.dtype} {list(s.shape)}" for s in manifest.signature.outputs]
+    ranges = [f"{n} from {d.min} to {d.max}" for n, d in manifest.signature.dimensions.items()]
+    limits = f" Dimensions: {', '.join(ranges)}." if ranges else ""
+    return (
+        f"Takes {', '.join(shapes)}; gives {', '.join(results)}.{limits}\n\n"
+        f"    handoff pull {manifest.model}@candidate --to {manifest.model}"
+    )
+
+
+def _lineage(manifest: Manifest) -> str:
+    source = manifest.lineage
+    rows = [
+        ("delivery", f"`{manifest.delivery}`"),
+        ("repository", source.repository),
+        ("commit", source.commit),
+        ("training run", source.training_run),
+        ("delivered by", source.author),
+        ("released", manifest.created),
+    ]
+    return "## Lineage\n\n" + _table(("", ""), [row for row in rows if row[1]])
+
+
+def _findings(manifest: Manifest) -> str:
+    rows = [(f.severity, f.code, f.where, f.message, f.remedy) for f in manifest.findings]
+    table = _table(("severity", "code", "where", "finding", "what to do"), rows)
+    return f"## Findings\n\n{table}" if table else ""
+
+
+def _passes(manifest: Manifest) -> str:
+    rows = [
+        (
+            effect.name,
+            effect.level,
+            f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged",
+            f"{effect.max_abs:.1e}" + (" (intended)" if effect.intended else ""),
+        )
+        for effect in manifest.passes
+    ]
+    table = _table(("pass", "level", "nodes", "outputs moved, in float64"), rows)
+    return f"## Passes\n\n{table}" if table else ""
+
+
+def _evidence(target: TargetRecord) -> str:
+    rows = [
+        (
+            d.case,
+            str(d.output),
+            f"{d.max_abs:.2e}",
+            f"{d.rmse_package:.2e}",
+            f"{d.rmse_eager:.2e}",
+            f"{d.required_rtol:.1e}",
+            "yes" if d.accepted else "**no**",
+        )
+        for d in target.deviations
+    ]
+    columns = ("input", "output", "max error", "RMSE", "eager's RMSE", "needs rtol", "accepted")
+    timings = [
+        (
+            t.case,
+            f"{t.eager_s * 1e3:.3g} ms",
+            f"{t.package_s * 1e3:.3g} ms",
+            f"{t.speedup:.2f} ({t.speedup_low:.2f} to {t.speedup_high:.2f})",
+        )
+        for t in target.timings
+    ]
+    parts = [
+        f"## {target.slug}",
+        "\n".join(f"- refused: {reason}" for reason in target.reasons),
+        _table(columns, rows),
+        "\n".join(f"- not compared at {text}" for text in target.skipped),
+        _table(("input", "eager", "package", "speed-up (95 %)"), timings),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _toolchain(manifest: Manifest) -> str:
+    return "## Toolchain\n\n" + _table(("", ""), list(manifest.toolchain.items()))

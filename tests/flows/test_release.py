@@ -1,0 +1,261 @@
+"""The whole road, by the command line, on a small model: registered, or refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.infra.test_cli import assert_is_a_sentence, handoff
+from tests.prefect_server import prefect_server
+
+pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
+
+FACTORY = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.5))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Noisy(Net):
+    def forward(self, x):
+        return super().forward(x) + torch.rand_like(x)[:, :4]
+
+
+def build():
+    torch.manual_seed(0)
+    return Net().eval(), (torch.randn(8, 16),)
+"""
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training side's folder, with a delivery of a small network in `delivery`."""
+    folder = tmp_path_factory.mktemp("training")
+    (folder / "small.py").write_text(FACTORY)
+    result = handoff(
+        "deliver", "small:build", "--to", "delivery", "--name", "small", home=folder, cwd=folder
+    )
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which the small network was released once."""
+    folder = tmp_path_factory.mktemp("home")
+    result = handoff("release", str(training / "delivery"), "--json", home=folder)
+    assert result.returncode == 0, result.stderr
+    (folder / "released.json").write_text(result.stdout)
+    return folder
+
+
+def released(home: Path) -> dict[str, Any]:
+    """Return what the release printed."""
+    plain: dict[str, Any] = json.loads((home / "released.json").read_text())
+    return plain
+
+
+def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> None:
+    answer = released(home)
+    assert answer["model"] == "small"
+    assert answer["version"] == 1
+    assert answer["aliases"] == ["candidate"]
+    (target,) = answer["targets"]
+    assert target["accepted"]
+    assert target["slug"].startswith("cpu-")
+    sizes = {deviation["case"] for deviation in target["deviations"]}
+    assert {"batch=1 seed=0", "batch=2 seed=1", "batch=1024 seed=0", "example 0"} <= sizes
+    assert target["speedup"] > 0
+    assert answer["manifest"].startswith("sha256:")
+    assert answer["report"]
+
+
+def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
+    for reference in ("small", "small@candidate", "small@1"):
+        shown = handoff("show", reference, "--json", home=home)
+        assert shown.returncode == 0, shown.stderr
+        assert json.loads(shown.stdout) == released(home)
+
+
+def test_list_names_the_model_its_version_and_its_alias(home: Path) -> None:
+    result = handoff("list", home=home)
+    assert result.returncode == 0, result.stderr
+    assert "small" in result.stdout
+    assert "@candidate" in result.stdout
+
+
+def test_a_successful_build_leaves_no_files_of_its_own(home: Path) -> None:
+    left = [path.name for path in (home / "builds").iterdir() if path.name[:2].isdigit()]
+    assert left == []
+
+
+def test_what_was_pulled_verifies_and_reproduces_eager_with_torch_alone(
+    home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pulled"
+    assert handoff("pull", "small@candidate", "--to", str(folder), home=home).returncode == 0
+    result = handoff("verify", str(folder), home=home)
+    assert result.returncode == 0, result.stderr
+    (slug,) = [path.name for path in folder.iterdir() if path.is_dir()]
+    script = (
+        "import torch\n"
+        "from safetensors.torch import load_file\n"
+        f"cases = load_file('{folder}/examples.safetensors')\n"
+        f"package = torch._inductor.aoti_load_package('{folder}/{slug}/model.pt2')\n"
+        f"library = torch._C._aoti.AOTIModelContainerRunnerCpu('{folder}/{slug}/model.so', 1)\n"
+        f"loaded = torch._export.aot_load('{folder}/{slug}/model.so', 'cpu')\n"
+        "x, y = cases['0/inputs/x'], cases['0/outputs/0']\n"
+        "for got in (package(x), library.run([x])[0], loaded(x)):\n"
+        "    torch.testing.assert_close(got, y)\n"
+    )
+    loading = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert loading.returncode == 0, loading.stderr
+
+
+def test_a_pulled_file_that_was_changed_is_refused(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pulled"
+    assert handoff("pull", "small@1", "--to", str(folder), home=home).returncode == 0
+    (library,) = folder.glob("*/model.so")
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.chmod(0o644)
+    library.write_bytes(data)
+    assert_is_a_sentence(handoff("verify", str(folder), home=home), 6, "model.so")
+
+
+def test_a_package_outside_the_tolerance_is_refused_and_nothing_is_registered(
+    training: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        "[tolerance.float32]\natol = 0.0\nrtol = 0.0\nrmse_factor = 0.0\nrmse_floor = 0.0\n"
+    )
+    home = tmp_path / "home"
+    delivery = str(training / "delivery")
+    result = handoff("release", delivery, "--recipe", str(recipe), "--json", home=home)
+    assert result.returncode == 4, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["version"] is None
+    (target,) = answer["targets"]
+    assert not target["accepted"]
+    assert "RMSE to float64" in " ".join(target["reasons"])
+    assert json.loads(handoff("list", "--json", home=home).stdout) == {"models": []}
+
+
+def test_an_intended_change_is_compared_with_the_changed_model(
+    training: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    replaced = '[[passes]]\nname = "replace-operator"\n'
+    replaced += 'parameters = { old = "relu.default", new = "leaky_relu.default" }\n'
+    home = tmp_path / "home"
+    delivery = str(training / "delivery")
+    recipe.write_text(replaced)
+    result = handoff("release", delivery, "--recipe", str(recipe), home=home)
+    assert_is_a_sentence(result, 4, "replace-operator", "intended = true")
+    recipe.write_text(replaced + "intended = true\n")
+    result = handoff("release", delivery, "--recipe", str(recipe), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["targets"][0]["accepted"]
+
+
+def test_a_compiler_that_fails_refuses_the_target(training: Path, tmp_path: Path) -> None:
+    compiler = tmp_path / "broken-g++"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exec g++ --version\nexit 1\n')
+    compiler.chmod(0o755)
+    result = handoff(
+        "release", str(training / "delivery"), home=tmp_path / "home", CXX=str(compiler)
+    )
+    assert_is_a_sentence(result, 4, "could not compile")
+
+
+def test_a_store_that_is_not_there_fails_the_release_and_registers_nothing(
+    training: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    result = handoff(
+        "release",
+        str(training / "delivery"),
+        home=home,
+        HANDOFF_STORE="s3://models/handoff",
+        AWS_ENDPOINT_URL="http://127.0.0.1:9",
+        AWS_ACCESS_KEY_ID="key-that-must-not-be-told",
+        AWS_SECRET_ACCESS_KEY="secret-that-must-not-be-told",
+        AWS_DEFAULT_REGION="us-east-1",
+    )
+    assert_is_a_sentence(result, 5)
+    assert "must-not-be-told" not in result.stderr + result.stdout
+    logs = "".join(path.read_text() for path in home.rglob("*.log"))
+    assert "must-not-be-told" not in logs
+
+
+def test_a_release_interrupted_in_the_middle_leaves_no_process_and_no_version(
+    training: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "infra.cli", "release", str(training / "delivery")]
+    running = subprocess.Popen(
+        command,
+        env={**os.environ, "HANDOFF_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith(b"optimize"):
+            break
+    children = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGINT)
+    rest = running.stdout.read()
+    assert running.wait(timeout=60) == 130, rest
+    assert b"Traceback" not in rest
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+    assert json.loads(handoff("list", "--json", home=home).stdout) == {"models": []}
+
+
+def test_a_named_prefect_server_records_the_run_and_its_steps(
+    training: Path, tmp_path: Path
+) -> None:
+    with prefect_server(tmp_path / "prefect") as address:
+        result = handoff(
+            "release",
+            str(training / "delivery"),
+            home=tmp_path / "home",
+            PREFECT_API_URL=address,
+        )
+        assert result.returncode == 0, result.stderr
+        steps = {"take in", "inspect", "optimize", "reference", "register"}
+        deadline = time.monotonic() + 30
+        names: set[str] = set()
+        while not steps <= names and time.monotonic() < deadline:
+            request = urllib.request.Request(
+                f"{address}/task_runs/filter", b"{}", {"content-type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=10) as reply:
+                runs = json.loads(reply.read())
+            names = {
+                run["name"].rpartition("-")[0] for run in runs if run["state_type"] == "COMPLETED"
+            }
+            time.sleep(0.5)
+    assert steps <= names
