@@ -14,6 +14,7 @@ import operator
 import re
 from collections.abc import Callable
 from functools import cache
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -36,7 +37,12 @@ _REFUSED_METHODS = _words(
 )
 _REFUSED_FUNCTIONS = _words(
     "from_file set_ save load compile import_ir_module record_stream resize_as_sparse_ "
-    "resize_as_ from_dlpack to_dlpack frombuffer asarray from_numpy"
+    "resize_as_ from_dlpack to_dlpack frombuffer asarray from_numpy assert_int_or_pair backward "
+    "_backward set_data retain_grad requires_grad_ _print warn"
+)
+_MORE_METHODS = _words(
+    "size stride new new_empty new_empty_strided new_full new_ones new_tensor new_zeros numel "
+    "is_floating_point to view unflatten to_padded_tensor cholesky items keys values"
 )
 _FACTORIES = _words(
     "arange as_tensor bartlett_window blackman_window complex empty empty_strided eye full "
@@ -57,6 +63,8 @@ ATTRIBUTES = _words(
     "bin_edges pivots info solution residuals rank singular_values tau output counts"
 )
 _NATIVE = ("torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special")
+# Operators on numbers alone that torch.export writes; others without a tensor set global state.
+_NUMERIC_OPERATORS = _words("_assert_scalar sym_constrain_range sym_constrain_range_for_size")
 _SCHEMA_TYPE = re.compile(
     r"(?:Optional|List|Tuple|Dict)?\[?(?:"
     r"Tensor|int|bool|float|number|complex|str|Device|Generator|SymInt|SymFloat|SymBool"
@@ -67,28 +75,40 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
 @cache
-def _overridable() -> dict[str, frozenset[str]]:
-    """Return the public names of torch's table of overridable functions, per namespace."""
-    table = torch.overrides.get_overridable_functions()
-    names = {}
-    for place, path in (
-        (torch, "torch"),
-        (torch.functional, "torch.functional"),
-        (torch.nn.functional, "torch.nn.functional"),
-        (torch.Tensor, "torch.Tensor"),
-    ):
-        found = {getattr(function, "__name__", "") for function in table[place]}
-        names[path] = frozenset(name for name in found if name and not name.startswith("__"))
-    return names
+def _overridable(place: object) -> frozenset[str]:
+    """Return the public names in torch's table of overridable functions for a namespace."""
+    found = torch.overrides.get_overridable_functions()[place]
+    names = {getattr(function, "__name__", "") for function in found}
+    return frozenset(name for name in names if name and not name.startswith("_"))
+
+
+@cache
+def _functions(place: str) -> frozenset[str]:
+    """Return the public names of the functions of a namespace that a graph may call."""
+    match place:
+        case "torch":
+            native = {name for name in dir(torch._C._VariableFunctions) if name[0] != "_"}
+            return frozenset(native | _overridable(torch) | _FACTORIES) - _REFUSED_FUNCTIONS
+        case "torch.functional":
+            return frozenset(torch.functional.__all__)
+        case "torch.nn.functional":
+            own = {
+                name
+                for name, function in vars(torch.nn.functional).items()
+                if isinstance(function, FunctionType | BuiltinFunctionType)
+                and function.__module__ in ("torch.nn.functional", "torch._C._nn", None)
+                # F.threshold is known to itself, and so to fx, as _threshold.
+                and (name[0] != "_" or name == "_threshold")
+            }
+            return frozenset(own | _overridable(torch.nn.functional)) - _REFUSED_FUNCTIONS
+        case _:
+            return frozenset()
 
 
 @cache
 def methods() -> frozenset[str]:
     """Return the names of the tensor methods that a graph may call."""
-    named = {name for name in _overridable()["torch.Tensor"] if not name.startswith("_")}
-    extra = {"size", "stride", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"}
-    extra |= {"numel", "is_floating_point", "to", "view", "items", "keys", "values"}
-    return frozenset((named | extra) - _REFUSED_METHODS)
+    return (_overridable(torch.Tensor) | _MORE_METHODS) - _REFUSED_METHODS
 
 
 @cache
@@ -107,9 +127,7 @@ def resolve(name: str, namespaces: frozenset[str] = DEFAULT_NAMESPACES) -> Funct
     if place == "torch.Tensor":
         found = getattr(torch.Tensor, last, None) if last in methods() else None
         return found if callable(found) else None
-    if place == "torch" and last in _FACTORIES:
-        return _callable(getattr(torch, last, None))
-    if last in _overridable().get(place, ()):
+    if last in _functions(place):
         module = {"torch": torch, "torch.functional": torch.functional}.get(
             place, torch.nn.functional
         )
@@ -161,8 +179,14 @@ def _is_operator_name(part: str) -> bool:
 
 
 def _is_plain(schema: torch._C.FunctionSchema) -> bool:
-    values = [*schema.arguments, *schema.returns]
-    return all(_is_plain_type(str(value.type)) for value in values)
+    """Tell whether an operator is one of torch's dispatcher and takes and gives plain values."""
+    types = [str(value.type) for value in (*schema.arguments, *schema.returns)]
+    overload = f".{schema.overload_name}" if schema.overload_name else ""
+    if not torch._C._dispatch_has_kernel(schema.name + overload):
+        return False
+    about_tensors = any("Tensor" in kind for kind in types)
+    operation = schema.name.partition("::")[2]
+    return (about_tensors or operation in _NUMERIC_OPERATORS) and all(map(_is_plain_type, types))
 
 
 def _is_plain_type(text: str) -> bool:

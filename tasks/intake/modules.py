@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
-from functools import cache
-from types import CodeType
 from typing import Any
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 
+from tasks.intake.classes import find_class, known_names, required_names
 from tasks.intake.functions import resolve
 from tasks.intake.pickled import Call, Global, Instance
 from tasks.intake.recipe import LayerSource
@@ -35,49 +32,11 @@ _MAX_DEPTH = 12
 _MAX_MODULES_DEPTH = 50
 
 
-@cache
-def find_class(kind: Global) -> type[torch.nn.Module] | None:
-    """Return the torch.nn class of that name, or None; nothing is imported for it."""
-    if not kind.module.startswith("torch.nn.modules."):
-        return None
-    module = sys.modules.get(kind.module)
-    found = vars(module).get(kind.name) if module is not None else None
-    if not isinstance(found, type) or not issubclass(found, torch.nn.Module):
-        return None
-    is_own = found.__module__ == kind.module and found.__name__ == kind.name
-    return found if is_own and not issubclass(found, LazyModuleMixin) else None
-
-
-@cache
-def known_names(kind: type) -> frozenset[str]:
-    """Return every name that the class's own code mentions, below `torch.nn.Module`."""
-    names: set[str] = set()
-    for base in kind.__mro__:
-        if base in (torch.nn.Module, object):
-            continue
-        names.update(vars(base).get("__annotations__", ()), vars(base).get("__constants__", ()))
-        for member in vars(base).values():
-            function = inspect.unwrap(getattr(member, "__func__", member))
-            _collect_names(getattr(function, "__code__", None), names)
-    return frozenset(names)
-
-
-def _collect_names(code: CodeType | None, names: set[str]) -> None:
-    if code is None:
-        return
-    names.update(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            _collect_names(constant, names)
-        elif isinstance(constant, str):
-            names.add(constant)
-
-
 def build_layer(layer: LayerSource, where: str) -> torch.nn.Module:
     """Return the layer that its repr describes, on the meta device: shapes without memory."""
     kind: Any = getattr(torch.nn, layer.kind)
     kwargs = dict(layer.kwargs)
-    # BatchNorm's repr says bias=True since torch 2.13; before, its constructor has no such word.
+    # BatchNorm's repr says bias=True in newer torch; an older constructor has no such word.
     if kwargs.get("bias") is True and "bias" not in inspect.signature(kind).parameters:
         del kwargs["bias"]
     try:
@@ -258,7 +217,7 @@ class ModuleBuilder:
 
     def _finish(self, module: torch.nn.Module, path: str) -> None:
         kind: type = type(module)
-        missing = sorted(name for name in _required(kind) if not hasattr(module, name))
+        missing = sorted(name for name in required_names(kind) if not hasattr(module, name))
         if missing:
             raise self._refuse(
                 f"a {type(module).__name__} of torch {torch.__version__}",
@@ -268,17 +227,3 @@ class ModuleBuilder:
             names = module._flat_weights_names
             if not isinstance(names, list) or not all(n in module._parameters for n in names):
                 raise self._refuse("an RNN's weights by name", names)
-
-
-@cache
-def _required(kind: type) -> frozenset[str]:
-    """Return the attributes that the class declares and that its constructor sets."""
-    names: set[str] = set()
-    for base in kind.__mro__:
-        if base not in (torch.nn.Module, object):
-            stored: set[str] = set()
-            _collect_names(getattr(vars(base).get("__init__"), "__code__", None), stored)
-            names.update(stored.intersection(vars(base).get("__annotations__", ())))
-    if issubclass(kind, torch.nn.RNNBase):
-        names.add("_flat_weights_names")
-    return frozenset(names - {"_flat_weights"})

@@ -226,4 +226,8 @@ def _check_target(root: torch.nn.Module, target: str, op: str, where: str) -> No
             expected="a module to call" if op == "call_module" else "a parameter or buffer",
             got="none of that name",
             where=where,
+            remedy=(
+                f"If forward assigns to self.{target}, the trace lost it: make it an input and an "
+                "output of forward; otherwise deliver the model again with 'handoff deliver'"
+            ),
         )

@@ -116,6 +116,24 @@ def test_refuses_a_contract_that_names_other_inputs(
         read_delivery(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (", weights_only=False)", ")"),
+        ("affine=True, bias=True,", "affine=True,"),
+        ("r'", "r'C:\\runs\\7\\"),
+        ("import torch\nfrom torch import device\n", "from torch import device\n"),
+    ],
+)
+def test_reads_what_other_versions_of_torch_write(new: str, old: str, tmp_path: Path) -> None:
+    traced = deliver_case("perceptron", tmp_path)
+    path = tmp_path / "module.py"
+    assert new in path.read_text()
+    path.write_text(path.read_text().replace(new, old))
+    inputs = draw("perceptron")
+    assert_same(read_delivery(tmp_path).module(*inputs), traced(*inputs))
+
+
 def test_refuses_a_buffer_that_to_folder_lost(tmp_path: Path) -> None:
     model = Perceptron().eval()
     model.register_buffer("offset", torch.zeros(4), persistent=False)
