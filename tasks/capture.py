@@ -15,8 +15,12 @@ from tasks.plan import CaseSpec, draw_inputs
 _FIRST_TRACED_SIZE = 6
 
 
-def capture(module: torch.fx.GraphModule, signature: ModelSignature) -> ExportedProgram:
+def capture(
+    module: torch.nn.Module, signature: ModelSignature, *, strict: bool = False
+) -> ExportedProgram:
     """Return the exported program of `module` with the signature's dynamic dimensions.
+
+    `strict` captures by Dynamo's reading of the bytecode instead of by running the forward.
 
     Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range.
     """
@@ -36,7 +40,7 @@ def capture(module: torch.fx.GraphModule, signature: ModelSignature) -> Exported
     inputs = draw_inputs(signature, CaseSpec("capture", sizes, 0))
     try:
         with torch.no_grad():
-            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         raise DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
