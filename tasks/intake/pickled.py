@@ -7,6 +7,7 @@ object becomes an `Instance`. The standard unpickler is never used.
 
 from __future__ import annotations
 
+import io
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ class OrderedItems(dict[object, object]):
     """An OrderedDict's items; its attributes, such as `_metadata`, are left out."""
 
 
-_MARK = object()
+_OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
 
 
 def decode(data: bytes, where: str) -> tuple[object, frozenset[str]]:
@@ -81,13 +82,7 @@ def decode(data: bytes, where: str) -> tuple[object, frozenset[str]]:
     if len(data) > _MAX_BYTES:
         raise machine.refuse(f"at most {_MAX_BYTES} bytes", f"{len(data)} bytes")
     try:
-        for count, (opcode, arg, _) in enumerate(pickletools.genops(data)):
-            if count > _MAX_OPCODES:
-                raise machine.refuse(f"at most {_MAX_OPCODES} opcodes", "more")
-            step = _STEPS.get(opcode.name)
-            if step is None:
-                raise machine.refuse("the opcodes of torch.save", opcode.name)
-            step(machine, arg)
+        machine.run(io.BytesIO(data))
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise machine.refuse("a whole pickle", f"{type(error).__name__}: {error}") from error
     if len(machine.stack) != 1 or machine.marks:
@@ -111,6 +106,20 @@ class _Machine:
             where=self.where,
             remedy=remedy,
         )
+
+    def run(self, stream: io.BytesIO) -> None:
+        """Take the steps that the stream's opcodes name, up to its STOP."""
+        for _ in range(_MAX_OPCODES):
+            opcode = _OPCODES.get(stream.read(1))
+            # Before its argument is read, since those of other opcodes may be of any size.
+            if opcode is None or opcode.name not in _STEPS:
+                name = "an unknown one" if opcode is None else opcode.name
+                raise self.refuse("the opcodes of torch.save", name)
+            arg = None if opcode.arg is None else opcode.arg.reader(stream)
+            _STEPS[opcode.name](self, arg)
+            if opcode.name == "STOP":
+                return
+        raise self.refuse(f"at most {_MAX_OPCODES} opcodes", "more")
 
     def push(self, value: object) -> None:
         self.stack.append(value)

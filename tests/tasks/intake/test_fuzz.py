@@ -23,7 +23,8 @@ PIECES = [
     b"", b"(", b")", b"[", b"'", b'"', b".", b",", b"=", b"\n", b"\t", b"#", b"*", b"**", b"-",
     b":", b" None", b"self", b"__class__", b"torch.load", b"torch.ops.aten", b"getattr(",
     b"lambda: ", b"import os", b"eval('1')", b"9" * 30, b"\x00", b"\xff", b"\x80\x02", b"c", b"R",
-    b"b", b"t", b"q\x00", b"h\x00", b"PK\x01\x02", b"PK\x03\x04", b"\xff\xff\xff\xff", b"../", b"\x81", b"Q",
+    b"b", b"t", b"q\x00", b"h\x00", b"PK\x01\x02", b"PK\x03\x04", b"\xff\xff\xff\xff", b"../",
+    b"\x81", b"Q",
     b"cposix\nsystem\n", b"ctorch.hub\nload\n", b"K\x7f", b"\x8a\x08" + b"\x7f" * 8, b"}", b"]",
     b"0",
 ]  # fmt: skip
