@@ -58,7 +58,7 @@ class Archive:
             if name not in self.members:
                 raise self.refuse(f"a member {name}", "none")
         if "byteorder" in self.members and self.read("byteorder") != b"little":
-            raise self.refuse("little-endian data", self.read("byteorder")[:20])
+            raise self.refuse("little-endian data", str(self.read("byteorder")[:20]))
 
     def refuse(self, expected: str, got: object) -> Exception:
         """Return the error that says why this file is not what `torch.save` writes."""

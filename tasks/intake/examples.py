@@ -49,7 +49,9 @@ def read_examples(folder: Path, contract: DeliveryContract) -> tuple[ExampleCase
         else:
             outputs.setdefault(case, {})[int(index)] = tensor
     if set(outputs) - set(inputs) or sorted(inputs) != list(range(len(inputs))):
-        raise _refuse("cases numbered from 0, each with its inputs", sorted(inputs))
+        raise _refuse(
+            "cases numbered from 0, each with its inputs", ", ".join(map(str, sorted(inputs)))
+        )
     return tuple(
         ExampleCase(
             _order_inputs(case, inputs[case], contract), _order_outputs(case, outputs.get(case))
@@ -81,7 +83,9 @@ def _order_outputs(
     if numbered is None:
         return None
     if sorted(numbered) != list(range(len(numbered))):
-        raise _refuse(f"outputs numbered from 0 in case {case}", sorted(numbered))
+        raise _refuse(
+            f"outputs numbered from 0 in case {case}", ", ".join(map(str, sorted(numbered)))
+        )
     return tuple(numbered[index] for index in range(len(numbered)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from artifacts.delivery import (
     read_contract,
 )
 from artifacts.digest import digest_tree
+from artifacts.errors import DeliveryUnreadable
 from artifacts.evidence import Finding
 from artifacts.steps import IntakeJob, IntakeResult
 from tasks.intake.examples import ExampleCase, read_examples
@@ -47,8 +49,15 @@ def take_in(job: IntakeJob) -> IntakeResult:
     Nothing that the delivery brings is executed or unpickled. Raises `DeliveryUnreadable` with
     the file, the line and what to do.
     """
+    is_new = not job.staging.exists()
     files = stage(job.delivery, job.staging)
-    loaded = read_delivery(job.staging)
+    try:
+        loaded = read_delivery(job.staging)
+    except DeliveryUnreadable:
+        if is_new:
+            # So that the same staging folder can take the delivery once it is mended.
+            shutil.rmtree(job.staging)
+        raise
     return IntakeResult(
         contract=loaded.contract,
         staging=job.staging,

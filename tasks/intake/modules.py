@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tasks.intake.classes import find_class, known_names, required_names
-from tasks.intake.functions import resolve
+from tasks.intake.functions import NAME, resolve
 from tasks.intake.pickled import Call, Global, Instance
 from tasks.intake.recipe import LayerSource
 from tasks.intake.refusal import refuse
@@ -97,7 +97,7 @@ class ModuleBuilder:
         self._open.add(id(described))
         state = described.state
         for name in state:
-            if not isinstance(name, str) or not name.isidentifier():
+            if not isinstance(name, str) or not NAME.fullmatch(name):
                 raise self._refuse("attributes with plain names", name)
         self._fill_tensors(module, state, path)
         self._fill_children(module, state, path, depth)
@@ -197,7 +197,9 @@ class ModuleBuilder:
         if self._left < 0 or depth > _MAX_DEPTH:
             raise self._refuse("plain values", f"too many or too deep ones in {place}")
         match value:
-            case None | bool() | int() | float() | str():
+            case None | bool() | float() | str():
+                return value
+            case int() if abs(value) < 1 << 63:
                 return value
             case tuple():
                 return tuple(self._plain(item, place, depth + 1) for item in value)
@@ -217,7 +219,8 @@ class ModuleBuilder:
 
     def _finish(self, module: torch.nn.Module, path: str) -> None:
         kind: type = type(module)
-        missing = sorted(name for name in required_names(kind) if not hasattr(module, name))
+        held = {*vars(module), *module._parameters, *module._buffers, *module._modules, *dir(kind)}
+        missing = sorted(required_names(kind) - held)
         if missing:
             raise self._refuse(
                 f"a {type(module).__name__} of torch {torch.__version__}",
@@ -225,5 +228,6 @@ class ModuleBuilder:
             )
         if isinstance(module, torch.nn.RNNBase):
             names = module._flat_weights_names
-            if not isinstance(names, list) or not all(n in module._parameters for n in names):
-                raise self._refuse("an RNN's weights by name", names)
+            known = isinstance(names, list) and all(name in module._parameters for name in names)
+            if not known or not names:
+                raise self._refuse("an RNN's weights by name", "other names")

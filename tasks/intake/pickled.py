@@ -161,7 +161,7 @@ class _Machine:
     def call(self) -> None:
         args, function = self.pop(), self.pop()
         if not isinstance(function, Global) or type(args) is not tuple:
-            raise self.refuse("a call of a named function", f"a call of {function!r}")
+            raise self.refuse("a call of a named function", f"a call of {type(function).__name__}")
         name = (function.module, function.name)
         if name == ORDERED_DICT and args == ():
             self.push(OrderedItems())
@@ -181,7 +181,7 @@ class _Machine:
     def create(self) -> None:
         args, kind = self.pop(), self.pop()
         if not isinstance(kind, Global) or args != ():
-            raise self.refuse("objects made without arguments", repr(kind))
+            raise self.refuse("objects made without arguments", type(kind).__name__)
         self.push(Instance(kind))
 
     def build(self) -> None:

@@ -17,7 +17,11 @@ def refuse(
 
 
 def shorten(got: object) -> str:
-    """Return `got` as one printable line of at most 160 characters."""
-    text = got if isinstance(got, str) else repr(got)
+    """Return `got` as one printable line of at most 160 characters.
+
+    Only text and numbers are shown; of anything else its type, since what a delivery holds may be
+    nested without end.
+    """
+    text = str(got) if isinstance(got, (str, int, float)) else type(got).__name__
     text = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -32,7 +32,8 @@ _UNQUOTED = {
 _MAX_BYTES = 8 << 20
 _MAX_NESTING = 60
 _MAX_CHAIN = 60
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|#.*""")
+# Possessive, and satisfied by a line's end, so that it takes linear time on any text.
+_QUOTED = re.compile(r"""'(?:[^'\\]++|\\.)*+(?:'|\\?$)|"(?:[^"\\]++|\\.)*+(?:"|\\?$)|#.*""")
 _CHAIN = re.compile(rf"(?:\s*\.\s*\w+){{{_MAX_CHAIN},}}|(?:[-~+]\s*|\bnot\s+){{{_MAX_CHAIN},}}")
 _FORBIDDEN = re.compile(r"'''|\"\"\"|\\\n")
 _CHILD_NAME = re.compile(r"[A-Za-z0-9_]{1,200}")
@@ -45,7 +46,13 @@ def read_source(path: Path, namespaces: frozenset[str]) -> ModuleSource:
 
 def parse_source(data: bytes, namespaces: frozenset[str]) -> ModuleSource:
     """Return what the text of a `module.py` says; raise `DeliveryUnreadable` with its line."""
-    tree = _parse(data)
+    try:
+        return _read_module(_parse(data), namespaces)
+    except RecursionError as error:
+        raise _refuse_text("lines that are not nested deeply", "a deeply nested one") from error
+
+
+def _read_module(tree: ast.Module, namespaces: frozenset[str]) -> ModuleSource:
     for statement in tree.body[:-1]:
         if ast.unparse(statement) not in _HEAD:
             raise refuse_line(statement, "one of the imports that torch.fx writes")
@@ -85,6 +92,8 @@ def _parse(data: bytes) -> ast.Module:
     for number, line in enumerate(text.split("\n"), start=1):
         bare = _QUOTED.sub("", line)
         depth = sum(map(bare.count, "([{"))
+        if depth != sum(map(bare.count, ")]}")):
+            raise _refuse_text("one statement for each line", "a line that goes on", number)
         if (depth > _MAX_NESTING and _deepest(bare) > _MAX_NESTING) or _CHAIN.search(bare):
             raise _refuse_text("lines that are not nested deeply", "a deeply nested one", number)
         if bare.count("else") + bare.count("lambda") + bare.count("**") > _MAX_CHAIN:

@@ -63,8 +63,10 @@ class TensorFile:
         name, args = described.function.name, described.args
         if name == "_rebuild_parameter":
             match args:
-                case (Call(), bool(), OrderedItems() as hooks) if not hooks:
-                    return self.tensor(args[0])
+                case (Call(function=inner) as tensor, bool(), OrderedItems() as hooks) if (
+                    not hooks and inner.name != name
+                ):
+                    return self.tensor(tensor)
         elif name == "_rebuild_tensor_v2" and len(args) in (6, 7):
             return self._rebuild(args[:6], None, args[6:])
         elif name == "_rebuild_tensor_v3" and len(args) in (7, 8) and isinstance(args[6], Global):
@@ -85,7 +87,7 @@ class TensorFile:
             raise self.archive.refuse("a plain dense tensor", "one with hooks or odd strides")
         numbers = (offset, *size, *stride)
         if not all(type(n) is int and 0 <= n < _LARGEST for n in numbers):
-            raise self.archive.refuse("sizes and strides of 0 or more", numbers)
+            raise self.archive.refuse("sizes and strides of 0 or more", "other values")
         dtype, numel = self._check_storage(storage, dtype)
         count, last = 1, offset
         for n, step in zip(size, stride, strict=True):

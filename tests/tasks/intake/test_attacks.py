@@ -49,6 +49,7 @@ def refuse(folder: Path, match: str) -> DeliveryUnreadable:
     with pytest.raises(DeliveryUnreadable, match=match) as caught:
         take_in(IntakeJob(folder, folder.parent / "staging"))
     assert not canary.exists()
+    assert not (folder.parent / "staging").exists()
     assert caught.value.remedy
     return caught.value
 
@@ -120,6 +121,7 @@ EVIL = "__import__('os').mkdir('CANARY')"
         ("embed = self.embed(ids)", "embed = " + "(" * 150 + "ids" + ")" * 150),
         ("embed = self.embed(ids)", "embed = " + "-" * 5000 + "ids"),
         ("embed = self.embed(ids)", "embed = ids" + ".data" * 5000),
+        ("embed = self.embed(ids)", "embed = ids + '" + "\\'" * 500_000),
         ("embed = self.embed(ids)", "embed = ids + " + "9" * 5000),
         ("embed = self.embed(ids)", "embed = ids + 99999999999999999999"),
         ("embed = self.embed(ids)", "ids = self.embed(ids)"),
@@ -138,6 +140,21 @@ def test_refuses_a_line_that_fx_does_not_write(folder: Path, old: str, new: str)
     changed = rewrite_source(folder, old, new)
     error = refuse(folder, "module.py")
     assert error.where in [f"module.py:{line}" for line in changed]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "ids" + " + ids" * 200,
+        "ids" + " + ids" * 900,
+        "ids" + " + ids" * 20_000,
+        "(\n" * 190 + "ids" + ")" * 190,
+        "[\n" * 190 + "ids" + "]" * 190,
+    ],
+)
+def test_refuses_lines_that_are_nested_without_end(folder: Path, expression: str) -> None:
+    rewrite_source(folder, "embed = self.embed(ids)", f"embed = self.embed({expression})")
+    refuse(folder, "module.py")
 
 
 def test_refuses_a_method_beside_forward(folder: Path) -> None:
@@ -256,6 +273,16 @@ def test_refuses_modules_that_are_shared_without_end(folder: Path) -> None:
     refuse(folder, "at most 100000 modules")
 
 
+def test_refuses_parameters_of_parameters(folder: Path) -> None:
+    call = b"ctorch._utils\n_rebuild_parameter\n"
+    nested = call * 5000 + b"N" + b"\x89ccollections\nOrderedDict\n)R\x87R" * 5000
+    rewrite_pickle(folder / "state_dict.pt", lambda data: b"\x80\x02" + nested + b".")
+    refuse(folder, "state_dict.pt")
+    state = b"\x80\x02ccollections\nOrderedDict\n)RX\x05\x00\x00\x00a.b.c" + nested + b"s."
+    rewrite_pickle(folder / "state_dict.pt", lambda data: state)
+    refuse(folder, "state_dict.pt")
+
+
 def test_refuses_values_that_are_shared_without_end(folder: Path) -> None:
     layer = nn.LayerNorm(16)
     value: tuple[object, ...] = (1, 2)
@@ -347,8 +374,9 @@ def test_refuses_members_that_overlap(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["norm.pt", "state_dict.pt", "encoder.pt"])
 def test_refuses_a_file_that_was_cut(folder: Path, name: str) -> None:
     path = folder / name
-    for size in (0, 1, 21, 22, path.stat().st_size // 2, path.stat().st_size - 1):
-        path.write_bytes(path.read_bytes()[:size])
+    data = path.read_bytes()
+    for size in (0, 1, 21, 22, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
         refuse(folder, name)
 
 
