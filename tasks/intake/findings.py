@@ -81,9 +81,12 @@ def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if tensor.dtype.itemsize == 1:
         tensor = tensor.to(torch.float32)
-    return bool(torch.isfinite(tensor).all())
+    # The extremes show NaN as well as infinity, and need no tensor of flags.
+    return tensor.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
 
 
 def _ignored_findings(names: tuple[str, ...]) -> Iterator[Finding]:
