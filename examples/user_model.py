@@ -89,7 +89,7 @@ class UserModel(nn.Module):
 
 
 def build() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, object]]:
-    """Return the model, 64 users, and a batch that may be 1 to 4096."""
+    """Return the model, 64 users, and a batch that may be 1 to 1024."""
     torch.manual_seed(0)
     model = UserModel().eval()
     count = 64
@@ -101,7 +101,7 @@ def build() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, object]]:
     inputs = (items, categories, seconds, torch.randint(1, ITEMS, (count,)), torch.rand(count))
     options: dict[str, object] = {
         "name": "user-model",
-        "dimensions": {"batch": (1, 4096)},
+        "dimensions": {"batch": (1, 1024)},
         "ranges": {
             "items": (0, ITEMS - 1),
             "categories": (0, CATEGORIES - 1),

@@ -83,14 +83,11 @@ class _LiveProgress(logging.Handler):
 
 
 @contextmanager
-def shown_progress(quiet: bool = False) -> Iterator[None]:
+def shown_progress() -> Iterator[None]:
     """Show the steps' progress on standard error while the body runs."""
     logger = logging.getLogger("handoff.progress")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    if quiet:
-        yield
-        return
     live = _LiveProgress() if sys.stderr.isatty() else None
     handler: logging.Handler = live or _PlainProgress()
     logger.addHandler(handler)

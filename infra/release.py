@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def release_delivery(delivery: Path, recipe_file: Path | None, alias: str, *, as
     workspace = new_workspace(settings)
     lanes.begin(workspace, delivery, recipe)
     try:
-        with shown_progress(quiet=as_json and not sys.stderr.isatty()):
+        with shown_progress():
             outcome = _run_flow(settings, workspace, delivery, recipe, alias)
     except HandoffError as error:
         _tell_refusal(error, workspace, as_json=as_json)

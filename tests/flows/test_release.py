@@ -146,9 +146,9 @@ def test_a_package_outside_the_tolerance_is_refused_and_nothing_is_registered(
     training: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        "[tolerance.float32]\natol = 0.0\nrtol = 0.0\nrmse_factor = 0.0\nrmse_floor = 0.0\n"
-    )
+    # Without passes, so that it is the package that is refused and not a pass.
+    exact = "atol = 0.0\nrtol = 0.0\nrmse_factor = 0.0\nrmse_floor = 0.0\n"
+    recipe.write_text(f"passes = []\n[tolerance.float32]\n{exact}")
     home = tmp_path / "home"
     delivery = str(training / "delivery")
     result = handoff("release", delivery, "--recipe", str(recipe), "--json", home=home)

@@ -96,7 +96,7 @@ def test_an_empty_folder_is_not_a_delivery(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     result = handoff("inspect", str(empty), home=tmp_path / "home")
-    assert_is_a_sentence(result, 3, "delivery.toml")
+    assert_is_a_sentence(result, 3, "module.py", "handoff deliver")
 
 
 def test_a_home_that_is_a_file_is_told_before_anything_is_started(tmp_path: Path) -> None:
