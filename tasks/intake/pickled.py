@@ -23,6 +23,8 @@ CALLABLE = {
     ("torch._utils", "_rebuild_tensor_v2"),
     ("torch._utils", "_rebuild_tensor_v3"),
     ("torch._utils", "_rebuild_parameter"),
+    ("torch._utils", "_rebuild_parameter_with_state"),
+    ("torch._tensor", "_rebuild_from_type_v2"),
     ("torch", "device"),
     ("torch", "Size"),
 }

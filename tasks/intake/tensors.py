@@ -26,12 +26,41 @@ _STORAGES = {
 }
 _LOCATION = re.compile(r"(cpu|cuda|mps|xpu|hpu|mtia|xla)(:[0-9]{1,3})?")
 _LARGEST = 1 << 62
+_WRAPPINGS = 2
+_PLAIN_TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
 
 
 def find_dtype(name: str) -> torch.dtype | None:
     """Return the dtype that torch calls `name`, or None."""
     found = vars(torch).get(name)
     return found if isinstance(found, torch.dtype) else None
+
+
+def _unwrap(described: Call) -> Call:
+    """Return the plain tensor's call inside a parameter's, or inside one with attributes.
+
+    Attributes that somebody set on a tensor are left out: torch's own code reads none of them.
+    """
+    for _ in range(_WRAPPINGS):
+        match described.function.name, described.args:
+            case "_rebuild_parameter", (Call() as inner, bool(), OrderedItems() as hooks):
+                pass
+            case (
+                "_rebuild_parameter_with_state",
+                (Call() as inner, bool(), OrderedItems() as hooks, _),
+            ):
+                pass
+            case (
+                "_rebuild_from_type_v2",
+                (Global() as function, Global() as kind, tuple() as args, _),
+            ) if str(kind) in _PLAIN_TYPES:
+                inner, hooks = Call(function, args), OrderedItems()
+            case _:
+                return described
+        if hooks:
+            return described
+        described = inner
+    return described
 
 
 class TensorFile:
@@ -60,16 +89,11 @@ class TensorFile:
         """
         if not isinstance(described, Call):
             raise self.archive.refuse("a tensor", type(described).__name__)
+        described = _unwrap(described)
         name, args = described.function.name, described.args
-        if name == "_rebuild_parameter":
-            match args:
-                case (Call(function=inner) as tensor, bool(), OrderedItems() as hooks) if (
-                    not hooks and inner.name != name
-                ):
-                    return self.tensor(tensor)
-        elif name == "_rebuild_tensor_v2" and len(args) in (6, 7):
+        if name == "_rebuild_tensor_v2" and len(args) in (6, 7):
             return self._rebuild(args[:6], None, args[6:])
-        elif name == "_rebuild_tensor_v3" and len(args) in (7, 8) and isinstance(args[6], Global):
+        if name == "_rebuild_tensor_v3" and len(args) in (7, 8) and isinstance(args[6], Global):
             dtype = find_dtype(args[6].name) if args[6].module == "torch" else None
             if dtype is not None:
                 return self._rebuild(args[:6], dtype, args[7:])

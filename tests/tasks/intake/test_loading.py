@@ -99,6 +99,25 @@ def test_attributes_that_torch_never_reads_are_left_out_and_noted(tmp_path: Path
     assert not hasattr(loaded.module.norm, "_is_initialized_by_us")
 
 
+@torch.no_grad()
+def test_attributes_of_tensors_are_left_out(tmp_path: Path) -> None:
+    model = make_model("attention")
+    model.get_parameter("norm.weight").tagged = True  # type: ignore[attr-defined]
+    model.get_parameter("embed.weight").seen = torch.zeros(2)  # type: ignore[attr-defined]
+    model.get_submodule("norm").bias = nn.Parameter(torch.ones(16))
+    traced = deliver(model, tmp_path, CASES["attention"][1])
+    inputs = draw("attention")
+    assert_same(read_delivery(tmp_path).module(*inputs), traced(*inputs))
+
+
+def test_attributes_of_buffers_are_left_out(tmp_path: Path) -> None:
+    model = Perceptron().eval()
+    model.get_buffer("offset").tagged = True  # type: ignore[attr-defined]
+    traced = deliver(model, tmp_path, CASES["perceptron"][1])
+    inputs = draw("perceptron")
+    assert_same(read_delivery(tmp_path).module(*inputs), traced(*inputs))
+
+
 def test_a_default_input_need_not_be_in_the_contract(tmp_path: Path) -> None:
     deliver_case("grammar", tmp_path)
     assert [s.name for s in read_contract(tmp_path).inputs] == ["x", "input"]
