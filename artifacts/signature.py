@@ -70,6 +70,10 @@ class TensorSpec:
                 f"expected low <= high for {self.name}, got {self.low} and {self.high}"
             )
 
+    def __str__(self) -> str:
+        """Return the spec as people write it: `x float32 [batch, 3, 224, 224]`."""
+        return f"{self.name} {self.dtype} [{', '.join(str(axis) for axis in self.shape)}]"
+
     def sizes(self, dimensions: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape with each dynamic dimension replaced by its size in `dimensions`."""
         return tuple(dimensions[axis] if isinstance(axis, str) else axis for axis in self.shape)

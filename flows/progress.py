@@ -6,25 +6,35 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 LOGGER = logging.getLogger("handoff.progress")
 
 
+@dataclass
+class Announced:
+    """A step under way; `seconds` may be set to what it took where it ran, waiting left out."""
+
+    seconds: float | None = None
+
+
 @contextmanager
-def announced(step: str) -> Iterator[None]:
+def announced(step: str) -> Iterator[Announced]:
     """Log that `step` begins, and that it is done or refused, with the seconds it took.
 
     Records carry `step`, `phase` (`begin`, `done`, `failed`) and `seconds` as attributes.
     """
     began = time.monotonic()
+    announcement = Announced()
     LOGGER.info("%s ...", step, extra={"step": step, "phase": "begin", "seconds": 0.0})
     try:
-        yield
+        yield announcement
     except BaseException:
         seconds = time.monotonic() - began
         extra = {"step": step, "phase": "failed", "seconds": seconds}
         LOGGER.info("%s: refused after %.1f s", step, seconds, extra=extra)
         raise
-    seconds = time.monotonic() - began
+    waited = time.monotonic() - began
+    seconds = waited if announcement.seconds is None else announcement.seconds
     extra = {"step": step, "phase": "done", "seconds": seconds}
     LOGGER.info("%s: %.1f s", step, seconds, extra=extra)

@@ -42,9 +42,9 @@ def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> No
         print_json({"folder": str(result.folder), "contract": to_plain(result.contract)})
         return
     contract = result.contract
-    shapes = ", ".join(f"{s.name} {s.dtype} {list(s.shape)}" for s in contract.inputs)
     click.echo(f"{contract.model.name}: delivered to {result.folder}")
-    click.echo(f"  captured by {contract.model.captured_by}; inputs {shapes}")
+    inputs = ", ".join(str(spec) for spec in contract.inputs)
+    click.echo(f"  captured by {contract.model.captured_by}; takes {inputs}")
     for dimension, limits in contract.dimensions.items():
         click.echo(f"  {dimension} from {limits.min} to {limits.max}")
     for note in result.notes:

@@ -56,30 +56,44 @@ class _PlainProgress(logging.Handler):
             click.echo(record.getMessage(), err=True)
 
 
+_START = "start"
+
+
 class _LiveProgress(logging.Handler):
     """One line a step, with its seconds running while it works: what a terminal wants."""
 
     def __init__(self) -> None:
         super().__init__()
         from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress, SpinnerColumn, TextColumn
 
         self.progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}"),
-            TimeElapsedColumn(),
+            TextColumn("{task.fields[took]}"),
             console=Console(stderr=True),
         )
-        self._rows: dict[str, Any] = {}
+        # Nothing is announced before the flow runs, and an embedded Prefect takes seconds to start.
+        self._rows: dict[str, Any] = {_START: self._add(_START)}
+        self._began = time.monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
         step: str = getattr(record, "step", record.getMessage())
         phase = getattr(record, "phase", "")
+        if _START in self._rows:
+            self._finish(_START, time.monotonic() - self._began)
         if phase == "begin":
-            self._rows[step] = self.progress.add_task(step, total=1)
+            self._rows[step] = self._add(step)
         elif step in self._rows:
-            failed = "[red]refused[/] " if phase == "failed" else ""
-            self.progress.update(self._rows[step], completed=1, description=failed + step)
+            self._finish(step, record.__dict__.get("seconds", 0.0), failed=phase == "failed")
+
+    def _add(self, step: str) -> Any:  # noqa: ANN401 - rich's own identifier
+        return self.progress.add_task(step, total=1, took="")
+
+    def _finish(self, step: str, took_s: float, *, failed: bool = False) -> None:
+        row = self._rows.pop(step)
+        description = f"[red]refused[/] {step}" if failed else step
+        self.progress.update(row, completed=1, description=description, took=f"{took_s:.1f} s")
 
 
 @contextmanager

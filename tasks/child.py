@@ -57,11 +57,12 @@ class StepProcess:
         self._lock = threading.Lock()
         self._closed = False
         self._jobs = 0
+        self._seconds: dict[str, float] = {}
         self._process, self._answers = self._start()
 
     def submit(self, job: object, *, limit_s: float) -> Future[Any]:
         """Queue `job` behind those before it and return its future; once for equal jobs."""
-        key = step_name(job) + json.dumps(to_plain(job), sort_keys=True)
+        key = _key(job)
         with self._lock:
             if key not in self._futures:
                 self._futures[key] = self._queue.submit(self._run, job, limit_s)
@@ -70,6 +71,10 @@ class StepProcess:
     def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
         """Return the result of `job`; raise what the step raised, or `StepCrashed`."""
         return self.submit(job, limit_s=limit_s).result()
+
+    def seconds(self, job: object) -> float | None:
+        """Return how long a finished job took in the process, without waiting; None if unknown."""
+        return self._seconds.get(_key(job))
 
     def close(self) -> None:
         """End the process and everything it started; running jobs end as crashed."""
@@ -115,6 +120,7 @@ class StepProcess:
             self._kill()
             raise self._crash(job, began)
         record = json.loads(answer)
+        self._seconds[_key(job)] = record["seconds"]
         if "error" in record:
             raise error_from_record(record["error"])
         return from_plain(STEPS[type(job)].result, record["result"])
@@ -167,3 +173,8 @@ class StepProcess:
             got=f"{how}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
         )
+
+
+def _key(job: object) -> str:
+    """Return what equal jobs share."""
+    return step_name(job) + json.dumps(to_plain(job), sort_keys=True)

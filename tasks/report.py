@@ -44,7 +44,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _targets(manifest: Manifest) -> str:
-    columns = ("target", "verdict", "max error", "RMSE, of eager's", "speed-up", "compiled in")
+    columns = ("target", "verdict", "max error", "RMSE / eager's", "speed-up", "compiled in")
     rows = [
         (
             target.slug,
@@ -60,8 +60,8 @@ def _targets(manifest: Manifest) -> str:
 
 
 def _serving(manifest: Manifest) -> str:
-    shapes = [f"`{s.name}` {s.dtype} {list(s.shape)}" for s in manifest.signature.inputs]
-    results = [f"{s.dtype} {list(s.shape)}" for s in manifest.signature.outputs]
+    shapes = [f"`{spec}`" for spec in manifest.signature.inputs]
+    results = [f"`{spec}`" for spec in manifest.signature.outputs]
     ranges = [f"{n} from {d.min} to {d.max}" for n, d in manifest.signature.dimensions.items()]
     limits = f" Dimensions: {', '.join(ranges)}." if ranges else ""
     return (

@@ -3,9 +3,9 @@
     python -m tasks.worker --answers FD MODULE ...    serve; jobs are lines on standard input
     python -m tasks.worker STEP JOB.json              run one job again and print its result
 
-A request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too:
-`{"result": ...}` or `{"error": ...}`. Answers have a descriptor of their own, because compilers
-and compiled code print.
+A request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too: the
+`result` or the `error`, and the `seconds` that it took. Answers have a descriptor of their own,
+because compilers and compiled code print.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,10 @@ def _serve(answers: int) -> None:
     for line in sys.stdin:
         name, path = json.loads(line)
         print("repeat with: python -m tasks.worker", name, path, flush=True)  # noqa: T201
-        answer = json.dumps(run_step(name, _read_job(path))).encode() + b"\n"
+        began = time.monotonic()
+        outcome = run_step(name, _read_job(path))
+        seconds = time.monotonic() - began
+        answer = json.dumps({**outcome, "seconds": seconds}).encode() + b"\n"
         sys.stdout.flush()
         with os.fdopen(os.dup(answers), "wb") as stream:
             stream.write(answer)

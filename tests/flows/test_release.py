@@ -127,7 +127,9 @@ def test_what_was_pulled_verifies_and_reproduces_eager_with_torch_alone(
         "for got in (package(x), library.run([x])[0], loaded(x)):\n"
         "    torch.testing.assert_close(got, y)\n"
     )
-    loading = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    loading = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert loading.returncode == 0, loading.stderr
 
 
