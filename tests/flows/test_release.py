@@ -261,3 +261,21 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(
             }
             time.sleep(0.5)
     assert steps <= names
+
+
+def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
+    training: Path, tmp_path: Path, s3_environment: dict[str, str]
+) -> None:
+    home = tmp_path / "home"
+    settings = {**s3_environment, "HANDOFF_STORE": "s3://models/handoff"}
+    delivery = str(training / "delivery")
+    result = handoff("release", delivery, "--json", home=home, **settings)
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["report"].startswith("s3://models/handoff/mlflow/")
+    pulled = tmp_path / "pulled"
+    result = handoff("pull", "small@candidate", "--to", str(pulled), home=home, **settings)
+    assert result.returncode == 0, result.stderr
+    assert handoff("verify", str(pulled), home=home).returncode == 0
+    assert not (home / "store").exists()
+    assert not (home / "mlflow").exists()
