@@ -18,6 +18,8 @@ from artifacts.tolerance import Deviation
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"
+# No release record is near this; a store that sends more is not sending one.
+MANIFEST_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,13 @@ class Manifest:
 
     The version number is not part of it: the registry gives it out after the manifest is fixed,
     and the manifest's digest is what the version points to. `files` are those that all targets
-    share (the examples with their golden outputs).
+    share (the examples with their golden outputs). `fingerprint` stands for everything that the
+    release was made from: the same one would be made again.
     """
 
     model: str
     delivery: Digest
+    fingerprint: Digest
     verdict: Verdict
     signature: ModelSignature
     recipe: Recipe

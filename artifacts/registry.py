@@ -61,7 +61,7 @@ class Registry:
         its artifacts.
         """
         with self._told("register a version"):
-            known = self._find_manifest(manifest)
+            known = self._find_tagged(manifest.model, "manifest", manifest.digest)
             if known is None:
                 run_id, source, model_id = self._upload(manifest, folder, report, tags)
                 version = self._create_version(manifest, run_id, source, model_id, report)
@@ -69,6 +69,19 @@ class Registry:
                 version = known
             self._client.set_registered_model_alias(manifest.model, alias, str(version))
         return self.find(manifest.model, version)
+
+    def find_fingerprint(self, name: str, fingerprint: Digest) -> VersionEntry | None:
+        """Return the newest version of `name` made from what `fingerprint` stands for, or None."""
+        if self._is_empty():
+            return None
+        with self._told("be searched"):
+            version = self._find_tagged(name, "fingerprint", fingerprint)
+            return None if version is None else self._entry(name, version)
+
+    def set_alias(self, name: str, alias: str, version: int) -> None:
+        """Move `alias` to `version`."""
+        with self._told("move an alias"):
+            self._client.set_registered_model_alias(name, alias, str(version))
 
     def find(self, name: str, reference: str | int | None) -> VersionEntry:
         """Return the version that an alias or a number names; the newest one for None."""
@@ -135,10 +148,10 @@ class Registry:
         versions = self._pages(self._client.search_model_versions, **query)
         return max((int(found.version) for found in versions), default=0)
 
-    def _find_manifest(self, manifest: Manifest) -> int | None:
-        query = f"name = '{manifest.model}' and tags.`{_TAG}manifest` = '{manifest.digest}'"
-        found = list(self._pages(self._client.search_model_versions, filter_string=query))
-        return int(found[0].version) if found else None
+    def _find_tagged(self, name: str, tag: str, value: Digest) -> int | None:
+        query = f"name = '{name}' and tags.`{_TAG}{tag}` = '{value}'"
+        found = self._pages(self._client.search_model_versions, filter_string=query)
+        return max((int(version.version) for version in found), default=None)
 
     def _entry(self, name: str, version: int) -> VersionEntry:
         found = self._client.get_model_version(name, str(version))
@@ -273,6 +286,7 @@ def _tags(manifest: Manifest) -> dict[str, str]:
     plain = {
         "manifest": str(manifest.digest),
         "delivery": str(manifest.delivery),
+        "fingerprint": str(manifest.fingerprint),
         "verdict": manifest.verdict,
         "targets": " ".join(target.slug for target in manifest.targets),
         "created": manifest.created,

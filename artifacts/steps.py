@@ -55,6 +55,26 @@ class Stores:
 
 
 @dataclass(frozen=True)
+class LookUpJob:
+    """Find the version of `model` that was released from what `fingerprint` stands for.
+
+    Where there is one, and its files are in the store, `alias` is moved to it.
+    """
+
+    model: str
+    fingerprint: Digest
+    stores: Stores
+    alias: str
+
+
+@dataclass(frozen=True)
+class LookUpResult:
+    """The version that would be made again; None when there is none."""
+
+    known: RegisterResult | None
+
+
+@dataclass(frozen=True)
 class RegisterJob:
     """Store the files below `folder` that `manifest` names, register a version, move `alias`."""
 

@@ -23,6 +23,12 @@ class ReleaseParameters(BaseModel):
     recipe: dict[str, Any] = Field(
         default_factory=dict, description="The recipe, as in a recipe file; empty for defaults."
     )
+    compiler: str = Field(
+        "g++", description="The C++ compiler, part of what a release is made from."
+    )
+    rebuild: bool = Field(
+        default=False, description="Build anew even where the same release was made before."
+    )
     alias: str = Field(
         "candidate",
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$",

@@ -26,6 +26,7 @@ RELEASE: dict[str, Any] = {
 
 TAKE_IN = {**_STEP, "name": "take in", "tags": ["cpu"]}
 INSPECT = {**_STEP, "name": "inspect", "tags": ["cpu"]}
+LOOK_UP = {**_STEP, "name": "look up", "tags": ["stores"]}
 OPTIMIZE = {**_STEP, "name": "optimize", "tags": ["cpu"]}
 REFERENCE = {**_STEP, "name": "reference", "tags": ["cpu"]}
 COMPILE = {**_STEP, "name": "compile", "task_run_name": "compile {slug}", "tags": ["cpu"]}
@@ -42,5 +43,6 @@ LIMITS_S = {
     "reference": 3600.0,
     "verify": 3600.0,
     "benchmark": 900.0,
+    "look up": 600.0,
     "register": 1800.0,
 }

@@ -19,6 +19,7 @@ from artifacts.steps import (
     CompileJob,
     CompileResult,
     IntakeJob,
+    LookUpJob,
     OptimizeJob,
     OptimizeResult,
     ReferenceJob,
@@ -34,6 +35,7 @@ from flows.steps import (
     benchmark,
     compile_package,
     inspect,
+    look_up,
     optimize,
     register,
     run_reference,
@@ -41,6 +43,7 @@ from flows.steps import (
     verify,
 )
 from tasks import assemble
+from tasks.fingerprint import fingerprint_release
 from tasks.lanes import Lanes, open_lanes
 
 
@@ -48,14 +51,23 @@ from tasks.lanes import Lanes, open_lanes
 def release(parameters: ReleaseParameters) -> dict[str, Any]:
     """Release the delivery that `parameters` name; return the registered version.
 
+    A release that was made before from the same is found again, unless a rebuild is asked for.
     Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is registered then.
     """
     recipe = parameters.parsed_recipe()
     with open_lanes(parameters.workspace, recipe) as lanes:
         taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.staging))
+        fingerprint = fingerprint_release(taken.digest, recipe, parameters.compiler)
+        earlier = look_up.submit(
+            lanes.registrar(),
+            LookUpJob(taken.contract.model.name, fingerprint, parameters.stores, parameters.alias),
+        )
         judged = inspect(lanes.graph, TraceabilityJob(lanes.staging))
         assemble.refuse_unsound(judged)
+        known = earlier.result().known
+        if known and not parameters.rebuild:
+            return {**to_plain(known), "reused": True}
         optimized = optimize(lanes.graph, OptimizeJob(lanes.staging, lanes.program, recipe))
         records, toolchain = build(lanes, recipe, optimized)
         manifest = assemble.assemble(
@@ -63,6 +75,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
             recipe=recipe,
             taken=taken,
             judged=judged,
+            fingerprint=fingerprint,
             optimized=optimized,
             targets=records,
             toolchain=toolchain,
@@ -70,8 +83,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
         assemble.require_accepted(manifest)
         job = RegisterJob(manifest, lanes.release, parameters.stores, parameters.alias)
         registered = register(lanes.registrar(), job)
-    outcome: dict[str, Any] = to_plain(registered)
-    return outcome
+    return {**to_plain(registered), "reused": False}
 
 
 def build(

@@ -13,6 +13,8 @@ from artifacts.steps import (
     CompileResult,
     IntakeJob,
     IntakeResult,
+    LookUpJob,
+    LookUpResult,
     OptimizeJob,
     OptimizeResult,
     ReferenceJob,
@@ -39,6 +41,12 @@ def take_in(process: StepProcess, job: IntakeJob) -> IntakeResult:
 def inspect(process: StepProcess, job: TraceabilityJob) -> TraceabilityResult:
     """Judge whether the delivered graph computes what was trained."""
     return cast(TraceabilityResult, _wait(process, job, "inspect", policies.LIMITS_S["inspect"]))
+
+
+@task(**policies.LOOK_UP)
+def look_up(process: StepProcess, job: LookUpJob) -> LookUpResult:
+    """Find the version that was made from the same delivery, recipe and toolchain."""
+    return cast(LookUpResult, _wait(process, job, "look up", policies.LIMITS_S["look up"]))
 
 
 @task(**policies.OPTIMIZE)

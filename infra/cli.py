@@ -128,9 +128,10 @@ def inspect(delivery: Path, as_json: bool) -> None:
 @click.argument("delivery", type=click.Path(path_type=Path))
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe (TOML).")
 @click.option("--alias", default="candidate", show_default=True, help="The alias to set last.")
+@click.option("--rebuild", is_flag=True, help="Build anew, even if nothing has changed.")
 @json_option
 @debug_option
-def release(delivery: Path, recipe: Path | None, alias: str, as_json: bool) -> None:
+def release(delivery: Path, recipe: Path | None, alias: str, rebuild: bool, as_json: bool) -> None:
     """Check, compile, verify and register a delivery.
 
     \b
@@ -139,7 +140,9 @@ def release(delivery: Path, recipe: Path | None, alias: str, as_json: bool) -> N
     """  # noqa: D301 - as above
     from infra.release import release_delivery
 
-    raise click.exceptions.Exit(release_delivery(delivery, recipe, alias, as_json=as_json))
+    raise click.exceptions.Exit(
+        release_delivery(delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+    )
 
 
 @main.command(name="list")

@@ -6,12 +6,11 @@ import importlib.metadata
 import re
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from artifacts.errors import UsageProblem
-from artifacts.manifest import Manifest, parse_manifest
 from artifacts.record import to_plain
 from artifacts.steps import (
     DeliverJob,
@@ -23,11 +22,14 @@ from artifacts.steps import (
     TraceabilityResult,
 )
 from infra.console import age, print_findings, print_json, print_table, size
-from infra.present import print_release, release_object
+from infra.present import print_release, release_object, stored_manifest
 from infra.release import require_folder
 from infra.settings import Settings, read_settings
 from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
+
+if TYPE_CHECKING:
+    from artifacts.registry import Registry
 
 _DELIVER_LIMIT_S = 3600.0
 
@@ -121,7 +123,7 @@ def show_version(reference: str, *, as_json: bool) -> None:
     settings = read_settings()
     name, wanted = parse_reference(reference)
     entry = _registry(settings).find(name, wanted)
-    manifest = _stored_manifest(settings, entry)
+    manifest = stored_manifest(settings, entry.manifest)
     if as_json:
         report = entry.report
         print_json(
@@ -186,14 +188,7 @@ def _torch_version() -> str | None:
         return None
 
 
-def _registry(settings: Settings) -> Any:  # noqa: ANN401
+def _registry(settings: Settings) -> Registry:
     from artifacts.registry import Registry
 
     return Registry(settings.stores.tracking_uri, settings.stores.artifact_root)
-
-
-def _stored_manifest(settings: Settings, entry: Any) -> Manifest:  # noqa: ANN401
-    from artifacts.store import open_store
-
-    store = open_store(settings.stores.objects)
-    return parse_manifest(store.read_bytes(entry.manifest, limit=64 << 20))

@@ -14,7 +14,7 @@ from artifacts.manifest import MANIFEST_FILE, read_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
 from infra.console import now_stamp, print_json, shown_progress
-from infra.present import print_release, release_object
+from infra.present import print_release, release_object, stored_manifest
 from infra.settings import (
     Settings,
     compiler_name,
@@ -28,7 +28,9 @@ from tasks import lanes
 _KEPT_BUILDS = 4
 
 
-def release_delivery(delivery: Path, recipe_file: Path | None, alias: str, *, as_json: bool) -> int:
+def release_delivery(
+    delivery: Path, recipe_file: Path | None, alias: str, *, rebuild: bool, as_json: bool
+) -> int:
     """Release `delivery`; print the outcome and return the exit code."""
     settings = read_settings()
     delivery = require_folder(delivery)
@@ -40,7 +42,8 @@ def release_delivery(delivery: Path, recipe_file: Path | None, alias: str, *, as
     lanes.begin(workspace, delivery, recipe)
     try:
         with shown_progress():
-            outcome = _run_flow(settings, workspace, delivery, recipe, alias)
+            parameters = _parameters(settings, workspace, delivery, recipe)
+            outcome = _run_flow(settings, {**parameters, "alias": alias, "rebuild": rebuild})
     except HandoffError as error:
         _tell_refusal(error, workspace, as_json=as_json)
         if as_json:
@@ -48,34 +51,45 @@ def release_delivery(delivery: Path, recipe_file: Path | None, alias: str, *, as
         raise
     finally:
         lanes.close_begun()
-    manifest = read_manifest(workspace / "release")
-    version, report = outcome["version"], outcome["report"]
+    reused = outcome["reused"]
+    if reused:
+        manifest = stored_manifest(settings, outcome["manifest"])
+    else:
+        manifest = read_manifest(workspace / "release")
     shutil.rmtree(workspace, ignore_errors=True)
+    version, aliases = outcome["version"], tuple(outcome["aliases"])
     if as_json:
-        print_json(release_object(manifest, version=version, aliases=(alias,), report=report))
+        report = outcome["report"]
+        found = release_object(manifest, version=version, aliases=aliases, report=report)
+        print_json({**found, "reused": reused})
         return 0
-    print_release(manifest, version=version, aliases=(alias,))
+    if reused:
+        click.echo("Nothing has changed since it was released (--rebuild builds it anew)")
+    print_release(manifest, version=version, aliases=aliases)
     click.echo(f"\nNext: handoff pull {manifest.model}@{alias} --to FOLDER, or handoff ui")
     return 0
 
 
-def _run_flow(
-    settings: Settings, workspace: Path, delivery: Path, recipe: Recipe, alias: str
+def _parameters(
+    settings: Settings, workspace: Path, delivery: Path, recipe: Recipe
 ) -> dict[str, Any]:
+    return {
+        "delivery": delivery,
+        "workspace": workspace,
+        "objects": settings.stores.objects,
+        "tracking_uri": settings.stores.tracking_uri,
+        "artifact_root": settings.stores.artifact_root,
+        "recipe": to_plain(recipe),
+        "compiler": compiler_name(),
+    }
+
+
+def _run_flow(settings: Settings, parameters: dict[str, Any]) -> dict[str, Any]:
     prepare_prefect(settings)
     from flows.parameters import ReleaseParameters
     from flows.release import release
 
-    parameters = ReleaseParameters(
-        delivery=delivery,
-        workspace=workspace,
-        objects=settings.stores.objects,
-        tracking_uri=settings.stores.tracking_uri,
-        artifact_root=settings.stores.artifact_root,
-        recipe=to_plain(recipe),
-        alias=alias,
-    )
-    return release(parameters)
+    return release(ReleaseParameters(**parameters))
 
 
 def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from artifacts.delivery import EXAMPLES_FILE
-from artifacts.digest import digest_file
+from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
@@ -73,6 +73,7 @@ def assemble(
     recipe: Recipe,
     taken: IntakeResult,
     judged: TraceabilityResult,
+    fingerprint: Digest,
     optimized: OptimizeResult,
     targets: tuple[TargetRecord, ...],
     toolchain: dict[str, str],
@@ -90,6 +91,7 @@ def assemble(
     manifest = Manifest(
         model=contract.model.name,
         delivery=taken.digest,
+        fingerprint=fingerprint,
         verdict=judged.verdict,
         signature=ModelSignature(contract.inputs, optimized.outputs, dimensions),
         recipe=recipe,

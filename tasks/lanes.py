@@ -74,7 +74,9 @@ class Lanes:
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
-        return self._started(ProcessPlan("register", preload=("tasks.register",), sees="stores"))
+        return self._started(
+            ProcessPlan("register", preload=("tasks.register", "tasks.look_up"), sees="stores")
+        )
 
     def close(self) -> None:
         """End all processes."""

@@ -8,13 +8,17 @@ import tempfile
 from pathlib import Path
 
 from artifacts.errors import PackageRefused, UsageProblem
-from artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord, parse_manifest
+from artifacts.manifest import (
+    MANIFEST_FILE,
+    MANIFEST_LIMIT_BYTES,
+    Manifest,
+    TargetRecord,
+    parse_manifest,
+)
 from artifacts.package import check_release
 from artifacts.registry import Registry
 from artifacts.steps import PullJob, PullResult
 from artifacts.store import ObjectStore, open_store
-
-_MANIFEST_LIMIT_BYTES = 64 << 20
 
 
 def run(job: PullJob) -> PullResult:
@@ -26,7 +30,7 @@ def run(job: PullJob) -> PullResult:
     registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
     entry = registry.find(job.name, job.reference)
     store = open_store(job.stores.objects)
-    manifest = parse_manifest(store.read_bytes(entry.manifest, limit=_MANIFEST_LIMIT_BYTES))
+    manifest = parse_manifest(store.read_bytes(entry.manifest, limit=MANIFEST_LIMIT_BYTES))
     target = choose_target(manifest, job.target, job.torch_version)
     result = PullResult(job.to, manifest.model, entry.version, target.slug, manifest.digest)
     if _holds(job.to, manifest, target, job.torch_version):

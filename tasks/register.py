@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from artifacts.errors import StoreFailed
 from artifacts.manifest import PackageFile
-from artifacts.registry import Registry
+from artifacts.registry import Registry, VersionEntry
 from artifacts.steps import RegisterJob, RegisterResult
 from artifacts.store import open_store
 from tasks.assemble import require_accepted
@@ -27,6 +27,11 @@ def run(job: RegisterJob) -> RegisterResult:
     entry = registry.register(
         manifest, job.folder, report=render(manifest), alias=job.alias, tags=job.tags
     )
+    return result_of(entry)
+
+
+def result_of(entry: VersionEntry) -> RegisterResult:
+    """Return a registered version as the step's result."""
     return RegisterResult(
         entry.name, entry.version, entry.aliases, entry.manifest, entry.report, entry.run_id
     )

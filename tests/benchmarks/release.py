@@ -61,7 +61,7 @@ def _handoff(folder: Path, *arguments: str) -> None:
 
 
 def _release(folder: Path, delivery: Path) -> list[str]:
-    return [sys.executable, "-m", "infra.cli", "release", str(delivery), "--json"]
+    return [sys.executable, "-m", "infra.cli", "release", str(delivery), "--rebuild"]
 
 
 def _bare(folder: Path) -> list[str]:

@@ -90,10 +90,32 @@ def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> 
 
 
 def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
+    expected = released(home)
+    assert expected.pop("reused") is False
     for reference in ("small", "small@candidate", "small@1"):
         shown = handoff("show", reference, "--json", home=home)
         assert shown.returncode == 0, shown.stderr
-        assert json.loads(shown.stdout) == released(home)
+        assert json.loads(shown.stdout) == expected
+
+
+def test_a_second_release_of_the_same_is_found_again_unless_its_files_are_gone(
+    training: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    first = handoff("release", str(training / "delivery"), "--json", home=home)
+    assert first.returncode == 0, first.stderr
+    command = ["release", str(training / "delivery"), "--json"]
+    again = json.loads(handoff(*command, home=home).stdout)
+    assert again == {**json.loads(first.stdout), "reused": True}
+    other_alias = json.loads(handoff(*command, "--alias", "trial", home=home).stdout)
+    assert other_alias["version"] == 1
+    assert other_alias["aliases"] == ["candidate", "trial"]
+    # Its files may be gone from the store: then it is made anew.
+    (victim,) = [f for t in again["targets"] for f in t["files"] if f["path"].endswith(".so")]
+    (home / "store" / "objects" / "sha256" / victim["digest"].removeprefix("sha256:")).unlink()
+    rebuilt = json.loads(handoff(*command, home=home).stdout)
+    assert rebuilt["reused"] is False
+    assert rebuilt["version"] == 2
 
 
 def test_list_names_the_model_its_version_and_its_alias(home: Path) -> None:
@@ -269,12 +291,12 @@ def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
     home = tmp_path / "home"
     settings = {**s3_environment, "HANDOFF_STORE": "s3://models/handoff"}
     delivery = str(training / "delivery")
-    result = handoff("release", delivery, "--json", home=home, **settings)
+    result = handoff("release", delivery, "--json", home=home, settings=settings)
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     assert answer["report"].startswith("s3://models/handoff/mlflow/")
     pulled = tmp_path / "pulled"
-    result = handoff("pull", "small@candidate", "--to", str(pulled), home=home, **settings)
+    result = handoff("pull", "small@candidate", "--to", str(pulled), home=home, settings=settings)
     assert result.returncode == 0, result.stderr
     assert handoff("verify", str(pulled), home=home).returncode == 0
     assert not (home / "store").exists()

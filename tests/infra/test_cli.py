@@ -14,13 +14,17 @@ COMMANDS = ("deliver", "inspect", "release", "list", "show", "pull", "verify", "
 
 
 def handoff(
-    *arguments: str, home: Path, cwd: Path | None = None, **environment: str
+    *arguments: str,
+    home: Path,
+    cwd: Path | None = None,
+    settings: dict[str, str] | None = None,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run `handoff` with its state in `home`; return what it printed and its exit code."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "infra.cli", *arguments],
-        env={**kept, "HANDOFF_HOME": str(home), **environment},
+        env={**kept, "HANDOFF_HOME": str(home), **(settings or {}), **environment},
         cwd=cwd,
         capture_output=True,
         text=True,
