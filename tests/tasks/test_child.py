@@ -1,0 +1,157 @@
+"""Step processes: whatever happens in one is a result here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from artifacts.digest import digest_bytes
+from artifacts.errors import DeliveryUnreadable, StepCrashed
+from artifacts.recipe import Recipe
+from artifacts.steps import DeliverJob, IntakeJob, LookUpJob, LookUpResult, Stores, VerifyJob
+from tasks.child import ProcessPlan, StepProcess
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[StepProcess]:
+    """A bare step process."""
+    started = StepProcess(ProcessPlan("bare"), tmp_path / "logs" / "bare.log")
+    yield started
+    started.close()
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process does something still; one that nobody has reaped yet does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def look_up(home: Path) -> LookUpJob:
+    """Return a job that needs no torch and answers at once: nothing is registered in `home`."""
+    stores = Stores(str(home / "store"), f"sqlite:///{home / 'none.db'}")
+    return LookUpJob("toy", digest_bytes(b"nothing"), stores, "candidate")
+
+
+def delivering(tmp_path: Path, body: str) -> DeliverJob:
+    """Return a job whose factory is `body`: the one step that runs a team's own code."""
+    (tmp_path / "factory.py").write_text("def build():\n" + textwrap.indent(body, "    "))
+    return DeliverJob("factory:build", tmp_path, tmp_path / "out")
+
+
+def test_a_step_gives_its_result(process: StepProcess, tmp_path: Path) -> None:
+    assert process.run(look_up(tmp_path), limit_s=60) == LookUpResult(None)
+    assert process.seconds(look_up(tmp_path)) is not None
+
+
+def test_a_refusal_crosses_the_border_with_all_its_parts(
+    process: StepProcess, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DeliveryUnreadable, match=r"expected .* got .*") as caught:
+        process.run(IntakeJob(empty, tmp_path / "staging"), limit_s=60)
+    assert caught.value.exit_code == 3
+    assert caught.value.remedy
+
+
+def test_a_signal_is_a_crash_that_names_it_and_the_next_job_runs(
+    process: StepProcess, tmp_path: Path
+) -> None:
+    job = delivering(tmp_path, "import ctypes\nctypes.string_at(0)\n")
+    with pytest.raises(StepCrashed, match="SIGSEGV"):
+        process.run(job, limit_s=60)
+    assert process.run(look_up(tmp_path), limit_s=60) == LookUpResult(None)
+
+
+def test_a_step_out_of_time_is_ended_with_everything_it_started(
+    process: StepProcess, tmp_path: Path
+) -> None:
+    note = tmp_path / "pid"
+    job = delivering(
+        tmp_path,
+        "import subprocess, time, pathlib\n"
+        "sleeper = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(sleeper.pid))\n"
+        "time.sleep(600)\n",
+    )
+    with pytest.raises(StepCrashed, match="no result within 8 s"):
+        process.run(job, limit_s=8)
+    assert not is_running(int(note.read_text()))
+
+
+def test_equal_jobs_run_once(process: StepProcess, tmp_path: Path) -> None:
+    first = process.submit(look_up(tmp_path), limit_s=60)
+    assert process.submit(look_up(tmp_path), limit_s=60) is first
+
+
+def test_the_log_says_how_to_repeat_a_step(process: StepProcess, tmp_path: Path) -> None:
+    process.run(look_up(tmp_path), limit_s=60)
+    (line,) = [x for x in process.log.read_text().splitlines() if x.startswith("repeat with:")]
+    command = line.removeprefix("repeat with: python ").split()
+    again = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout) == {"result": {"known": None}}
+
+
+@pytest.mark.parametrize(("sees", "seen"), [("bare", False), ("stores", True), ("whole", True)])
+def test_only_a_process_for_the_stores_sees_their_credentials(
+    sees: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    plan = ProcessPlan("check", sees=sees, environment={"ADDED": "yes"})  # type: ignore[arg-type]
+    started = StepProcess(plan, tmp_path / "check.log")
+    try:
+        started.run(look_up(tmp_path), limit_s=60)
+        (child,) = psutil.Process().children()
+        environment = child.environ()
+    finally:
+        started.close()
+    assert ("AWS_SECRET_ACCESS_KEY" in environment) is seen
+    assert environment["ADDED"] == "yes"
+
+
+def test_closing_leaves_no_process(tmp_path: Path) -> None:
+    started = StepProcess(ProcessPlan("bare"), tmp_path / "bare.log")
+    children = psutil.Process().children(recursive=True)
+    assert children
+    started.close()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib, sys, time\n"
+        "from tasks.child import ProcessPlan, StepProcess\n"
+        f"StepProcess(ProcessPlan('bare'), pathlib.Path({str(tmp_path / 'log')!r}))\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    time.sleep(1.0)  # the launcher has to have asked for the signal
+    children = psutil.Process(parent.pid).children(recursive=True)
+    assert children
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+def test_a_missing_file_is_told_and_not_a_trace(process: StepProcess, tmp_path: Path) -> None:
+    job = VerifyJob(tmp_path / "none", tmp_path / "none.pt", Recipe())
+    with pytest.raises(Exception, match=r"none\.pt") as caught:
+        process.run(job, limit_s=120)
+    assert "Traceback" not in str(caught.value)

@@ -1,0 +1,113 @@
+"""The comparison of one output: what it accepts is right, and what is wrong it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance
+from tasks.compare import compare
+
+FLOAT32 = DEFAULT_TOLERANCES["float32"]
+
+
+def judge(
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor | None = None,
+    tolerance: Tolerance = FLOAT32,
+) -> Deviation:
+    """Compare, with eager itself as the float64 reference unless one is given."""
+    exact = eager.double() if float64 is None else float64
+    return compare(package, eager, exact, tolerance, output=0, case="test")
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=50))
+def test_what_equals_eager_is_always_accepted(values: list[float]) -> None:
+    eager = torch.tensor(values, dtype=torch.float32)
+    assert judge(eager.clone(), eager).accepted
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50),
+    st.integers(min_value=0),
+    st.floats(1.5, 1e3),
+)
+def test_one_element_outside_the_bound_is_never_accepted(
+    values: list[float], place: int, factor: float
+) -> None:
+    eager = torch.tensor(values, dtype=torch.float64)
+    package = eager.clone()
+    at = place % len(values)
+    bound = 1e-6 + 1e-5 * abs(values[at])
+    package[at] += factor * bound
+    judged = judge(package, eager, tolerance=Tolerance(rmse_factor=1e300, rmse_floor=1e300))
+    assert not judged.accepted
+    assert "outside atol" in judged.reasons[0]
+
+
+def test_the_needed_tolerance_is_what_would_just_accept() -> None:
+    eager = torch.tensor([1.0, 100.0], dtype=torch.float64)
+    package = eager + torch.tensor([0.0, 0.5], dtype=torch.float64)
+    judged = judge(package, eager)
+    needed = judged.required_rtol
+    generous = {"rmse_factor": 1.0, "rmse_floor": 1.0}
+    assert judge(package, eager, tolerance=Tolerance(rtol=needed * 1.0001, **generous)).accepted
+    assert not judge(package, eager, tolerance=Tolerance(rtol=needed * 0.9999, **generous)).accepted
+
+
+def test_a_package_further_from_float64_than_twice_eager_is_refused_within_atol() -> None:
+    exact = torch.zeros(10_000, dtype=torch.float64) + 1.0
+    eager = (exact + 1e-7).float()
+    package = (exact + 8e-7).float()
+    judged = judge(package, eager, exact)
+    assert not judged.accepted
+    assert "RMSE to float64" in judged.reasons[0]
+    assert judge(eager, package, exact).accepted, "the same distance the other way is closer"
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+def test_special_values_have_to_be_the_same(special: float) -> None:
+    eager = torch.tensor([1.0, special])
+    assert judge(eager.clone(), eager).accepted
+    judged = judge(torch.tensor([1.0, 0.0]), eager)
+    assert judged.mismatched_non_finite == 1
+    assert not judged.accepted
+
+
+def test_a_nan_where_eager_has_a_number_is_refused() -> None:
+    judged = judge(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0]))
+    assert not judged.accepted
+
+
+def test_infinity_of_the_other_sign_is_refused() -> None:
+    assert not judge(torch.tensor([-math.inf]), torch.tensor([math.inf])).accepted
+
+
+def test_a_zero_reference_hides_nothing() -> None:
+    eager = torch.zeros(4)
+    judged = judge(torch.tensor([0.0, 0.0, 0.0, 0.5]), eager)
+    assert not judged.accepted
+    assert judged.max_abs == 0.5
+    assert judged.max_rel == 0.0, "there is nothing to be relative to"
+
+
+def test_another_shape_or_dtype_is_a_reason_of_its_own() -> None:
+    eager = torch.zeros(2, 3)
+    assert "shape [3, 2]" in judge(torch.zeros(3, 2), eager).reasons[0]
+    assert "float64" in judge(eager.double(), eager).reasons[0]
+
+
+def test_an_empty_output_is_compared_without_fault() -> None:
+    assert judge(torch.zeros(0, 3), torch.zeros(0, 3)).accepted
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+def test_integers_and_booleans_are_exact(dtype: torch.dtype) -> None:
+    eager = torch.tensor([0, 1, 1], dtype=dtype)
+    assert judge(eager.clone(), eager, tolerance=EXACT).accepted
+    assert not judge(torch.tensor([0, 1, 0], dtype=dtype), eager, tolerance=EXACT).accepted
