@@ -2,26 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.fx
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from tasks.passes.drop_noops import DROPPED_MODULES
+
+
+def first_argument(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as given
+    """Return what a dropped module gives: its `input`, however it was passed."""
+    return args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
+
+
+def _pass_through(_module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as given
+    return first_argument(args, kwargs)
+
+
+@contextmanager
+def training_parts_left_out(counts: Counter[str] | None = None) -> Iterator[None]:
+    """Let dropout, identity and loss modules give their first argument while the body runs.
+
+    It is for eager runs and `torch.export` what `InferenceTracer` is for `torch.fx`, so that all
+    three compute the same. `counts` gets the number of calls left out, by class; Dynamo, which
+    reads what is called here, can't follow the counting. It holds for the whole process, as
+    `torch.fx`'s own patch of `nn.Module.__call__` does.
+    """
+
+    def count(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as given
+        assert counts is not None
+        counts[type(module).__name__] += 1
+        return first_argument(args, kwargs)
+
+    for kind in DROPPED_MODULES:
+        type.__setattr__(kind, "__call__", _pass_through if counts is None else count)
+    try:
+        yield
+    finally:
+        for kind in DROPPED_MODULES:
+            type.__delattr__(kind, "__call__")
 
 
 class InferenceTracer(torch.fx.Tracer):
     """Traces a module without its dropout, identity and loss modules: each gives its first input.
 
-    That holds for a loss made inside `forward` as well, which `torch.fx` can't trace at all (it
-    looks for the module among the root's children). `dropped` counts what was left out, by class.
+    That holds for one made inside `forward` as well, which `torch.fx` can't trace at all (it looks
+    for the module among the root's children). Another module made inside `forward` is traced
+    through where it has no weights (`nn.Softmax(-1)(x)`), and refused where it has: they would be
+    drawn anew with each call.
+
+    `given` is the number of arguments that the root is called with; those after it keep their
+    defaults instead of becoming inputs, so that `if mask is None` is decided as in that call.
+
+    `left_out` counts what was left out, by class. `companions` are the values that went into it
+    beside the first: what a loss was told of labels.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing dropped."""
+    def __init__(self, given: int | None = None) -> None:
+        """Begin with nothing left out."""
         super().__init__()
-        self.dropped: dict[str, int] = {}
+        self.given = given
+        self.left_out: Counter[str] = Counter()
+        self.companions: list[torch.fx.Node] = []
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,
+        concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
+    ) -> tuple[Any, list[Any]]:
+        """Return the root's function and its arguments, without those that were not given."""
+        function, (root, *inputs) = super().create_args_for_root(root_fn, is_module, concrete_args)
+        given = len(inputs) if self.given is None else self.given
+        for proxy in inputs[given:]:
+            self.graph.erase_node(proxy.node)
+        return function, [root, *inputs[:given]]
 
     def call_module(
         self,
@@ -30,19 +89,67 @@ class InferenceTracer(torch.fx.Tracer):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:  # noqa: ANN401 - whatever the module gives
-        """Return the first argument for what is dropped, and trace everything else."""
+        """Return the first argument for what is left out, and trace everything else."""
         if isinstance(m, DROPPED_MODULES):
-            name = type(m).__name__
-            self.dropped[name] = self.dropped.get(name, 0) + 1
-            return args[0] if args else next(iter(kwargs.values()))
+            self.left_out[type(m).__name__] += 1
+            kept = first_argument(args, kwargs)
+            for leaf in pytree.tree_leaves((args, kwargs)):
+                if isinstance(leaf, torch.fx.Proxy) and leaf is not kept:
+                    self.companions.append(leaf.node)
+            return kept
+        if not self._is_installed(m):
+            if [*m.parameters(), *m.buffers()]:
+                raise NameError(f"{type(m).__name__} is made inside forward, weights and all")
+            return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
 
+    def _is_installed(self, module: nn.Module) -> bool:
+        try:
+            self.path_of_module(module)
+        except NameError:
+            return False
+        return True
 
-def trace_for_inference(module: nn.Module) -> tuple[torch.fx.GraphModule, dict[str, int]]:
-    """Return the traced module, and how many modules of which class were left out.
 
+def trace_for_inference(
+    module: nn.Module, given: int | None = None
+) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
+    """Return the traced module, and notes on what is not in it.
+
+    An input that only a dropped module used (the label of a loss) is no input of the graph.
     Raises what `torch.fx` raises for what it can't trace.
     """
-    tracer = InferenceTracer()
+    tracer = InferenceTracer(given)
     graph = tracer.trace(module)
-    return torch.fx.GraphModule(module, graph, type(module).__name__), tracer.dropped
+    notes = (*describe_left_out(tracer.left_out), *_drop_companions(graph, tracer.companions))
+    return torch.fx.GraphModule(module, graph, type(module).__name__), notes
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a note for each kind of module that was left out; identity is not worth one."""
+    return tuple(
+        f"left out: {count} {name}" for name, count in sorted(left_out.items())
+        if name != "Identity"
+    )  # fmt: skip
+
+
+def describe_dropped_input(name: object) -> str:
+    """Return the note on an input that the deployed model doesn't have."""
+    return f"the input {name} was used only by what was left out, and is no input any more"
+
+
+def _drop_companions(graph: torch.fx.Graph, companions: list[torch.fx.Node]) -> list[str]:
+    """Erase what only the dropped modules used, back to the inputs; return a note for each."""
+    notes = []
+    waiting = list(companions)
+    while waiting:
+        node = waiting.pop()
+        # A name that ends in an underscore is torch's for a method that changes its object.
+        changes = node.op == "call_method" and str(node.target).endswith("_")
+        if node.users or node._erased or changes:
+            continue
+        if node.op == "placeholder":
+            notes.append(describe_dropped_input(node.target))
+        waiting += node.all_input_nodes
+        graph.erase_node(node)
+    return sorted(notes)

@@ -1,0 +1,116 @@
+"""The roads from a module to a graph module that `to_folder` can write, in the order of trying."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.fx
+from torch import nn
+
+from artifacts.signature import ModelSignature
+from tasks.capture import capture
+from tasks.tracer import (
+    describe_dropped_input,
+    describe_left_out,
+    trace_for_inference,
+    training_parts_left_out,
+)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured graph, the inputs that it takes (by name, in order), and notes on it."""
+
+    module: torch.fx.GraphModule
+    inputs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Road:
+    """A way of capturing: its name in the contract, and the function that goes it.
+
+    The function is told which modules an eager run left out, by class.
+    """
+
+    name: str
+    capture: Callable[[nn.Module, ModelSignature, Mapping[str, int]], Captured]
+
+
+def trace(module: nn.Module, signature: ModelSignature, _left_out: Mapping[str, int]) -> Captured:
+    """Capture by `torch.fx`: the graph of layers, as seed 000 delivers it."""
+    traced, notes = trace_for_inference(module, len(signature.inputs))
+    traced.eval()
+    traced.delete_all_unused_submodules()
+    return _captured(traced, notes)
+
+
+def export(
+    module: nn.Module, signature: ModelSignature, left_out: Mapping[str, int], *, strict: bool
+) -> Captured:
+    """Capture by `torch.export`: the graph of ATen operators, without guards and input trees.
+
+    `strict` reads the forward's bytecode (Dynamo) where the other runs the forward.
+    """
+    with training_parts_left_out():
+        program = capture(module, signature, strict=strict)
+    unlifted = program.module(check_guards=False)
+    assert isinstance(unlifted, torch.fx.GraphModule)
+    graph = unlifted.graph
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    notes = list(describe_left_out(left_out))
+    inputs = graph.find_nodes(op="placeholder")
+    for node, spec in zip(inputs, signature.inputs, strict=True):
+        node.target = spec.name
+        if left_out and not node.users:
+            notes.append(describe_dropped_input(spec.name))
+            graph.erase_node(node)
+    exported = torch.fx.GraphModule(unlifted, graph, type(module).__name__)
+    return _captured(exported, tuple(notes))
+
+
+def _captured(module: torch.fx.GraphModule, notes: tuple[str, ...]) -> Captured:
+    # to_folder writes only persistent buffers. What is shared with the original is put back there.
+    for part in module.modules():
+        part._non_persistent_buffers_set.clear()
+    inputs = tuple(str(node.target) for node in module.graph.find_nodes(op="placeholder"))
+    return Captured(module, inputs, notes)
+
+
+# `torch.fx` keeps the layers, which is what people read and what the first level of passes knows.
+# Of the two ways of export each can do what the other can't; the one that runs the forward gives
+# the forward's own names.
+ROADS = (
+    Road("torch.fx", trace),
+    Road("torch.export", partial(export, strict=False)),
+    Road("torch.export", partial(export, strict=True)),
+)
+
+
+def own_line(module: nn.Module, error: BaseException) -> tuple[str, str]:
+    """Return where the model's own code raised `error` (`file.py:12`), and that line's text.
+
+    It is the innermost line in a file that defines a class of the model's; without one, the place
+    is that of the model's class and the text is empty.
+    """
+    files = {_source_file(part) for part in module.modules()} - {""}
+    files = {file for file in files if Path(torch.__file__).parent not in Path(file).parents}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files and frame.lineno is not None:
+            text = linecache.getline(frame.filename, frame.lineno).strip()
+            return f"{Path(frame.filename).name}:{frame.lineno}", text
+    return Path(_source_file(module)).name, ""
+
+
+def _source_file(module: nn.Module) -> str:
+    try:
+        return inspect.getsourcefile(type(module)) or ""
+    except (TypeError, OSError):
+        return ""
