@@ -1,0 +1,206 @@
+"""Compile and verify: one small package, loaded every way, and what is wrong with it refused."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+
+from artifacts.errors import BlessingRefused
+from artifacts.recipe import Recipe, VerifyPlan
+from artifacts.steps import (
+    BenchmarkJob,
+    BenchmarkResult,
+    CompileJob,
+    CompileResult,
+    IntakeJob,
+    OptimizeJob,
+    OptimizeResult,
+    ReferenceJob,
+    ReferenceResult,
+    VerifyJob,
+    VerifyResult,
+)
+from artifacts.target import CpuTarget, native_cpu_target
+from tasks import verify
+from tasks.lanes import Lanes
+from tasks.reference import load_cases
+from tests.tasks.deliveries import write_delivery
+
+pytestmark = pytest.mark.compile
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled network with all that it was made from."""
+
+    lanes: Lanes
+    target: CpuTarget
+    recipe: Recipe
+    optimized: OptimizeResult
+    compiled: CompileResult
+    reference: ReferenceResult
+    eager: nn.Module
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the packages."""
+        return self.lanes.package(self.target)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    """Compile a small network the way a release does, in its step processes."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 4)).eval()
+    folder = tmp_path_factory.mktemp("built")
+    delivery = write_delivery(folder / "delivery", module, {"input": torch.randn(6, 8)})
+    target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
+    with Lanes(folder / "workspace", (target,)) as lanes:
+        lanes.graph.run(IntakeJob(delivery, lanes.staging), limit_s=LIMIT_S)
+        job = OptimizeJob(lanes.staging, lanes.program, recipe)
+        optimized = cast(OptimizeResult, lanes.graph.run(job, limit_s=LIMIT_S))
+        compiling = CompileJob(optimized.program, target, lanes.package(target), {})
+        compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
+        referring = ReferenceJob(lanes.staging, None, recipe.verify, lanes.reference)
+        reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
+        yield Built(lanes, target, recipe, optimized, compiled, reference, module)
+
+
+def test_every_loader_of_torchs_gives_eagers_numbers_at_other_batch_sizes(built: Built) -> None:
+    library = str(built.folder / "model.so")
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
+    loaded = torch._export.aot_load(library, "cpu")
+    package = torch._inductor.aoti_load_package(str(built.folder / "model.pt2"))
+    for batch in (1, 2, 5, 64):
+        x = torch.randn(batch, 8)
+        with torch.no_grad():
+            want = built.eager(x)
+        for got in (runner.run([x])[0], loaded(x), package(x)):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_the_package_says_what_it_needs_of_a_machine(built: Built) -> None:
+    fit = built.compiled.fit
+    assert built.target.cpu_flags <= set(fit.cpu_flags)
+    assert fit.machine == platform.machine()
+    assert fit.misfit(torch.__version__) is None
+    assert "torch 2.0" in str(fit.misfit("2.0.0"))
+    assert "lacks" in str(replace(fit, cpu_flags=("no_such_flag",)).misfit(torch.__version__))
+
+
+def test_only_the_packages_lie_in_the_folder(built: Built) -> None:
+    assert sorted(path.name for path in built.folder.iterdir()) == ["model.pt2", "model.so"]
+    assert [path for path in built.folder.parent.iterdir() if "building" in path.name] == []
+
+
+def test_a_right_package_is_accepted_on_every_case_of_the_plan(built: Built) -> None:
+    result = verify.run(VerifyJob(built.folder, built.reference.file, built.recipe))
+    assert result.accepted, result.reasons
+    assert {d.case for d in result.deviations} == set(built.reference.cases)
+    assert all(d.rmse_eager > 0 for d in result.deviations if d.elements > 100)
+
+
+def faulty(built: Built, tmp_path: Path, name: str) -> Path:
+    """Return a copy of the reference in which one kind of fault is planted."""
+    cases = [dict(vars(case)) for case in load_cases(built.reference.file)]
+    for case in cases:
+        for key in ("eager", "float64"):
+            (tensor,) = case[key]
+            case[key] = {
+                "stale weights": lambda t: (t * 1.001,),
+                "swapped outputs": lambda t: (t.flip(1).contiguous(),),
+                "an off-by-one tail": lambda t: (torch.cat([t[1:], t[:1]]) if len(t) > 1 else -t,),
+                "a missing output": lambda t: (t, t),
+                "another dtype": lambda t: (t.half(),),
+                "a NaN": lambda t: (torch.where(t == t.max(), torch.nan, t),),
+            }[name](tensor)
+    path = tmp_path / "reference.pt"
+    torch.save(cases, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "stale weights", "swapped outputs", "an off-by-one tail", "a missing output",
+        "another dtype", "a NaN",
+    ],
+)  # fmt: skip
+def test_a_package_that_differs_is_refused(built: Built, fault: str, tmp_path: Path) -> None:
+    path = faulty(built, tmp_path, fault)
+    result = verify.run(VerifyJob(built.folder, path, built.recipe))
+    assert not result.accepted
+    assert result.reasons
+
+
+def test_a_comparison_that_could_not_fail_is_refused(built: Built, tmp_path: Path) -> None:
+    cases = [dict(vars(case)) for case in load_cases(built.reference.file)]
+    for case in cases:
+        case["float64"] = tuple(torch.zeros_like(t) for t in case["float64"])
+    torch.save(cases, tmp_path / "reference.pt")
+    result = verify.run(VerifyJob(built.folder, tmp_path / "reference.pt", built.recipe))
+    assert any("no comparison could fail" in reason for reason in result.reasons)
+
+
+def test_a_package_of_other_weights_is_refused(built: Built, tmp_path: Path) -> None:
+    # The fault is in the package here: its bytes of weights, which are in the library.
+    data = bytearray((built.folder / "model.so").read_bytes())
+    weights = built.eager[3].weight.detach().numpy().tobytes()  # type: ignore[index]
+    place = data.find(weights[:64])
+    assert place > 0
+    data[place + 2 : place + 4] = b"\xc0\x40"
+    copy = tmp_path / "package"
+    copy.mkdir()
+    (copy / "model.so").write_bytes(data)
+    (copy / "model.pt2").write_bytes((built.folder / "model.pt2").read_bytes())
+    result = verify.run(VerifyJob(copy, built.reference.file, built.recipe))
+    reasons = " ".join(result.reasons)
+    assert "outside atol" in reasons
+    assert "different bits" in reasons
+
+
+def test_freezing_is_not_silently_left_out(built: Built) -> None:
+    frozen = built.lanes.workspace / "frozen"
+    job = CompileJob(built.optimized.program, built.target, frozen, {"freezing": True})
+    lane = built.lanes.compiler(built.target)
+    lane.run(job, limit_s=LIMIT_S)
+    # Inductor leaves the option out without a word where gradients are enabled; frozen weights are
+    # packed for the kernels that use them, which shows in the library's size.
+    plain_size = (built.folder / "model.so").stat().st_size
+    assert (frozen / "model.so").stat().st_size != plain_size
+    result = verify.run(VerifyJob(frozen, built.reference.file, built.recipe))
+    assert result.accepted, result.reasons
+
+
+def test_what_can_not_be_compiled_leaves_no_folder(built: Built) -> None:
+    folder = built.lanes.workspace / "impossible"
+    job = CompileJob(built.optimized.program, built.target, folder, {"no_such_option": True})
+    with pytest.raises(BlessingRefused, match="could not compile the model for cpu-"):
+        built.lanes.compiler(built.target).run(job, limit_s=LIMIT_S)
+    assert not folder.exists()
+
+
+def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
+    job = BenchmarkJob(built.lanes.staging, built.folder, built.reference.file)
+    result = cast(BenchmarkResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
+    assert [t.case for t in result.timings] == ["batch=1 seed=0", "batch=64 seed=0"]
+    for timing in result.timings:
+        assert timing.rounds >= 9
+        assert 0 < timing.speedup_low <= timing.speedup <= timing.speedup_high
+
+
+def test_a_size_that_takes_too_much_is_left_out_and_named(built: Built, tmp_path: Path) -> None:
+    plan = VerifyPlan(seeds=1, max_bytes=20_000)
+    job = ReferenceJob(built.lanes.staging, None, plan, tmp_path / "reference.pt")
+    result = cast(ReferenceResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
+    assert "batch=1 seed=0" in result.cases
+    assert "batch=64 seed=0" not in result.cases
+    assert any(text.startswith("batch=64: about") for text in result.skipped)

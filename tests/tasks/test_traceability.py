@@ -1,0 +1,127 @@
+"""The verdict on a delivery: every careless one is named for what it is, and a clean one passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from artifacts.steps import TraceabilityJob, TraceabilityResult
+from tasks.traceability import run
+from tests.tasks.deliveries import write_delivery
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def net(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+class Noise(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x + torch.randn_like(x))
+
+
+class ActiveDropout(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(self.net(x), 0.5)
+
+
+class BatchInView(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x).view(8, 2, 2)
+
+
+class ChangesInput(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x.mul_(2.0))
+
+
+class BurntIn(Base):
+    """A constant that is drawn anew in every call, and once for all in the trace."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x + torch.rand(16))
+
+
+class WithBatchNorm(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Sequential(nn.BatchNorm1d(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(self.norm(x))
+
+
+def judge(
+    tmp_path: Path, module: nn.Module, golden: tuple[torch.Tensor, ...] | None = None
+) -> TraceabilityResult:
+    torch.manual_seed(0)
+    x = torch.randn(8, 16)
+    folder = write_delivery(tmp_path / "delivery", module, {"x": x}, golden=golden)
+    return run(TraceabilityJob(folder))
+
+
+def codes(result: TraceabilityResult, severity: str) -> set[str]:
+    return {finding.code for finding in result.findings if finding.severity == severity}
+
+
+@pytest.mark.parametrize("module", [Base().eval(), WithBatchNorm().eval()])
+def test_a_clean_model_is_sound_without_a_finding(module: nn.Module, tmp_path: Path) -> None:
+    result = judge(tmp_path, module)
+    assert result.verdict == "sound"
+    assert result.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        (Noise(), "not-repeatable"),
+        (ActiveDropout(), "not-repeatable"),
+        (BatchInView(), "size-baked-in"),
+        (BurntIn(), "golden-mismatch"),
+    ],
+)
+def test_a_careless_model_is_unsound(module: nn.Module, code: str, tmp_path: Path) -> None:
+    result = judge(tmp_path, module.eval())
+    assert result.verdict == "unsound"
+    assert code in codes(result, "unsound")
+
+
+def test_weights_of_another_run_are_noticed(tmp_path: Path) -> None:
+    result = judge(tmp_path, Base().eval(), golden=(torch.randn(8, 4),))
+    assert codes(result, "unsound") == {"golden-mismatch"}
+
+
+def test_weights_that_are_not_numbers_are_noticed(tmp_path: Path) -> None:
+    module = Base().eval()
+    module.first.weight.data[0, 0] = float("nan")
+    assert "non-finite-weights" in codes(judge(tmp_path, module), "unsound")
+
+
+def test_a_model_left_in_training_mode_is_noticed(tmp_path: Path) -> None:
+    result = judge(tmp_path, WithBatchNorm().train())
+    assert "training-mode" in codes(result, "unsound")
+
+
+def test_an_input_that_is_changed_in_place_limits_the_release(tmp_path: Path) -> None:
+    result = judge(tmp_path, ChangesInput().eval())
+    assert result.verdict == "sound within limits"
+    assert codes(result, "limit") == {"changes-input"}
+
+
+def test_a_random_operator_is_told_with_its_line(tmp_path: Path) -> None:
+    result = judge(tmp_path, Noise().eval())
+    (finding,) = [f for f in result.findings if f.code == "not-repeatable"]
+    line = int(finding.where.removeprefix("module.py:"))
+    source = (tmp_path / "delivery" / "module.py").read_text().splitlines()[line - 1]
+    assert "randn_like" in source
