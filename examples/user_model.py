@@ -67,6 +67,9 @@ class UserModel(nn.Module):
             nn.Dropout(0.2),
             nn.Linear(64, 1),
         )
+        for part in self.network:
+            if isinstance(part, nn.Linear):
+                nn.init.kaiming_normal_(part.weight)
 
     def forward(
         self, items: Tensor, categories: Tensor, seconds: Tensor, candidate: Tensor, label: Tensor

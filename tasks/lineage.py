@@ -21,7 +21,7 @@ def lineage_from_git(folder: Path) -> Lineage:
     remote = _git(folder, "remote", "get-url", "origin")
     name, mail = (_git(folder, "config", key) for key in ("user.name", "user.email"))
     return Lineage(
-        repository=re.sub(r"//[^@/]*@", "//", remote),
+        repository=re.sub(r"//[^/]*@", "//", remote),
         commit=commit,
         author=f"{name} <{mail}>" if name and mail and commit else "",
     )

@@ -152,8 +152,8 @@ class FixedBatch(nn.Module):
         return x.view(4, 2, 4).sum(1)
 
 
-class PaddedBatch(nn.Module):
-    """Takes the batch for a number: right for the example alone, and silently so."""
+class BatchAsNumber(nn.Module):
+    """Takes the batch for a Python number, which torch.fx can't and torch.export may fix."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x / float(x.shape[0])

@@ -69,11 +69,38 @@ def export(
     inputs = graph.find_nodes(op="placeholder")
     for node, spec in zip(inputs, signature.inputs, strict=True):
         node.target = spec.name
-        if left_out and not node.users:
-            notes.append(describe_dropped_input(spec.name))
+    if left_out:
+        _borrow_sizes(graph, inputs, signature)
+        for node in (node for node in inputs if not node.users):
+            notes.append(describe_dropped_input(node.target))
             graph.erase_node(node)
     exported = torch.fx.GraphModule(unlifted, graph, type(module).__name__)
     return _captured(exported, tuple(notes))
+
+
+def _borrow_sizes(
+    graph: torch.fx.Graph, inputs: list[torch.fx.Node], signature: ModelSignature
+) -> None:
+    """Take dynamic sizes that were read off an input without another use from one that has some.
+
+    Export reads a dimension's size off the input that it likes, which may be the label.
+    """
+    reads = [
+        node for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int)
+        if node.args[0] in inputs
+    ]  # fmt: skip
+    lasting = [node for node in inputs if set(node.users) - set(reads)]
+    places = {
+        axis: (node, position)
+        for node, spec in zip(inputs, signature.inputs, strict=True)
+        for position, axis in enumerate(spec.shape)
+        if isinstance(axis, str) and node in lasting
+    }
+    for read in reads:
+        source, position = read.args
+        if source not in lasting:
+            axis = signature.inputs[inputs.index(source)].shape[position]
+            read.args = places.get(axis, read.args)
 
 
 def _captured(module: torch.fx.GraphModule, notes: tuple[str, ...]) -> Captured:

@@ -1,0 +1,362 @@
+"""The training side: what is delivered is what was trained, or nothing is delivered."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from artifacts.delivery import DeliveryContract, Lineage
+from artifacts.digest import digest_folder
+from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
+from artifacts.signature import Dimension, TensorSpec
+from artifacts.steps import DeliverJob, DeliverResult
+from tasks.deliver import deliver, run
+from tasks.intake import read_delivery
+from tasks.tracer import training_parts_left_out
+from tests import toy_models as toys
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+FRESH = torch.randn(9, 8, generator=torch.Generator().manual_seed(2))
+
+
+def deliver_toy(
+    kind: type[nn.Module], folder: Path, *inputs: Tensor, **options: Any
+) -> tuple[nn.Module, DeliverResult]:
+    model = toys.make(kind)
+    return model, deliver(model, inputs or (X,), folder, name="toy", **options)
+
+
+def left_behind(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def test_what_is_delivered_computes_what_the_model_does(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.SmallNet, tmp_path / "toy")
+    loaded = read_delivery(tmp_path / "toy")
+    assert torch.equal(loaded.module(FRESH), model.eval()(FRESH))
+    assert loaded.contract == result.contract
+    assert result.contract.model.captured_by == "torch.fx"
+    assert result.contract.model.torch == torch.__version__
+    assert left_behind(tmp_path) == [tmp_path / "toy"]
+
+
+def test_the_batch_is_dynamic_where_nothing_else_is_said(tmp_path: Path) -> None:
+    _, result = deliver_toy(toys.SmallNet, tmp_path / "toy")
+    assert result.contract.inputs == (TensorSpec("x", "float32", ("batch", 8)),)
+    assert result.contract.dimensions == {"batch": Dimension(1, 1024)}
+
+
+def test_examples_hold_the_given_batch_and_another(tmp_path: Path) -> None:
+    model, _ = deliver_toy(toys.SmallNet, tmp_path / "toy")
+    first, second = read_delivery(tmp_path / "toy").cases
+    assert torch.equal(first.inputs[0], X)
+    assert second.inputs[0].shape[0] not in (0, X.shape[0])
+    for case in (first, second):
+        assert case.outputs is not None
+        assert torch.equal(case.outputs[0], model.eval()(*case.inputs))
+
+
+def test_fixed_shapes_have_one_example(tmp_path: Path) -> None:
+    _, result = deliver_toy(toys.FixedBatch, tmp_path / "toy", X[:4], dynamic={})
+    assert result.contract.inputs[0].shape == (4, 8)
+    assert result.contract.dimensions == {}
+    assert len(read_delivery(tmp_path / "toy").cases) == 1
+
+
+def test_several_dimensions_are_dynamic(tmp_path: Path) -> None:
+    ids = torch.tensor([[1, 9, 3], [2, 0, 4]])
+    model, result = deliver_toy(
+        toys.EmbeddedIds, tmp_path / "toy", ids,
+        dynamic={"ids": {0: "batch", 1: "length"}}, dimensions={"length": (1, 50)},
+    )  # fmt: skip
+    expected = TensorSpec("ids", "int64", ("batch", "length"), 0.0, 9.0)
+    assert result.contract.inputs == (expected,)
+    assert result.contract.dimensions == {"batch": Dimension(1, 1024), "length": Dimension(1, 50)}
+    longer = torch.randint(0, 10, (4, 7))
+    assert torch.equal(read_delivery(tmp_path / "toy").module(longer), model.eval()(longer))
+
+
+def test_the_same_model_is_delivered_as_the_same_bytes(tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        deliver_toy(toys.SmallNet, tmp_path / place / "toy")
+    assert digest_folder(tmp_path / "one") == digest_folder(tmp_path / "two")
+
+
+def test_the_exporters_own_paths_stay_out_of_the_delivery(tmp_path: Path) -> None:
+    deliver_toy(toys.EmbeddedIds, tmp_path / "it's here", torch.ones(3, 2, dtype=torch.int64))
+    text = (tmp_path / "it's here" / "module.py").read_text()
+    assert str(tmp_path) not in text
+    assert "r'delivery/items.pt'" in text
+
+
+def test_a_loss_inside_forward_and_its_label_are_left_out(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.TrainingNet, tmp_path / "toy", X, torch.arange(6) % 4)
+    assert [spec.name for spec in result.contract.inputs] == ["x"]
+    assert {"left out: 1 CrossEntropyLoss", "left out: 1 Dropout"} <= set(result.notes)
+    loaded = read_delivery(tmp_path / "toy").module
+    assert torch.equal(loaded(FRESH), model.eval().get_submodule("inner")(FRESH))
+
+
+def test_a_label_that_only_the_loss_would_refuse_is_no_obstacle(tmp_path: Path) -> None:
+    # The second case draws labels from a normal distribution, and BCELoss wants 0 to 1.
+    _, result = deliver_toy(toys.OwnLossNet, tmp_path / "toy", X, torch.rand(6, 4))
+    assert [spec.name for spec in result.contract.inputs] == ["x"]
+
+
+def test_a_dropout_inside_forward_is_left_out(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.DropoutInForward, tmp_path / "toy")
+    with training_parts_left_out():
+        expected = model.eval()(FRESH)
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH), expected)
+    assert "left out: 1 Dropout" in result.notes
+
+
+def test_the_callers_model_stays_as_it_was(tmp_path: Path) -> None:
+    model = toys.make(toys.Counting)
+    model.get_submodule("inner").eval()
+    before, modes = copy.deepcopy(model), [part.training for part in model.modules()]
+    random_state = torch.random.get_rng_state()
+    deliver(model, (X,), tmp_path / "toy", name="toy")
+    assert [part.training for part in model.modules()] == modes
+    assert model.seen == []
+    assert model.last is None
+    for (name, value), old in zip(
+        model.state_dict().items(), before.state_dict().values(), strict=True
+    ):
+        assert torch.equal(value, old), name
+    assert torch.equal(torch.random.get_rng_state(), random_state)
+
+
+def test_the_callers_model_stays_as_it_was_after_a_failure(tmp_path: Path) -> None:
+    model = toys.make(toys.Noisy).train()
+    with pytest.raises(DeliveryUnsound, match="run again"):
+        deliver(model, (X,), tmp_path / "toy", name="toy")
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        (toys.Noisy, "another output when it is run again"),
+        (toys.LayerInForward, "another output when it is run again"),
+        (toys.FixedBatch, r"doesn't run on random inputs of the shapes \[5, 8\].*dynamic=\{\}"),
+    ],
+)
+def test_refuses_what_would_not_be_what_was_trained(
+    kind: type[nn.Module], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeliveryUnsound, match=match):
+        deliver_toy(kind, tmp_path / "toy", X[:4])
+    assert left_behind(tmp_path) == []
+
+
+def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: Path) -> None:
+    with pytest.raises(DeliveryUnreadable, match="can't be captured as a graph") as caught:
+        deliver_toy(toys.LoopOverBatch, tmp_path / "toy")
+    file, _, line = caught.value.where.partition(":")
+    assert file == "toy_models.py"
+    text = Path(toys.__file__).read_text().splitlines()[int(line) - 1]
+    assert text.strip() == "for row in x:"
+    assert "`for row in x:`" in caught.value.got
+    assert left_behind(tmp_path) == []
+
+
+def test_export_captures_what_symbolic_tracing_can_not(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.BranchOnLength, tmp_path / "toy")
+    assert result.contract.model.captured_by == "torch.export"
+    assert any("torch.fx didn't do" in note for note in result.notes)
+    loaded = read_delivery(tmp_path / "toy").module
+    torch.testing.assert_close(loaded(FRESH)[0], model.eval()(FRESH))
+
+
+def test_export_captures_what_symbolic_tracing_gets_wrong(tmp_path: Path) -> None:
+    assert not torch.equal(torch.fx.symbolic_trace(toys.TypeSensitive())(X), X * 2)
+    _, result = deliver_toy(toys.TypeSensitive, tmp_path / "toy")
+    assert result.contract.model.captured_by == "torch.export"
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH)[0], FRESH * 2)
+
+
+def test_export_captures_what_to_folder_breaks(tmp_path: Path) -> None:
+    _, result = deliver_toy(toys.Wrapped, tmp_path / "toy")
+    assert result.contract.model.captured_by == "torch.export"
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH)[0], FRESH * 2 + 1)
+
+
+def test_export_leaves_out_the_loss_and_its_label_as_well(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.LengthAndLoss, tmp_path / "toy", X, torch.rand(6, 4))
+    assert result.contract.model.captured_by == "torch.export"
+    assert [spec.name for spec in result.contract.inputs] == ["x"]
+    expected = model.eval().get_submodule("scored")(FRESH)
+    torch.testing.assert_close(read_delivery(tmp_path / "toy").module(FRESH)[0], expected)
+
+
+def test_an_argument_with_a_default_may_be_left_out(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.OptionalMask, tmp_path / "toy")
+    assert [spec.name for spec in result.contract.inputs] == ["x"]
+    assert result.contract.model.captured_by == "torch.fx"
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH), model.eval()(FRESH))
+
+
+def test_a_batch_that_the_model_takes_for_a_number_stays_dynamic(tmp_path: Path) -> None:
+    _, result = deliver_toy(toys.BatchAsNumber, tmp_path / "toy")
+    assert result.contract.dimensions == {"batch": Dimension(1, 1024)}
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH)[0], FRESH / 9.0)
+
+
+def test_never_writes_over_another_delivery(tmp_path: Path) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageProblem, match="a new or an empty folder"):
+        deliver_toy(toys.SmallNet, tmp_path / "toy")
+    assert (tmp_path / "toy" / "notes.txt").read_text() == "mine"
+
+
+def test_takes_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "toy").mkdir()
+    deliver_toy(toys.SmallNet, tmp_path / "toy")
+    assert read_delivery(tmp_path / "toy").contract.model.name == "toy"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"dynamic": {"y": {0: "batch"}}}, "dynamic names the input y.*one of x"),
+        ({"ranges": {"y": (0, 1)}}, "ranges names the input y"),
+        ({"dimensions": {"length": (1, 5)}}, "dimensions names the dimension length.*one of batch"),
+        ({"dynamic": {"x": {2: "batch"}}}, "axis 2 of x, which has axes 0 to 1"),
+        ({"dynamic": {"x": {-1: "batch"}}}, "axis -1 of x"),
+        ({"dynamic": {"x": "batch"}}, "'batch' in dynamic"),
+        ({"dynamic": {"x": {0: "a b"}}}, "expected an identifier"),
+        ({"dynamic": {"x": {0: "n", 1: "n"}}}, "expected n = 6 as in another input, got 8"),
+        ({"dimensions": {"batch": (1, 4)}}, "expected batch from 1 to 4, got 6"),
+        ({"dimensions": {"batch": (9, 4)}}, "min 9 and max 4"),
+        ({"dimensions": {"batch": 9}}, "dimensions as {dimension"),
+        ({"dimensions": {"batch": (1, 9.5)}}, r"\(1, 9.5\) for batch"),
+        ({"ranges": {"x": (1.0, 0.0)}}, "expected low <= high for x"),
+    ],
+)
+def test_refuses_arguments_that_contradict_the_example(
+    options: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageProblem, match=match):
+        deliver_toy(toys.SmallNet, tmp_path / "toy", **options)
+    assert left_behind(tmp_path) == []
+
+
+def test_refuses_ids_in_the_example_beyond_their_range(tmp_path: Path) -> None:
+    ids = torch.full((3, 2), 7)
+    with pytest.raises(UsageProblem, match="values 7 to 7 in the example of ids"):
+        deliver_toy(toys.EmbeddedIds, tmp_path / "toy", ids, ranges={"ids": (0, 5)})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "match"),
+    [
+        ((), r"one for each argument of forward\(x.*got 0"),
+        ((X, X), r"got 2\. Give one tensor"),
+        (([X],), "expected a tensor, got list"),
+        ((torch.ones(2, 8, dtype=torch.complex64),), "expected a dtype among"),
+        ((X.to("meta"),), "expected weights and inputs on cpu, got cpu, meta"),
+        ((torch.ones(2, 9),), r"doesn't run on its example inputs of the shapes \[2, 9\]"),
+    ],
+)
+def test_refuses_example_inputs_that_do_not_fit(
+    inputs: tuple[Any, ...], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises((UsageProblem, DeliveryUnsound), match=match):
+        deliver(toys.make(toys.SmallNet), inputs, tmp_path / "toy", name="toy")
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["", "Toy", "a b", "../toy", "x" * 64])
+def test_refuses_a_name_that_no_registry_could_hold(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem, match="can't be a model's name"):
+        deliver(toys.make(toys.SmallNet), (X,), tmp_path / "toy", name=name)
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+def build_net():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),), {"dimensions": {"batch": (1, 16)}}
+
+def build():
+    return nn.Linear(8, 4), torch.zeros(2, 8)
+
+def breaks():
+    raise RuntimeError("no weights here")
+
+def leaves():
+    raise SystemExit("usage: train --data")
+
+def returns_a_model():
+    return nn.Linear(8, 4)
+
+def has_odd_options():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),), {"batch": 3}
+
+model = nn.Linear(8, 4)
+"""
+
+
+def deliver_by(factory: str, home: Path, name: str = "") -> DeliveryContract:
+    for module in ("toy_training", "broken_training"):
+        sys.modules.pop(module, None)  # that of another test's folder
+    (home / "toy_training.py").write_text(FACTORY)
+    (home / "broken_training.py").write_text("import no_such_package_here\n")
+    return run(DeliverJob(factory, home, home / "out", name)).contract
+
+
+@pytest.mark.parametrize(
+    ("factory", "name", "chosen"),
+    [
+        ("toy_training:build_net", "", "build-net"),
+        ("toy_training:build", "", "toy-training"),
+        ("toy_training:build", "mine", "mine"),
+    ],
+)
+def test_a_factory_is_called_and_its_model_named(
+    factory: str, name: str, chosen: str, tmp_path: Path
+) -> None:
+    contract = deliver_by(factory, tmp_path, name)
+    assert contract.model.name == chosen
+    assert contract.dimensions["batch"].max == (16 if factory.endswith("net") else 1024)
+    assert contract.source.created
+
+
+@pytest.mark.parametrize(
+    ("factory", "match"),
+    [
+        ("toy_training", "expected MODULE:FACTORY, got 'toy_training'"),
+        ("toy_training:", "expected MODULE:FACTORY"),
+        (":build", "expected MODULE:FACTORY"),
+        ("toy_training:build()", "expected MODULE:FACTORY"),
+        ("no_such_training:build", "no_such_training can't be imported.*ModuleNotFoundError"),
+        ("broken_training:build", r"^broken_training.py:1: .*no_such_package_here"),
+        ("toy_training:bild", "has no function bild.*one of breaks, build, build_net"),
+        ("toy_training:model", "got Linear"),
+        ("toy_training:breaks", r"^toy_training.py:\d+: .*no weights here"),
+        ("toy_training:leaves", "SystemExit: usage"),
+        ("toy_training:returns_a_model", "got Linear"),
+        ("toy_training:has_odd_options", "got batch"),
+    ],
+)
+def test_a_factory_that_can_not_be_used_is_told_in_a_sentence(
+    factory: str, match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageProblem, match=match):
+        deliver_by(factory, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_lineage_that_is_given_is_delivered(tmp_path: Path) -> None:
+    lineage = Lineage(commit="0123abc", training_run="run 7")
+    _, result = deliver_toy(toys.SmallNet, tmp_path / "toy", lineage=lineage)
+    assert read_delivery(tmp_path / "toy").contract.source == lineage == result.contract.source
