@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import chdir
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from artifacts.delivery import (
     ModelSection,
     format_contract,
 )
-from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError, UsageProblem
+from artifacts.errors import DeliveryUnsound, UsageProblem
 from artifacts.signature import ModelSignature
 from artifacts.steps import DeliverJob, DeliverResult
 from tasks.delivering.arguments import (
@@ -38,8 +38,10 @@ from tasks.delivering.arguments import (
     describe_inputs,
     name_inputs,
     require_on_cpu,
+    unwrap,
 )
 from tasks.delivering.factory import default_name, make_model
+from tasks.delivering.failures import Failure, describe_detour, gravest
 from tasks.delivering.golden import (
     GoldenCase,
     agree,
@@ -48,7 +50,7 @@ from tasks.delivering.golden import (
     shapes_of,
     undisturbed,
 )
-from tasks.delivering.roads import ROADS, Captured, own_line
+from tasks.delivering.roads import ROADS, Captured
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
 from tasks.lineage import lineage_from_git
@@ -84,7 +86,7 @@ def deliver(
     computes something else.
     """
     _require_free(folder)
-    inputs = tuple(example_inputs)
+    module, inputs = unwrap(module), tuple(example_inputs)
     names = name_inputs(module, inputs)
     require_on_cpu(module, inputs)
     signature = describe_inputs(names, inputs, dynamic, dimensions, ranges)
@@ -129,19 +131,11 @@ def _model_section(name: str, module: nn.Module) -> ModelSection:
         ) from error  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why a road didn't lead to a delivery, and whether it led to a graph at least."""
-
-    error: Exception
-    captured: bool
-
-
 def _build(
     module: nn.Module, contract: DeliveryContract, cases: tuple[GoldenCase, ...], folder: Path
 ) -> DeliverResult:
     """Write the delivery by the first road whose result is right when it is read back."""
-    failures: list[_Failure] = []
+    failures: list[Failure] = []
     for road in ROADS:
         captured = None
         try:
@@ -157,43 +151,11 @@ def _build(
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - told below, or beside the road that went well
-            failures.append(_Failure(error, captured is not None))
+            failures.append(Failure(error, captured is not None))
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            return DeliverResult(folder, narrowed, (*captured.notes, *_detour(failures)))
-    raise _gravest(module, failures)
-
-
-def _detour(failures: list[_Failure]) -> list[str]:
-    if not failures:
-        return []
-    error = failures[0].error
-    told = f"{error.what}: {error.got}" if isinstance(error, HandoffError) else one_line(error)
-    return [f"captured by torch.export, since torch.fx didn't do: {told}"]
-
-
-def _gravest(module: nn.Module, failures: list[_Failure]) -> HandoffError:
-    """Return the refusal to raise: of a wrong graph, else of an unreadable folder, else of all."""
-    found = [failure.error for failure in failures if failure.captured]
-    for kind in (DeliveryUnsound, DeliveryUnreadable):
-        for error in found:
-            if isinstance(error, kind):
-                return error
-    errors = [failure.error for failure in failures]
-    places = [own_line(module, error.__cause__ or error) for error in errors]
-    where, text = next((place for place in places if place[1]), places[0])
-    return DeliveryUnreadable(
-        f"{type(module).__name__} can't be captured as a graph",
-        expected="a model that torch.fx or torch.export can capture",
-        got=(f"`{text}`: " if text else "") + "; ".join(_reason(error) for error in errors[:2]),
-        remedy="Take Python control flow on tensor values, len(tensor) and .item() out of the "
-        "forward (torch.where and x.shape do the same)",
-        where=where,
-    )
-
-
-def _reason(error: Exception) -> str:
-    return error.got if isinstance(error, HandoffError) else one_line(error)
+            return DeliverResult(folder, narrowed, (*captured.notes, *describe_detour(failures)))
+    raise gravest(module, failures)
 
 
 def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> DeliveryContract:

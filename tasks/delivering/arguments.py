@@ -20,6 +20,24 @@ Ranges = Mapping[str, tuple[float, float]]
 DEFAULT_BATCH = Dimension(1, 1024)
 
 
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the model inside `torch.compile`'s or a data-parallel wrapper.
+
+    Raises `UsageProblem` for what isn't a model in Python any more.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageProblem(
+            "the model is TorchScript already", expected="an nn.Module in Python",
+            got=type(module).__name__, remedy="Deliver the module that it was scripted from",
+        )  # fmt: skip
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrap(module.module)
+    # By its name, because the class is Dynamo's, which takes a second to import.
+    if type(module).__name__ == "OptimizedModule":
+        return unwrap(module.get_submodule("_orig_mod"))
+    return module
+
+
 def name_inputs(module: nn.Module, inputs: Sequence[Any]) -> tuple[str, ...]:
     """Return the names that `forward` has for the example inputs; raise `UsageProblem`."""
     for index, value in enumerate(inputs):

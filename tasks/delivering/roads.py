@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-import linecache
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.fx
@@ -119,25 +115,3 @@ ROADS = (
     Road("torch.export", partial(export, strict=False)),
     Road("torch.export", partial(export, strict=True)),
 )
-
-
-def own_line(module: nn.Module, error: BaseException) -> tuple[str, str]:
-    """Return where the model's own code raised `error` (`file.py:12`), and that line's text.
-
-    It is the innermost line in a file that defines a class of the model's; without one, the place
-    is that of the model's class and the text is empty.
-    """
-    files = {_source_file(part) for part in module.modules()} - {""}
-    files = {file for file in files if Path(torch.__file__).parent not in Path(file).parents}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files and frame.lineno is not None:
-            text = linecache.getline(frame.filename, frame.lineno).strip()
-            return f"{Path(frame.filename).name}:{frame.lineno}", text
-    return Path(_source_file(module)).name, ""
-
-
-def _source_file(module: nn.Module) -> str:
-    try:
-        return inspect.getsourcefile(type(module)) or ""
-    except (TypeError, OSError):
-        return ""

@@ -274,6 +274,22 @@ def test_refuses_example_inputs_that_do_not_fit(
     assert left_behind(tmp_path) == []
 
 
+def test_a_wrapper_around_the_model_is_not_delivered(tmp_path: Path) -> None:
+    model = toys.make(toys.SmallNet)
+    compiled = torch.compile(model)
+    assert isinstance(compiled, nn.Module)
+    wrapped = nn.DataParallel(compiled)
+    result = deliver(wrapped, (X,), tmp_path / "toy", name="toy")
+    assert result.contract.model.class_name == "SmallNet"
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH), model.eval()(FRESH))
+
+
+def test_refuses_torchscript_with_a_way_out(tmp_path: Path) -> None:
+    scripted = torch.jit.script(toys.make(toys.SmallNet))
+    with pytest.raises(UsageProblem, match="Deliver the module that it was scripted from"):
+        deliver(scripted, (X,), tmp_path / "toy", name="toy")
+
+
 @pytest.mark.parametrize("name", ["", "Toy", "a b", "../toy", "x" * 64])
 def test_refuses_a_name_that_no_registry_could_hold(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="can't be a model's name"):
