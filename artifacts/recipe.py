@@ -8,7 +8,7 @@ from pathlib import Path
 
 from artifacts.errors import UsageProblem
 from artifacts.record import RecordInvalid, from_plain
-from artifacts.target import Target, parse_target
+from artifacts.target import TARGETS, Target, parse_target
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Tolerance
 
 # AOTInductor options that a recipe may set, each with the type of its value. The list is closed:
@@ -67,9 +67,11 @@ class Recipe:
         """Check targets, options and the dtypes that tolerances are given for."""
         if not self.targets:
             raise ValueError("expected at least one target, got none")
-        slugs = [parse_target(slug).slug for slug in self.targets]
-        if len(set(slugs)) != len(slugs):
-            raise ValueError(f"expected each target once, got {', '.join(slugs)}")
+        for slug in self.targets:
+            # Not resolved here: a recipe is read on machines that it does not build for.
+            if slug not in ("cpu", *TARGETS):
+                known = ", ".join(TARGETS)
+                raise ValueError(f"expected targets among cpu, {known}, got {slug[:60]!r}")
         for name, value in self.options.items():
             if name not in OPTIONS:
                 raise ValueError(f"expected options among {', '.join(OPTIONS)}, got {name[:60]!r}")
@@ -81,8 +83,11 @@ class Recipe:
                 raise ValueError(f"expected tolerances for {known}, got one for {dtype[:40]!r}")
 
     def resolved_targets(self) -> tuple[Target, ...]:
-        """Return the targets, `cpu` being this machine's level."""
-        return tuple(parse_target(slug) for slug in self.targets)
+        """Return the targets, each once, `cpu` being this machine's level.
+
+        Raises `ValueError` for `cpu` on a machine that has none of the levels.
+        """
+        return tuple(dict.fromkeys(parse_target(slug) for slug in self.targets))
 
     def tolerance_for(self, dtype: str) -> Tolerance:
         """Return the agreed tolerance for outputs of `dtype`; integers and booleans are exact."""

@@ -122,7 +122,7 @@ def _decode_dataclass(kind: type, plain: object, where: str) -> object:
         if name in plain:
             values[name] = _decode(_hints(kind)[name], plain[name], f"{where}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise _fail(f"{where}.{name}", "a value", "nothing")
+            raise RecordInvalid(f"{where}.{name}: expected a value, got nothing")
     try:
         return kind(**values)
     except RecordInvalid:

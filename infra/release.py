@@ -34,7 +34,8 @@ def release_delivery(
     """Release `delivery`; print the outcome and return the exit code."""
     settings = read_settings()
     delivery = require_folder(delivery)
-    recipe = read_recipe(recipe_file) if recipe_file else _default_recipe()
+    recipe = read_recipe(recipe_file) if recipe_file else Recipe()
+    _require_targets(recipe)
     require_alias(alias)
     require_compiler()
     require_writable_home(settings)
@@ -108,9 +109,9 @@ def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> Non
         click.echo(f"handoff: the build is kept in {workspace}", err=True)
 
 
-def _default_recipe() -> Recipe:
+def _require_targets(recipe: Recipe) -> None:
     try:
-        return Recipe()
+        recipe.resolved_targets()
     except ValueError as error:
         raise EnvironmentLacking(
             "this machine can't build for itself", expected="a target of Handoff's",

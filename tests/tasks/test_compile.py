@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -25,7 +25,6 @@ from artifacts.steps import (
     ReferenceJob,
     ReferenceResult,
     VerifyJob,
-    VerifyResult,
 )
 from artifacts.target import CpuTarget, native_cpu_target
 from tasks import verify
@@ -108,34 +107,27 @@ def test_a_right_package_is_accepted_on_every_case_of_the_plan(built: Built) -> 
     assert all(d.rmse_eager > 0 for d in result.deviations if d.elements > 100)
 
 
-def faulty(built: Built, tmp_path: Path, name: str) -> Path:
-    """Return a copy of the reference in which one kind of fault is planted."""
+Tensors = tuple[torch.Tensor, ...]
+
+# What the reference has and the package then lacks, which is what a miscompilation looks like.
+FAULTS: dict[str, Callable[[torch.Tensor], Tensors]] = {
+    "stale weights": lambda t: (t * 1.001,),
+    "swapped outputs": lambda t: (t.flip(1).contiguous(),),
+    "an off-by-one tail": lambda t: (torch.cat([t[1:], t[:1]]) if len(t) > 1 else -t,),
+    "a missing output": lambda t: (t, t),
+    "another dtype": lambda t: (t.half(),),
+    "a NaN": lambda t: (torch.where(t == t.max(), torch.nan, t),),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_package_that_differs_is_refused(built: Built, fault: str, tmp_path: Path) -> None:
     cases = [dict(vars(case)) for case in load_cases(built.reference.file)]
     for case in cases:
         for key in ("eager", "float64"):
-            (tensor,) = case[key]
-            case[key] = {
-                "stale weights": lambda t: (t * 1.001,),
-                "swapped outputs": lambda t: (t.flip(1).contiguous(),),
-                "an off-by-one tail": lambda t: (torch.cat([t[1:], t[:1]]) if len(t) > 1 else -t,),
-                "a missing output": lambda t: (t, t),
-                "another dtype": lambda t: (t.half(),),
-                "a NaN": lambda t: (torch.where(t == t.max(), torch.nan, t),),
-            }[name](tensor)
+            case[key] = FAULTS[fault](case[key][0])
     path = tmp_path / "reference.pt"
     torch.save(cases, path)
-    return path
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "stale weights", "swapped outputs", "an off-by-one tail", "a missing output",
-        "another dtype", "a NaN",
-    ],
-)  # fmt: skip
-def test_a_package_that_differs_is_refused(built: Built, fault: str, tmp_path: Path) -> None:
-    path = faulty(built, tmp_path, fault)
     result = verify.run(VerifyJob(built.folder, path, built.recipe))
     assert not result.accepted
     assert result.reasons

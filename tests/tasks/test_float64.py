@@ -15,7 +15,7 @@ class Careless(nn.Module):
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.norm = nn.BatchNorm1d(8)
-        self.register_buffer("shift", torch.randn(8))
+        self.shift = nn.Buffer(torch.randn(8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         low = self.norm(self.linear(x)).float() + self.shift
@@ -32,7 +32,8 @@ def test_casts_and_constants_below_float64_are_raised() -> None:
     module = traced()
     x = torch.randn(5, 8)
     (got,), _ = run_in_float64(module, (x,))
-    double = traced().double()
+    double = Careless().eval().double()
+    double.load_state_dict(module.state_dict())
     with torch.no_grad():
         hidden = double.norm(double.linear(x.double())) + double.shift
         want = torch.softmax(hidden + 1.0, dim=1)

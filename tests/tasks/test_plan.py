@@ -12,7 +12,7 @@ from tasks.plan import draw_inputs, plan_cases
 
 def signature(**dimensions: Dimension) -> ModelSignature:
     """Return a signature with one float input of the dimensions, and ids, and a mask."""
-    shape = (*dimensions, 3)
+    shape: tuple[int | str, ...] = (*dimensions, 3)
     return ModelSignature(
         (
             TensorSpec("x", "float32", shape),

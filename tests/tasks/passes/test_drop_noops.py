@@ -36,7 +36,7 @@ def test_dropout_identity_and_losses_are_gone_and_the_rest_is_the_same() -> None
 
 
 def test_a_functional_dropout_that_is_active_is_kept() -> None:
-    program = torch.fx.symbolic_trace(lambda x: functional.dropout(x, 0.5))  # type: ignore[arg-type]
+    program = torch.fx.symbolic_trace(lambda x: functional.dropout(x, 0.5))
     program.eval()
     assert not apply_pass(DropInferenceNoops({}), program)
 

@@ -1,0 +1,81 @@
+"""Small releases made by hand, with files that stand for packages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from artifacts.delivery import Lineage
+from artifacts.digest import digest_bytes, digest_file
+from artifacts.evidence import Finding, PassEffect, Timing
+from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from artifacts.recipe import Recipe
+from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from artifacts.target import Fit, native_cpu_target
+from artifacts.tolerance import Deviation
+
+TORCH = "2.15.0"
+
+
+def sample_target(slug: str, *, flags: tuple[str, ...] = ()) -> TargetRecord:
+    """Return an accepted target without files that asks for the processor flags `flags`."""
+    deviation = Deviation(0, "batch=1 seed=0", "float32", 4, 3e-7, 1e-6, 8e-8, 7e-8, 0.5, 0.0)
+    return TargetRecord(
+        slug=slug,
+        accepted=True,
+        reasons=(),
+        files=(),
+        fit=Fit(cpu_flags=flags, torch=TORCH),
+        deviations=(deviation,),
+        skipped=("batch=1024: about 62.8 GiB of intermediate results",),
+        timings=(Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),),
+        compile_s=12.5,
+    )
+
+
+def sample_manifest(*targets: TargetRecord, model: str = "toy") -> Manifest:
+    """Return a manifest with the targets, or with one that every machine here can run."""
+    batch = {"batch": Dimension(1, 1024)}
+    chosen = targets or (sample_target(native_cpu_target().slug),)
+    return Manifest(
+        model=model,
+        delivery=digest_bytes(b"delivery"),
+        fingerprint=digest_bytes(b"fingerprint"),
+        verdict="sound within limits",
+        signature=ModelSignature(
+            (TensorSpec("x", "float32", ("batch", 8)),),
+            (TensorSpec("output0", "float32", ("batch", 4)),),
+            batch,
+        ),
+        recipe=Recipe(),
+        lineage=Lineage("https://example.org/models.git", "0123abcd", "run 7", "A <a@b.c>"),
+        targets=chosen,
+        findings=(
+            Finding("unused-input", "limit", "y is used by nothing", "Drop it", "module.py:7"),
+        ),
+        passes=(PassEffect("fold-batch-norm", "aten", True, 9, 7, 1e-9),),
+        toolchain={"torch": TORCH, "compiler": "g++ 12"},
+        created="2026-11-21T03:00:00+00:00",
+    )
+
+
+def write_release(folder: Path, *targets: TargetRecord, model: str = "toy") -> Manifest:
+    """Write a release with small files for packages; return its manifest."""
+    manifest = sample_manifest(*targets, model=model)
+    records = []
+    for target in manifest.targets:
+        files = []
+        for name in ("model.pt2", "model.so"):
+            files.append(_write(folder, f"{target.slug}/{name}", f"{target.slug} {name}".encode()))
+        records.append(replace(target, files=tuple(files)))
+    shared = _write(folder, "examples.safetensors", b"examples")
+    whole = replace(manifest, targets=tuple(records), files=(shared,))
+    (folder / MANIFEST_FILE).write_bytes(whole.to_bytes())
+    return whole
+
+
+def _write(folder: Path, name: str, data: bytes) -> PackageFile:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return PackageFile(name, digest_file(path), len(data))
