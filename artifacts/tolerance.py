@@ -12,7 +12,9 @@ class Tolerance:
 
     Both rules have to hold, per output and input:
 
-    - `|package - eager| <= atol + rtol * |eager|` for every element, compared in float64, and
+    - `|package - eager| <= atol + rtol * max(|eager|, RMS(eager))` for every element, compared in
+      float64 (an element that happens to be near zero was summed from terms of the output's own
+      size, and carries their rounding), and
     - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
       the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
       factor of 2 (3 below 1000 elements, where the estimate is noisy) is taken over. Its absolute
@@ -51,7 +53,7 @@ EXACT = Tolerance(atol=0.0, rtol=0.0, rmse_factor=1.0, rmse_floor=0.0)
 class Deviation:
     """How far one output of a package lay from eager's on one input.
 
-    `max_rel` leaves out elements where eager is exactly zero. `rmse_package` and `rmse_eager` are
+    `max_rel` is relative to each element, and leaves out those where eager is exactly zero. `rmse_package` and `rmse_eager` are
     root mean square distances from the float64 reference, whose own root mean square is `rms`.
     `required_rtol` is the smallest `rtol` that the elements would need at the agreed `atol`.
     Elements that are NaN or infinite in eager have to be the same in the package; they are

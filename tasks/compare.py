@@ -45,7 +45,8 @@ def compare(
     distance = (got - want).abs()
     nonzero = want != 0
     relative = distance[nonzero] / want[nonzero].abs()
-    excess = (distance - tolerance.atol)[nonzero] / want[nonzero].abs()
+    size = want.abs().clamp_min(_rms(want))
+    excess = ((distance - tolerance.atol) / size)[size > 0]
     deviation = Deviation(
         output=output,
         case=case,
@@ -60,11 +61,11 @@ def compare(
         non_finite=int((~finite).sum()),
         mismatched_non_finite=int((~same_special).sum()),
     )
-    return _with_reasons(deviation, distance, want, tolerance)
+    return _with_reasons(deviation, distance, size, tolerance)
 
 
 def _with_reasons(
-    measured: Deviation, distance: torch.Tensor, want: torch.Tensor, tolerance: Tolerance
+    measured: Deviation, distance: torch.Tensor, size: torch.Tensor, tolerance: Tolerance
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -73,7 +74,7 @@ def _with_reasons(
             "infinite in eager are something else in the package"
         )
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
-    outside = ~(distance <= tolerance.atol + tolerance.rtol * want.abs())
+    outside = ~(distance <= tolerance.atol + tolerance.rtol * size)
     if bool(outside.any()):
         reasons.append(
             f"{int(outside.sum())} of {measured.elements} elements lie outside atol "

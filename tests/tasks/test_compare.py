@@ -43,7 +43,8 @@ def test_one_element_outside_the_bound_is_never_accepted(
     eager = torch.tensor(values, dtype=torch.float64)
     package = eager.clone()
     at = place % len(values)
-    bound = 1e-6 + 1e-5 * abs(values[at])
+    size = max(abs(values[at]), float(eager.square().mean().sqrt()))
+    bound = 1e-6 + 1e-5 * size
     package[at] += factor * bound
     judged = judge(package, eager, tolerance=Tolerance(rmse_factor=1e300, rmse_floor=1e300))
     assert not judged.accepted
@@ -86,6 +87,14 @@ def test_a_nan_where_eager_has_a_number_is_refused() -> None:
 
 def test_infinity_of_the_other_sign_is_refused() -> None:
     assert not judge(torch.tensor([-math.inf]), torch.tensor([math.inf])).accepted
+
+
+def test_an_element_near_zero_carries_the_rounding_of_the_outputs_own_size() -> None:
+    eager = torch.tensor([10.0, -10.0, 1e-7])
+    package = torch.tensor([10.0, -10.0, 5e-6])
+    judged = judge(package, eager, (eager.double() + package.double()) / 2)
+    assert judged.accepted, judged.reasons
+    assert not judge(torch.tensor([10.0, -10.0, 5e-3]), eager).accepted
 
 
 def test_a_zero_reference_hides_nothing() -> None:
