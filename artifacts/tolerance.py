@@ -53,11 +53,12 @@ EXACT = Tolerance(atol=0.0, rtol=0.0, rmse_factor=1.0, rmse_floor=0.0)
 class Deviation:
     """How far one output of a package lay from eager's on one input.
 
-    `max_rel` is relative to each element, and leaves out those where eager is exactly zero. `rmse_package` and `rmse_eager` are
-    root mean square distances from the float64 reference, whose own root mean square is `rms`.
-    `required_rtol` is the smallest `rtol` that the elements would need at the agreed `atol`.
-    Elements that are NaN or infinite in eager have to be the same in the package; they are
-    counted in `non_finite` and `mismatched_non_finite` and left out of the other figures.
+    `max_rel` is relative to each element, and leaves out those where eager is exactly zero.
+    `rmse_package` and `rmse_eager` are root mean square distances from the float64 reference,
+    whose own root mean square is `rms`. `required_rtol` is the smallest `rtol` that the elements
+    would need at the agreed `atol`. Elements that are NaN or infinite in eager have to be the same
+    in the package; they are counted in `non_finite` and `mismatched_non_finite`, and left out of
+    the other figures.
     """
 
     output: int
