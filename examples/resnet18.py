@@ -52,6 +52,9 @@ class ResNet18(nn.Module):
         self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512))
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(512, classes)
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images `[N, 3, H, W]` to class scores `[N, classes]`."""
@@ -63,18 +66,27 @@ class ResNet18(nn.Module):
 def build() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, object]]:
     """Return the network, eight images, and a batch that may be 1 to 1024.
 
-    The batch norms get statistics as a training would leave them; with those of a fresh network
-    (mean 0, variance 1) folding them would be next to nothing.
+    The batch norms have statistics and weights as a training leaves them: with those of a fresh
+    network (mean 0, variance 1) folding them would be next to nothing, and with statistics that
+    don't fit the weights the scores would hardly depend on the image.
     """
     torch.manual_seed(0)
-    model = ResNet18().eval()
-    for part in model.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            assert part.running_mean is not None
-            assert part.running_var is not None
-            part.running_mean.normal_(0.0, 0.3)
-            part.running_var.uniform_(0.5, 1.5)
-            nn.init.uniform_(part.weight, 0.5, 1.5)
-            nn.init.normal_(part.bias, 0.0, 0.2)
+    model = ResNet18()
+    norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+    for norm in norms:
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.normal_(norm.bias, 0.0, 0.2)
+    _set_statistics(model, norms)
     options: dict[str, object] = {"name": "resnet18", "dimensions": {"batch": (1, 1024)}}
-    return model, (torch.randn(8, 3, 224, 224),), options
+    return model.eval(), (torch.randn(8, 3, 224, 224),), options
+
+
+def _set_statistics(model: ResNet18, norms: list[nn.BatchNorm2d]) -> None:
+    """Set the running statistics to those of four random images."""
+    usual = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        model.train()(torch.randn(4, 3, 224, 224))
+    for norm, momentum in zip(norms, usual, strict=True):
+        norm.momentum = momentum
