@@ -13,7 +13,13 @@ from typing import Any
 
 from prefect.cache_policies import NO_CACHE
 
-from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
+from tasks.lanes import (
+    COMPILE_LIMIT_S,
+    INTAKE_LIMIT_S,
+    OPTIMIZE_LIMIT_S,
+    REFERENCE_LIMIT_S,
+    TRACEABILITY_LIMIT_S,
+)
 
 _STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "retries": 0, "persist_result": False}
 
@@ -34,13 +40,13 @@ VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}", "tags": [
 BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}", "tags": ["cpu"]}
 REGISTER = {**_STEP, "name": "register", "tags": ["stores"]}
 
-# Seconds after which a step's process is ended. A step that needs longer has hung.
+# Seconds after which a step's process is ended.
 LIMITS_S = {
     "intake": INTAKE_LIMIT_S,
     "inspect": TRACEABILITY_LIMIT_S,
     "optimize": OPTIMIZE_LIMIT_S,
-    "compile": 3600.0,
-    "reference": 3600.0,
+    "compile": COMPILE_LIMIT_S,
+    "reference": REFERENCE_LIMIT_S,
     "verify": 3600.0,
     "benchmark": 900.0,
     "look up": 600.0,

@@ -12,20 +12,15 @@ from prefect import flow
 
 from artifacts.errors import BlessingRefused, StepCrashed
 from artifacts.manifest import TargetRecord
-from artifacts.recipe import Recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
     BenchmarkJob,
-    CompileJob,
     CompileResult,
     IntakeJob,
     LookUpJob,
-    OptimizeJob,
     OptimizeResult,
-    ReferenceJob,
     ReferenceResult,
     RegisterJob,
-    TraceabilityJob,
     VerifyJob,
 )
 from artifacts.target import Target
@@ -63,13 +58,15 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
             lanes.registrar(),
             LookUpJob(taken.contract.model.name, fingerprint, parameters.stores, parameters.alias),
         )
-        judged = inspect(lanes.graph, TraceabilityJob(lanes.staging))
+        judged = inspect(lanes.graph, lanes.traceability_job())
         assemble.refuse_unsound(judged)
         known = earlier.result().known
         if known and not parameters.rebuild:
             return {**to_plain(known), "reused": True}
-        optimized = optimize(lanes.graph, OptimizeJob(lanes.staging, lanes.program, recipe))
-        records, toolchain = build(lanes, recipe, optimized)
+        optimized = optimize(lanes.graph, lanes.optimize_job())
+        # The graph is on disk now, and what read it holds as much memory as a compiler.
+        lanes.graph.close()
+        records, toolchain = build(lanes, optimized)
         manifest = assemble.assemble(
             lanes.release,
             recipe=recipe,
@@ -87,23 +84,22 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
 
 
 def build(
-    lanes: Lanes, recipe: Recipe, optimized: OptimizeResult
+    lanes: Lanes, optimized: OptimizeResult
 ) -> tuple[tuple[TargetRecord, ...], dict[str, str]]:
     """Compile every target, beside the reference; return the targets' records and the toolchain."""
     compiling = [
         (target, compile_package.submit(lanes.compiler(target), job, target.slug))
-        for target in recipe.resolved_targets()
-        for job in [CompileJob(optimized.program, target, lanes.package(target), recipe.options)]
+        for target in lanes.targets
+        for job in [lanes.compile_job(optimized, target)]
     ]
-    plan = ReferenceJob(lanes.staging, optimized.reference, recipe.verify, lanes.reference)
-    reference = run_reference(lanes.runner(), plan)
-    lanes.registrar()
+    reference = run_reference(lanes.runner(), lanes.reference_job(optimized))
     records: list[TargetRecord] = []
     toolchain: dict[str, str] = {}
     for target, future in compiling:
         try:
             compiled = future.result()
-            records.append(bless(lanes, recipe, target, compiled, reference))
+            lanes.compiler(target).close()
+            records.append(bless(lanes, target, compiled, reference))
             toolchain = compiled.toolchain
         except (StepCrashed, BlessingRefused) as error:
             # A compiler or a package that fails is this target's answer, not the flow's end.
@@ -112,16 +108,12 @@ def build(
 
 
 def bless(
-    lanes: Lanes,
-    recipe: Recipe,
-    target: Target,
-    compiled: CompileResult,
-    reference: ReferenceResult,
+    lanes: Lanes, target: Target, compiled: CompileResult, reference: ReferenceResult
 ) -> TargetRecord:
     """Verify one target's packages and, when they are accepted, time them."""
     folder = lanes.package(target)
     runner = lanes.runner()
-    verified = verify(runner, VerifyJob(folder, reference.file, recipe), target.slug)
+    verified = verify(runner, VerifyJob(folder, reference.file, lanes.recipe), target.slug)
     timed = None
     if verified.accepted:
         job = BenchmarkJob(lanes.staging, folder, reference.file)

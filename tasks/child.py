@@ -58,7 +58,9 @@ class StepProcess:
         self._closed = False
         self._jobs = 0
         self._seconds: dict[str, float] = {}
-        self._process, self._answers = self._start()
+        # From the queue's own thread: the kernel ends a child together with the thread that
+        # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
+        self._process, self._answers = self._queue.submit(self._start).result()
 
     def submit(self, job: object, *, limit_s: float) -> Future[Any]:
         """Queue `job` behind those before it and return its future; once for equal jobs."""

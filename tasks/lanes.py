@@ -8,24 +8,38 @@ or MLflow takes seconds that are otherwise spent in a row.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from artifacts.recipe import Recipe
-from artifacts.steps import IntakeJob, OptimizeJob, TraceabilityJob
+from artifacts.steps import (
+    CompileJob,
+    IntakeJob,
+    OptimizeJob,
+    OptimizeResult,
+    ReferenceJob,
+    TraceabilityJob,
+    TraceabilityResult,
+)
 from artifacts.target import Target
 from tasks.child import ProcessPlan, StepProcess
 
+# Seconds after which a step's process is ended. A step that needs longer has hung.
 INTAKE_LIMIT_S = 600.0
 TRACEABILITY_LIMIT_S = 900.0
 OPTIMIZE_LIMIT_S = 1800.0
+COMPILE_LIMIT_S = 3600.0
+REFERENCE_LIMIT_S = 3600.0
 
 
 class Lanes:
-    """The step processes that work in the folder `workspace`."""
+    """The step processes that make a release by `recipe` in the folder `workspace`."""
 
-    def __init__(self, workspace: Path, targets: tuple[Target, ...]) -> None:
+    def __init__(self, workspace: Path, recipe: Recipe) -> None:
         """Start the process for the graph and one compiler for each target."""
         self.workspace = workspace
+        self.recipe = recipe
+        self.targets = recipe.resolved_targets()
         self._later: dict[str, StepProcess] = {}
         self._lock = threading.Lock()
         self.graph = self._open(ProcessPlan("graph", preload=("tasks.intake",)))
@@ -37,23 +51,13 @@ class Lanes:
                     environment=self._compiler_environment(target),
                 )
             )
-            for target in targets
+            for target in self.targets
         }
 
     @property
     def staging(self) -> Path:
         """The private copy of the delivery."""
         return self.workspace / "staging"
-
-    @property
-    def program(self) -> Path:
-        """The folder of the optimized program."""
-        return self.workspace / "program"
-
-    @property
-    def reference(self) -> Path:
-        """The file of the reference's inputs and outputs."""
-        return self.workspace / "reference.pt"
 
     @property
     def release(self) -> Path:
@@ -63,6 +67,24 @@ class Lanes:
     def package(self, target: Target) -> Path:
         """Return the folder of the target's packages, inside the release."""
         return self.release / target.slug
+
+    def traceability_job(self) -> TraceabilityJob:
+        """Return the job that judges the delivery."""
+        return TraceabilityJob(self.staging)
+
+    def optimize_job(self) -> OptimizeJob:
+        """Return the job that runs the recipe's passes."""
+        return OptimizeJob(self.staging, self.workspace / "program", self.recipe)
+
+    def compile_job(self, optimized: OptimizeResult, target: Target) -> CompileJob:
+        """Return the job that compiles for `target`."""
+        folder = self.package(target)
+        return CompileJob(optimized.program, target, folder, self.recipe.options)
+
+    def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
+        """Return the job that runs the reference."""
+        file = self.workspace / "reference.pt"
+        return ReferenceJob(self.staging, optimized.reference, self.recipe.verify, file)
 
     def compiler(self, target: Target) -> StepProcess:
         """Return the process that compiles for `target`."""
@@ -116,21 +138,37 @@ _BEGUN: dict[Path, Lanes] = {}
 def begin(workspace: Path, delivery: Path, recipe: Recipe) -> None:
     """Start a release's processes and first steps now, for the flow to find under way.
 
-    An embedded Prefect server takes seconds to start. The steps up to the optimized program depend
+    An embedded Prefect server takes seconds to start. The steps up to the compiled package depend
     on nothing but the delivery and the recipe, so they run beside it; the flow asks for the same
     jobs and waits for what is already running.
     """
-    lanes = Lanes(workspace, recipe.resolved_targets())
+    lanes = Lanes(workspace, recipe)
     _BEGUN[workspace] = lanes
-    lanes.graph.submit(IntakeJob(delivery, lanes.staging), limit_s=INTAKE_LIMIT_S)
-    lanes.graph.submit(TraceabilityJob(lanes.staging), limit_s=TRACEABILITY_LIMIT_S)
-    job = OptimizeJob(lanes.staging, lanes.program, recipe)
-    lanes.graph.submit(job, limit_s=OPTIMIZE_LIMIT_S)
+    graph = lanes.graph
+    graph.submit(IntakeJob(delivery, lanes.staging), limit_s=INTAKE_LIMIT_S)
+    judged = graph.submit(lanes.traceability_job(), limit_s=TRACEABILITY_LIMIT_S)
+    optimized = graph.submit(lanes.optimize_job(), limit_s=OPTIMIZE_LIMIT_S)
+    optimized.add_done_callback(lambda done: _go_on(lanes, judged, done))
+
+
+def _go_on(
+    lanes: Lanes, judged: Future[TraceabilityResult], optimized: Future[OptimizeResult]
+) -> None:
+    """Compile and run the reference, unless an earlier step refused: the flow then says so."""
+    if optimized.cancelled() or optimized.exception() or judged.exception():
+        return
+    if judged.result().verdict == "unsound":
+        return
+    program = optimized.result()
+    for target in lanes.targets:
+        compiler = lanes.compiler(target)
+        compiler.submit(lanes.compile_job(program, target), limit_s=COMPILE_LIMIT_S)
+    lanes.runner().submit(lanes.reference_job(program), limit_s=REFERENCE_LIMIT_S)
 
 
 def open_lanes(workspace: Path, recipe: Recipe) -> Lanes:
     """Return the lanes that `begin` started for `workspace`, or new ones."""
-    return _BEGUN.pop(workspace, None) or Lanes(workspace, recipe.resolved_targets())
+    return _BEGUN.pop(workspace, None) or Lanes(workspace, recipe)
 
 
 def close_begun() -> None:

@@ -27,7 +27,8 @@ class CaseSpec:
 def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     """Return the cases: every dynamic dimension at telling sizes, others at a middle one.
 
-    With no dynamic dimension there is one case a seed. Small sizes come first.
+    Every size is drawn once, and the one in the middle of them `seeds` times: what depends on a
+    size shows at any values, and what depends on values at any size. Small sizes come first.
     """
     settings: list[dict[str, int]] = []
     middle = {
@@ -38,8 +39,11 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
         settings += [{**middle, name: size} for size in sorted(sizes) if size in limits]
     unique = {tuple(sorted(sizes.items())): sizes for sizes in settings or [{}]}
     ordered = sorted(unique.values(), key=lambda sizes: (sum(sizes.values()), str(sizes)))
+    middle_place = (len(ordered) - 1) // 2
     return tuple(
-        CaseSpec(_case_name(sizes, seed), sizes, seed) for sizes in ordered for seed in range(seeds)
+        CaseSpec(_case_name(sizes, seed), sizes, seed)
+        for place, sizes in enumerate(ordered)
+        for seed in range(seeds if place == middle_place else 1)
     )
 
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -128,6 +129,19 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
     started.close()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
+    # The kernel sends a parent-death signal when the thread ends that started the child.
+    with ThreadPoolExecutor(1) as pool:
+        plan = ProcessPlan("bare")
+        started = pool.submit(StepProcess, plan, tmp_path / "bare.log").result()
+    try:
+        (child,) = psutil.Process().children()
+        time.sleep(1.0)
+        assert is_running(child.pid)
+    finally:
+        started.close()
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from artifacts.steps import (
     CompileJob,
     CompileResult,
     IntakeJob,
-    OptimizeJob,
     OptimizeResult,
     ReferenceJob,
     ReferenceResult,
@@ -62,13 +61,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     folder = tmp_path_factory.mktemp("built")
     delivery = write_delivery(folder / "delivery", module, {"input": torch.randn(6, 8)})
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(folder / "workspace", (target,)) as lanes:
+    with Lanes(folder / "workspace", recipe) as lanes:
         lanes.graph.run(IntakeJob(delivery, lanes.staging), limit_s=LIMIT_S)
-        job = OptimizeJob(lanes.staging, lanes.program, recipe)
-        optimized = cast(OptimizeResult, lanes.graph.run(job, limit_s=LIMIT_S))
-        compiling = CompileJob(optimized.program, target, lanes.package(target), {})
+        optimized = cast(OptimizeResult, lanes.graph.run(lanes.optimize_job(), limit_s=LIMIT_S))
+        compiling = lanes.compile_job(optimized, target)
         compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
-        referring = ReferenceJob(lanes.staging, None, recipe.verify, lanes.reference)
+        referring = lanes.reference_job(optimized)
         reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
         yield Built(lanes, target, recipe, optimized, compiled, reference, module)
 
