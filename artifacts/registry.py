@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from artifacts.catalogue import TAG, run_metrics, run_parameters, version_tags
 from artifacts.delivery import require_model_name
 from artifacts.digest import Digest
 from artifacts.errors import HandoffError, RegistryFailed, UsageProblem
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "handoff"
 REPORT_FILE = "report.md"
-_TAG = "handoff."
 
 
 @dataclass(frozen=True)
@@ -149,17 +149,17 @@ class Registry:
         return max((int(found.version) for found in versions), default=0)
 
     def _find_tagged(self, name: str, tag: str, value: Digest) -> int | None:
-        query = f"name = '{name}' and tags.`{_TAG}{tag}` = '{value}'"
+        query = f"name = '{name}' and tags.`{TAG}{tag}` = '{value}'"
         found = self._pages(self._client.search_model_versions, filter_string=query)
         return max((int(version.version) for version in found), default=None)
 
     def _entry(self, name: str, version: int) -> VersionEntry:
         found = self._client.get_model_version(name, str(version))
-        tags = {key.removeprefix(_TAG): value for key, value in found.tags.items()}
+        tags = {key.removeprefix(TAG): value for key, value in found.tags.items()}
         if "manifest" not in tags:
             raise RegistryFailed(
                 f"{name} version {version} was not registered by Handoff",
-                expected=f"a version with the tag {_TAG}manifest", got="none",
+                expected=f"a version with the tag {TAG}manifest", got="none",
                 remedy="Name another version, or release the model",
             )  # fmt: skip
         return VersionEntry(
@@ -181,17 +181,20 @@ class Registry:
         client = self._client
         experiment = self._experiment()
         run = client.create_run(
-            experiment, run_name=manifest.model, tags={**_tags(manifest), **tags}
+            experiment, run_name=manifest.model, tags={**version_tags(manifest), **tags}
         )
         run_id: str = run.info.run_id
         try:
-            _log_numbers(client, run_id, manifest)
+            for key, value in run_parameters(manifest).items():
+                client.log_param(run_id, key, value)
+            for key, number in run_metrics(manifest).items():
+                client.log_metric(run_id, key, number)
             logged = client.create_logged_model(
                 experiment,
                 name=manifest.model,
                 source_run_id=run_id,
-                tags=_tags(manifest),
-                params=_parameters(manifest),
+                tags=version_tags(manifest),
+                params=run_parameters(manifest),
                 model_type="aotinductor",
             )
             (folder / REPORT_FILE).write_text(report, encoding="utf-8")
@@ -219,7 +222,7 @@ class Registry:
             source=source,
             run_id=run_id,
             model_id=model_id,
-            tags={**_tags(manifest), f"{_TAG}report": f"{source}/{REPORT_FILE}"},
+            tags={**version_tags(manifest), f"{TAG}report": f"{source}/{REPORT_FILE}"},
             description=report,
         )
         return int(created.version)
@@ -280,41 +283,3 @@ def _quieten() -> None:
 def _without_secret(uri: str) -> str:
     head, separator, tail = uri.partition("://")
     return f"{head}{separator}{tail.rpartition('@')[2]}"
-
-
-def _tags(manifest: Manifest) -> dict[str, str]:
-    plain = {
-        "manifest": str(manifest.digest),
-        "delivery": str(manifest.delivery),
-        "fingerprint": str(manifest.fingerprint),
-        "verdict": manifest.verdict,
-        "targets": " ".join(target.slug for target in manifest.targets),
-        "created": manifest.created,
-        "commit": manifest.lineage.commit,
-        "repository": manifest.lineage.repository,
-        "training_run": manifest.lineage.training_run,
-    }
-    return {f"{_TAG}{key}": value for key, value in plain.items() if value}
-
-
-def _parameters(manifest: Manifest) -> dict[str, str]:
-    passes = ", ".join(effect.name for effect in manifest.passes) or "none"
-    options = ", ".join(f"{k}={v}" for k, v in manifest.recipe.options.items()) or "none"
-    targets = ", ".join(target.slug for target in manifest.targets)
-    return {"passes": passes, "options": options, "targets": targets, **manifest.toolchain}
-
-
-def _log_numbers(client: MlflowClient, run_id: str, manifest: Manifest) -> None:
-    for key, value in _parameters(manifest).items():
-        client.log_param(run_id, key, value)
-    for target in manifest.targets:
-        numbers = {
-            "compile_s": target.compile_s,
-            "size_bytes": float(target.size_bytes),
-            "max_abs": target.max_abs,
-            "speedup": target.speedup,
-            "rmse_ratio": target.rmse_ratio,
-        }
-        for name, number in numbers.items():
-            if number is not None:
-                client.log_metric(run_id, f"{target.slug}/{name}", number)

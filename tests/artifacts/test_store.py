@@ -10,7 +10,8 @@ import pytest
 
 from artifacts.digest import digest_bytes
 from artifacts.errors import StoreFailed
-from artifacts.store import FolderStore, ObjectStore, S3Store, object_key, open_store
+from artifacts.s3_store import S3Store
+from artifacts.store import FolderStore, ObjectStore, object_key, open_store
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.server)])
