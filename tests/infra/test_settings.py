@@ -1,0 +1,88 @@
+"""Settings: where state lives, and what a child process may see."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import UsageProblem
+from infra.settings import child_environment, prepare_prefect, read_settings
+from infra.split_lock import split
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HANDOFF_HOME", "HANDOFF_STORE", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_by_default_everything_lies_where_the_platform_expects_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    settings = read_settings()
+    assert settings.home == tmp_path / "handoff"
+    assert settings.stores.objects == str(tmp_path / "handoff" / "store")
+    assert settings.stores.tracking_uri == f"sqlite:///{tmp_path / 'handoff' / 'mlflow.db'}"
+    assert settings.is_embedded
+
+
+def test_with_s3_mlflows_own_artifacts_go_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    monkeypatch.setenv("HANDOFF_STORE", "s3://models/handoff/")
+    assert read_settings().stores.artifact_root == "s3://models/handoff/mlflow"
+
+
+def test_a_server_says_itself_where_its_artifacts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    settings = read_settings()
+    assert settings.stores.artifact_root == ""
+    assert not settings.is_embedded
+
+
+def test_another_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_STORE", "gs://models")
+    with pytest.raises(UsageProblem, match="a folder or s3://bucket/prefix, got gs://models"):
+        read_settings()
+
+
+def test_a_child_sees_its_compiler_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "GITHUB_TOKEN", "CXX"):
+        monkeypatch.setenv(name, "value")
+    bare = child_environment(stores=False)
+    assert "CXX" in bare
+    assert "PATH" in bare
+    assert not {"AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "GITHUB_TOKEN"} & set(bare)
+    stores = child_environment(stores=True)
+    assert {"AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD"} <= set(stores)
+    assert "GITHUB_TOKEN" not in stores
+
+
+def test_what_the_user_has_set_for_prefect_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    prepare_prefect(read_settings())
+    assert os.environ["PREFECT_LOGGING_LEVEL"] == "DEBUG"
+    assert os.environ["PREFECT_HOME"] == str(tmp_path / "prefect")
+
+
+def test_a_lock_is_split_without_losing_an_entry() -> None:
+    entries = ["boto3==1 \\\n    --hash=sha256:a\n", "nvidia-nccl==2 \\\n    --hash=sha256:b\n",
+               "torch==3 \\\n    --hash=sha256:c\n", "torchlike==4 \\\n    --hash=sha256:d\n",
+               "triton==5 \\\n    --hash=sha256:e\n"]  # fmt: skip
+    rest, torch = split("".join(entries))
+    for entry in entries:
+        assert (entry in rest) != (entry in torch)
+    assert "boto3" in rest
+    assert all(name in torch for name in ("nvidia-nccl", "torch==3", "triton"))

@@ -1,0 +1,73 @@
+"""The rules of a release: what is refused, and with which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BlessingRefused, DeliveryUnsound
+from artifacts.evidence import Finding, judge
+from artifacts.steps import TraceabilityResult
+from tasks.assemble import refuse_target, refuse_unsound, require_accepted
+from tasks.report import render
+from tests.artifacts.samples import sample_manifest, sample_target
+
+GRAVE = Finding("size-baked-in", "unsound", "it fails for batch = 1", "Use x.shape", "module.py:9")
+LIMIT = Finding("unused-input", "limit", "y is used by nothing", "Drop it")
+NOTE = Finding("half-precision", "note", "weights are float16", "Nothing")
+
+
+def test_the_gravest_finding_is_the_verdict() -> None:
+    assert judge(()) == "sound"
+    assert judge((NOTE,)) == "sound"
+    assert judge((NOTE, LIMIT)) == "sound within limits"
+    assert judge((NOTE, LIMIT, GRAVE)) == "unsound"
+
+
+def test_an_unsound_delivery_is_refused_with_its_line_and_the_way_out() -> None:
+    refuse_unsound(TraceabilityResult("sound within limits", (LIMIT,)))
+    with pytest.raises(
+        DeliveryUnsound, match=r"^module.py:9: .* fails for batch = 1 .*Use x.shape"
+    ):
+        refuse_unsound(TraceabilityResult("unsound", (LIMIT, GRAVE)))
+
+
+def test_one_refused_target_refuses_the_release() -> None:
+    good = sample_target("cpu-avx2")
+    require_accepted(sample_manifest(good))
+    refused = refuse_target(
+        "cpu-avx512", BlessingRefused("it broke", expected="a package", got="none", remedy="x")
+    )
+    with pytest.raises(BlessingRefused, match=r"cpu-avx512: it broke.*Nothing was registered"):
+        require_accepted(sample_manifest(good, refused))
+
+
+def test_many_reasons_are_told_in_a_few() -> None:
+    reasons = tuple(f"reason {i}" for i in range(50))
+    refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=reasons)
+    with pytest.raises(BlessingRefused, match="reason 4; and 45 more"):
+        require_accepted(sample_manifest(refused))
+
+
+def test_the_report_says_what_was_released_and_what_was_noticed(tmp_path: Path) -> None:
+    text = render(sample_manifest(sample_target("cpu-avx2")))
+    for part in (
+        "# toy: accepted, delivery sound within limits",
+        "| cpu-avx2 | accepted | 3.00e-07 |",
+        "`x float32 [batch, 8]`",
+        "batch from 1 to 1024",
+        "0123abcd",
+        "unused-input",
+        "not compared at batch=1024",
+        "2.00 (1.90 to 2.10)",
+    ):
+        assert part in text
+
+
+def test_a_refused_target_is_told_in_the_report() -> None:
+    refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=("wrong | by 3",))
+    text = render(sample_manifest(refused))
+    assert "# toy: refused" in text
+    assert "- refused: wrong | by 3" in text

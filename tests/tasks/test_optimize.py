@@ -1,0 +1,117 @@
+"""Optimizing: passes in order, each held to the tolerance, and the capture between the levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
+from artifacts.recipe import PassChoice, Recipe
+from artifacts.signature import Dimension
+from artifacts.steps import OptimizeJob, OptimizeResult
+from tasks import optimize
+from tasks.passes import PASSES
+from tasks.passes.base import Pass
+from tests.tasks.deliveries import write_delivery
+
+RELU_TO_LEAKY = {"old": "relu.default", "new": "leaky_relu.default"}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(torch.relu(self.norm(self.conv(x)))).mean((2, 3))  # type: ignore[no-any-return]
+
+
+def run(
+    tmp_path: Path, *passes: PassChoice, module: nn.Module | None = None, size: int = 6
+) -> OptimizeResult:
+    torch.manual_seed(0)
+    chosen = Net() if module is None else module
+    folder = tmp_path / "delivery"
+    write_delivery(folder, chosen.eval(), {"x": torch.randn(size, 3, 8, 8)}, batch=Dimension(1, 32))
+    recipe = Recipe(passes=passes) if passes else Recipe()
+    return optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))
+
+
+def test_the_default_recipe_drops_and_folds_and_keeps_what_is_computed(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert [(e.name, e.modified) for e in result.effects] == [
+        ("drop-inference-noops", True),
+        ("fold-batch-norm", True),
+    ]
+    assert all(effect.max_abs < 1e-6 for effect in result.effects)
+    (output,) = result.outputs
+    assert (output.dtype, output.shape) == ("float32", ("batch", 4))
+    program = torch.export.load(result.program)
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert "aten.batch_norm.default" not in targets
+    x = torch.randn(17, 3, 8, 8)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(x), Net().eval()(x))
+
+
+def test_a_pass_that_changes_the_numbers_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(BlessingRefused, match="the pass replace-operator changes what the model"):
+        run(tmp_path, PassChoice("replace-operator", RELU_TO_LEAKY))
+
+
+def test_an_intended_change_becomes_the_reference(tmp_path: Path) -> None:
+    result = run(tmp_path, PassChoice("replace-operator", RELU_TO_LEAKY, intended=True))
+    assert result.reference is not None
+    assert result.effects[0].max_abs > 1e-4
+    x = torch.randn(4, 3, 8, 8)
+    reference, program = map(torch.export.load, (result.reference, result.program))
+    torch.testing.assert_close(reference.module()(x), program.module()(x))
+
+
+class Spoiling(Pass[ExportedProgram]):
+    """Plants a fault: one weight is a little off."""
+
+    name: ClassVar[str] = "spoiling"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Change the first weight."""
+        name, weight = next(iter(program.state_dict.items()))
+        program.state_dict[name] = nn.Parameter(weight * 1.001, requires_grad=False)
+        return True
+
+
+def test_a_planted_fault_is_caught_before_the_next_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "spoiling", Spoiling)
+    with pytest.raises(BlessingRefused, match=r"the pass spoiling .* output 0 within atol"):
+        run(tmp_path, PassChoice("spoiling"), PassChoice("fold-batch-norm"))
+
+
+def test_a_pass_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem, match=r"one of drop-inference-noops.* got go-faster"):
+        run(tmp_path, PassChoice("go-faster"))
+
+
+def test_passes_of_the_two_levels_have_an_order(tmp_path: Path) -> None:
+    chosen = (PassChoice("fold-batch-norm"), PassChoice("drop-inference-noops"))
+    with pytest.raises(UsageProblem, match="Write them as drop-inference-noops, fold-batch-norm"):
+        run(tmp_path, *chosen)
+
+
+class Fixed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(6, -1)
+
+
+def test_a_size_baked_into_the_graph_is_told_at_capture(tmp_path: Path) -> None:
+    with pytest.raises((DeliveryUnsound, RuntimeError), match=r"batch 1 to 32|shape"):
+        run(tmp_path, module=Fixed())
