@@ -59,13 +59,13 @@ def release_delivery(
         manifest = read_manifest(workspace / "release")
     shutil.rmtree(workspace, ignore_errors=True)
     version, aliases = outcome["version"], tuple(outcome["aliases"])
+    if reused:
+        told = f"nothing has changed since version {version} was released"
+        click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
     if as_json:
         report = outcome["report"]
-        found = release_object(manifest, version=version, aliases=aliases, report=report)
-        print_json({**found, "reused": reused})
+        print_json(release_object(manifest, version=version, aliases=aliases, report=report))
         return 0
-    if reused:
-        click.echo("Nothing has changed since it was released (--rebuild builds it anew)")
     print_release(manifest, version=version, aliases=aliases)
     click.echo(f"\nNext: handoff pull {manifest.model}@{alias} --to FOLDER, or handoff ui")
     return 0
