@@ -55,7 +55,7 @@ class VerifyPlan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to build from a delivery and how exact it has to be; see `docs` in the README."""
+    """What to build from a delivery and how exact it has to be; the README shows one."""
 
     targets: tuple[str, ...] = ("cpu",)
     passes: tuple[PassChoice, ...] = DEFAULT_PASSES

@@ -39,6 +39,8 @@ class HandoffGroup(click.Group):
             sys.exit(_tell(error))
         except OSError as error:
             sys.exit(_tell_os_error(error))
+        except Exception as error:  # noqa: BLE001 - the last border before the user
+            sys.exit(_tell_defect(error))
 
 
 def _tell_usage(error: click.UsageError) -> int:
@@ -59,6 +61,17 @@ def _tell_os_error(error: OSError) -> int:
     place = f" {error.filename}" if error.filename else ""
     reason = error.strerror or str(error)
     click.echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
+    return HandoffError.exit_code
+
+
+def _tell_defect(error: Exception) -> int:
+    _tell_debug()
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    click.echo(
+        f"handoff: that should not have happened: {type(error).__name__}: {line}. "
+        "Run it again with --debug, and report the trace",
+        err=True,
+    )
     return HandoffError.exit_code
 
 

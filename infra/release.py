@@ -90,7 +90,19 @@ def _run_flow(settings: Settings, parameters: dict[str, Any]) -> dict[str, Any]:
     from flows.parameters import ReleaseParameters
     from flows.release import release
 
-    return release(ReleaseParameters(**parameters))
+    try:
+        return release(ReleaseParameters(**parameters))
+    except HandoffError:
+        raise
+    except Exception as error:
+        # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
+        raise EnvironmentLacking(
+            "Prefect could not run the flow",
+            expected=settings.prefect_api or "an embedded server that starts",
+            got=(str(error).strip().splitlines() or [type(error).__name__])[0][:300],
+            remedy="Look at PREFECT_API_URL and whether that server is up, or unset it to run "
+            "embedded; --debug shows the trace",
+        ) from error
 
 
 def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:

@@ -255,6 +255,16 @@ def test_a_release_interrupted_in_the_middle_leaves_no_process_and_no_version(
     assert json.loads(handoff("list", "--json", home=home).stdout) == {"models": []}
 
 
+def test_a_prefect_server_that_is_not_there_is_told(training: Path, tmp_path: Path) -> None:
+    result = handoff(
+        "release",
+        str(training / "delivery"),
+        home=tmp_path / "home",
+        PREFECT_API_URL="http://127.0.0.1:9/api",
+    )
+    assert_is_a_sentence(result, 1, "PREFECT_API_URL", "http://127.0.0.1:9/api")
+
+
 def test_a_named_prefect_server_records_the_run_and_its_steps(
     training: Path, tmp_path: Path
 ) -> None:
