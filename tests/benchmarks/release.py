@@ -4,8 +4,8 @@
     python -m tests.benchmarks.release --pairs 5
 
 Prints wall seconds and peak memory of both (medians over the pairs, smallest and largest), and the
-median of the pairs' own ratios with a 95 % interval. Memory is the proportional set size of the
-whole process tree, sampled ten times a second, so that shared pages are counted once.
+median of the pairs' own ratios with a 95 % interval. Memory is the proportional set size (shared
+pages are counted once), sampled twice a second: of the largest process, and of the whole tree.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from tasks.benchmark import median_interval
 
 @dataclass(frozen=True)
 class Run:
-    """One run: wall seconds, peak bytes of the process tree, seconds until the first step."""
+    """One run: wall seconds, and the peak bytes of its largest process and of the whole tree."""
 
     wall_s: float
-    peak_bytes: int
+    largest_bytes: int
+    tree_bytes: int
 
 
 def main() -> None:
@@ -91,7 +92,7 @@ def measure(command: list[str], folder: Path) -> Run:
     process = subprocess.Popen(
         command, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    peaks: list[int] = [0]
+    peaks = [0, 0]
     sampler = threading.Thread(target=_sample, args=(process.pid, peaks), daemon=True)
     sampler.start()
     _, errors = process.communicate()
@@ -99,42 +100,48 @@ def measure(command: list[str], folder: Path) -> Run:
     sampler.join()
     if process.returncode:
         raise RuntimeError(f"{command} ended with {process.returncode}: {errors.decode()[-2000:]}")
-    return Run(wall, peaks[0])
+    return Run(wall, *peaks)
 
 
 def _sample(pid: int, peaks: list[int]) -> None:
-    """Keep the largest sum of the tree's proportional set sizes until the process ends."""
-    while psutil.pid_exists(pid):
+    """Keep the largest process's and the tree's largest sizes until the process ends."""
+    while True:
         try:
             root = psutil.Process(pid)
-            total = 0
-            for process in [root, *root.children(recursive=True)]:
-                try:
-                    total += process.memory_full_info().pss
-                except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
-                    continue
-            peaks[0] = max(peaks[0], total)
             if root.status() == psutil.STATUS_ZOMBIE:
                 return
+            sizes = [_size(process.pid) for process in [root, *root.children(recursive=True)]]
         except psutil.NoSuchProcess:
             return
-        time.sleep(0.1)
+        peaks[:] = max(peaks[0], *sizes), max(peaks[1], sum(sizes))
+        time.sleep(0.5)
+
+
+def _size(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    (line,) = [line for line in text.splitlines() if line.startswith("Pss:")] or ["Pss: 0 kB"]
+    return int(line.split()[1]) * 1024
 
 
 def _print(runs: list[tuple[Run, Run]], load: float) -> None:
     rows = []
     for name, chosen in (("handoff release", 0), ("bare script", 1)):
         walls = [pair[chosen].wall_s for pair in runs]
-        peaks = [pair[chosen].peak_bytes / 2**30 for pair in runs]
+        largest = [pair[chosen].largest_bytes / 2**30 for pair in runs]
+        trees = [pair[chosen].tree_bytes / 2**30 for pair in runs]
         rows.append(
             (
                 name,
                 f"{statistics.median(walls):.1f}",
                 f"{min(walls):.1f} to {max(walls):.1f}",
-                f"{statistics.median(peaks):.2f}",
+                f"{statistics.median(largest):.2f}",
+                f"{statistics.median(trees):.2f}",
             )
         )
-    print_table("ResNet-18", ("what", "seconds", "range", "peak GiB"), rows)
+    print_table("ResNet-18", ("what", "seconds", "range", "largest GiB", "tree GiB"), rows)
     ratios = sorted(a.wall_s / b.wall_s for a, b in runs)
     low, high = median_interval(len(ratios))
     middle = statistics.median(ratios)
