@@ -35,6 +35,15 @@ _INSTRUCTION_FLAG = re.compile(
 )
 
 
+def prepare() -> None:
+    """Do what every compilation needs and none depends on, before the first job is known.
+
+    Inductor finds out which vector instructions can be compiled and run here by compiling and
+    running some, which takes seconds with a cache of its own.
+    """
+    cpu_vec_isa.pick_vec_isa()
+
+
 def run(job: CompileJob) -> CompileResult:
     """Write `model.pt2` and the `model.so` in it to `job.folder`, all or nothing.
 

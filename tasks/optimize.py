@@ -24,6 +24,7 @@ from tasks.intake import read_delivery
 from tasks.passes import PASSES
 from tasks.passes.base import Pass, PassBroken, apply_pass
 from tasks.plan import draw_inputs, plan_cases
+from tasks.threads import half_of_the_threads
 
 PROGRAM_FILE = "program.pt2"
 REFERENCE_FILE = "reference.pt2"
@@ -33,6 +34,11 @@ Outputs = tuple[torch.Tensor, ...]
 
 def run(job: OptimizeJob) -> OptimizeResult:
     """Write the optimized exported program of the delivery in `job.staging`."""
+    with half_of_the_threads():
+        return _optimize(job)
+
+
+def _optimize(job: OptimizeJob) -> OptimizeResult:
     delivery = read_delivery(job.staging)
     signature = delivery.contract.signature
     chosen = [(choice, _make_pass(choice)) for choice in job.recipe.passes]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.plan import draw_inputs, plan_cases
+from tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -36,7 +36,7 @@ def run(job: ReferenceJob) -> ReferenceResult:
     eager, float64 = _reference_functions(delivery, job.reference)
     cases = []
     skipped: list[str] = []
-    with _half_of_the_threads():
+    with half_of_the_threads():
         for name, inputs in _planned_inputs(delivery, job.plan, float64, skipped):
             with torch.no_grad():
                 outputs = flat_tensors(eager(*inputs))
@@ -51,21 +51,6 @@ def load_cases(path: Path) -> tuple[ReferenceCase, ...]:
     """Return the cases that `run` wrote to `path`, mapped from the file rather than copied."""
     plain = torch.load(path, weights_only=True, mmap=True)
     return tuple(ReferenceCase(**case) for case in plain)
-
-
-@contextmanager
-def _half_of_the_threads() -> Iterator[None]:
-    """Leave the other half to the compiler, beside which this step runs.
-
-    OpenMP's threads spin while they wait for one that has lost its core, which made this step take
-    three times as long on two cores as with one thread.
-    """
-    usual = torch.get_num_threads()
-    torch.set_num_threads(max(1, usual // 2))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
 
 
 Float64 = Callable[[Tensors], tuple[Tensors, int]]

@@ -1,11 +1,12 @@
 """The program inside a step process: reads jobs, runs steps, answers.
 
-    python -m tasks.worker --answers FD MODULE ...    serve; jobs are lines on standard input
+    python -m tasks.worker --answers FD MODULE ...    serve; requests are lines on standard input
     python -m tasks.worker STEP JOB.json              run one job again and print its result
 
-A request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too: the
-`result` or the `error`, and the `seconds` that it took. Answers have a descriptor of their own,
-because compilers and compiled code print.
+The modules named are imported before the first request, and their `prepare()` is called where they
+have one. A request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one,
+too: the `result` or the `error`, and the `seconds` that it took. Answers have a descriptor of their
+own, because compilers and compiled code print.
 """
 
 from __future__ import annotations
@@ -107,8 +108,9 @@ def _read_job(path: str) -> object:
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
     if arguments[:1] == ["--answers"]:
-        for module in arguments[2:]:
-            importlib.import_module(module)
+        for name in arguments[2:]:
+            module = importlib.import_module(name)
+            getattr(module, "prepare", lambda: None)()
         _serve(int(arguments[1]))
         return
     name, path = arguments
