@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from artifacts.tolerance import Deviation, Tolerance
@@ -38,15 +40,18 @@ def compare(
             output, case, dtype, eager.numel(), inf, inf, inf, 0.0, 0.0, inf, reasons=(reason,)
         )
     finite = torch.isfinite(eager)
-    same_special = _equal(package, eager)[~finite]
+    same_special = same_elements(package, eager)[~finite]
     got, want, exact = (_wide(t)[finite] for t in (package, eager, float64))
     # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
     usable = torch.isfinite(exact)
     distance = (got - want).abs()
+    if not eager.is_floating_point():
+        # Whole numbers beyond 2^53 that differ can be the same number in float64.
+        differs = (package != eager)[finite]
+        distance = torch.where(differs, distance.clamp_min(1.0), distance)
     nonzero = want != 0
     relative = distance[nonzero] / want[nonzero].abs()
     size = want.abs().clamp_min(_rms(want))
-    excess = ((distance - tolerance.atol) / size)[size > 0]
     deviation = Deviation(
         output=output,
         case=case,
@@ -57,7 +62,7 @@ def compare(
         rmse_package=_rms((got - exact)[usable]),
         rmse_eager=_rms((want - exact)[usable]),
         rms=_rms(exact[usable]),
-        required_rtol=max(0.0, _largest(excess)),
+        required_rtol=_required_rtol(distance, size, tolerance.atol),
         non_finite=int((~finite).sum()),
         mismatched_non_finite=int((~same_special).sum()),
     )
@@ -79,7 +84,7 @@ def _with_reasons(
         reasons.append(
             f"{int(outside.sum())} of {measured.elements} elements lie outside atol "
             f"{tolerance.atol:g} and rtol {tolerance.rtol:g}: the largest difference is "
-            f"{measured.max_abs:.3g}, which would need rtol {measured.required_rtol:.3g}"
+            f"{measured.max_abs:.3g}, {_what_is_needed(measured.required_rtol)}"
         )
     factor = tolerance.rmse_factor
     if measured.elements < _SMALL and factor > 1.0:
@@ -93,7 +98,20 @@ def _with_reasons(
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
 
 
-def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def _required_rtol(distance: torch.Tensor, size: torch.Tensor, atol: float) -> float:
+    # What is not a number, or differs from nothing but zeros, no relative bound lets through.
+    ratio = torch.where(distance <= atol, 0.0, (distance - atol) / size)
+    return _largest(ratio.nan_to_num(nan=math.inf, posinf=math.inf))
+
+
+def _what_is_needed(required_rtol: float) -> str:
+    if math.isinf(required_rtol):
+        return "which no rtol allows"
+    return f"which would need rtol {required_rtol:.3g}"
+
+
+def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Tell for each element whether both are the same number, or both NaN."""
     return (left == right) | (left.isnan() & right.isnan())
 
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance
-from tasks.compare import compare
+from tasks.compare import compare, same_elements
 
 FLOAT32 = DEFAULT_TOLERANCES["float32"]
 
@@ -83,6 +83,35 @@ def test_special_values_have_to_be_the_same(special: float) -> None:
 def test_a_nan_where_eager_has_a_number_is_refused() -> None:
     judged = judge(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0]))
     assert not judged.accepted
+    assert math.isnan(judged.max_abs)
+    assert judged.required_rtol == math.inf, "not 0, which would be recorded as the best of all"
+    assert "which no rtol allows" in judged.reasons[0]
+
+
+@given(
+    st.lists(st.floats(width=32), min_size=1, max_size=20),
+    st.data(),
+    st.floats(0, 1e30),
+    st.floats(0, 1e30),
+)
+def test_a_nan_of_the_packages_own_is_never_accepted(
+    values: list[float], data: st.DataObject, atol: float, rtol: float
+) -> None:
+    eager = torch.tensor(values, dtype=torch.float32)
+    numbers = (~eager.isnan()).nonzero().flatten().tolist()
+    assume(numbers)
+    package = eager.clone()
+    package[data.draw(st.sampled_from(numbers))] = math.nan
+    judged = judge(package, eager, tolerance=Tolerance(atol=atol, rtol=rtol, rmse_floor=1e30))
+    assert not judged.accepted
+    assert judged.reasons
+
+
+def test_the_same_elements_are_equal_numbers_and_nan_beside_nan() -> None:
+    largest = torch.finfo(torch.float32).max
+    left = torch.tensor([1.0, math.nan, math.nan, math.inf, math.inf, 0.0])
+    right = torch.tensor([1.0, math.nan, 0.0, largest, math.inf, -0.0])
+    assert same_elements(left, right).tolist() == [True, True, False, False, True, True]
 
 
 def test_infinity_of_the_other_sign_is_refused() -> None:
@@ -103,6 +132,7 @@ def test_a_zero_reference_hides_nothing() -> None:
     assert not judged.accepted
     assert judged.max_abs == 0.5
     assert judged.max_rel == 0.0, "there is nothing to be relative to"
+    assert judged.required_rtol == math.inf
 
 
 def test_another_shape_or_dtype_is_a_reason_of_its_own() -> None:
@@ -120,3 +150,10 @@ def test_integers_and_booleans_are_exact(dtype: torch.dtype) -> None:
     eager = torch.tensor([0, 1, 1], dtype=dtype)
     assert judge(eager.clone(), eager, tolerance=EXACT).accepted
     assert not judge(torch.tensor([0, 1, 0], dtype=dtype), eager, tolerance=EXACT).accepted
+
+
+def test_whole_numbers_that_float64_can_not_hold_apart_are_exact_too() -> None:
+    eager = torch.tensor([2**53, -(2**62)])
+    judged = judge(eager + torch.tensor([1, 0]), eager, tolerance=EXACT)
+    assert "1 of 2 elements lie outside" in judged.reasons[0]
+    assert judge(eager.clone(), eager, tolerance=EXACT).accepted
