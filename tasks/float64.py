@@ -28,6 +28,11 @@ def _raise_precision(value: object) -> object:
     return value
 
 
+def _own_copy(tensor: torch.Tensor) -> object:
+    raised = _raise_precision(tensor)
+    return tensor.clone() if raised is tensor else raised
+
+
 class Float64Interpreter(torch.fx.Interpreter):
     """Interpret a graph module with every floating-point value in float64.
 
@@ -73,11 +78,12 @@ def run_in_float64(
 ) -> tuple[tuple[torch.Tensor, ...], int]:
     """Return the outputs in float64, flattened, and the bytes of all results on the way.
 
-    `module` may also be an exported program's graph module, called with `lifted_inputs`.
+    `module` may also be an exported program's graph module, called with `lifted_inputs`. The inputs
+    are left as they are, even by a model that works on them in place.
     """
     interpreter = Float64Interpreter(module)
     with torch.no_grad():
-        result = interpreter.run(*[_raise_precision(tensor) for tensor in inputs])
+        result = interpreter.run(*[_own_copy(tensor) for tensor in inputs])
     return flat_tensors(result), interpreter.bytes_made
 
 
