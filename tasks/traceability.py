@@ -35,7 +35,9 @@ def run(job: TraceabilityJob) -> TraceabilityResult:
         findings += _behaviour(delivery, signature)
         findings += _other_sizes(delivery.module, signature)
         findings += _goldens(delivery)
-    return TraceabilityResult(judge(tuple(findings)), tuple(findings))
+    # An example that fails is found by each check that runs it.
+    found = tuple(dict.fromkeys(findings))
+    return TraceabilityResult(judge(found), found)
 
 
 def _line(node: torch.fx.Node) -> str:
@@ -65,14 +67,7 @@ def _behaviour(delivery: LoadedDelivery, signature: ModelSignature) -> list[Find
     try:
         first, second = _call(module, tuple(given)), _call(module, tuple(again))
     except Exception as error:  # noqa: BLE001 - a model may fail in any way; each is the finding
-        return [
-            Finding(
-                "example-fails",
-                "unsound",
-                f"the model fails on its own example: {reason_of(error)}",
-                "Deliver it again with example inputs that it can be called with",
-            )
-        ]
+        return [_example_fails(error)]
     findings = []
     if not _same(first, second):
         findings.append(
@@ -105,6 +100,15 @@ def _behaviour(delivery: LoadedDelivery, signature: ModelSignature) -> list[Find
             )
         )
     return findings
+
+
+def _example_fails(error: Exception) -> Finding:
+    return Finding(
+        "example-fails",
+        "unsound",
+        f"the model fails on its own example: {reason_of(error)}",
+        "Deliver it again with example inputs that it can be called with",
+    )
 
 
 def _first_inputs(delivery: LoadedDelivery, signature: ModelSignature) -> Tensors:
@@ -157,18 +161,32 @@ def _goldens(delivery: LoadedDelivery) -> list[Finding]:
             )
         ]
     for index, case in enumerate(golden):
-        got = _call(delivery.module, tuple(tensor.clone() for tensor in case.inputs))
+        try:
+            got = _call(delivery.module, tuple(tensor.clone() for tensor in case.inputs))
+        except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
+            return [_example_fails(error)]
         if len(got) != len(case.outputs or ()):
             return [_golden_mismatch(index, f"{len(got)} outputs")]
         for want, have in zip(case.outputs or (), got, strict=True):
-            rtol = _GOLDEN_RTOL.get(want.dtype, 0.0)
-            atol = rtol * float(want.double().abs().nan_to_num().max()) if want.numel() else 0.0
             if want.shape != have.shape or want.dtype != have.dtype:
                 return [_golden_mismatch(index, f"{have.dtype} of shape {list(have.shape)}")]
-            if not torch.allclose(have, want, rtol=rtol, atol=atol, equal_nan=True):
-                largest = float((have.double() - want.double()).abs().max())
-                return [_golden_mismatch(index, f"a difference of {largest:.3g}")]
+            if difference := _difference(have, want):
+                return [_golden_mismatch(index, difference)]
     return []
+
+
+def _difference(have: torch.Tensor, want: torch.Tensor) -> str:
+    """Return how `have` differs from `want` beyond what another machine explains, or nothing."""
+    finite = torch.isfinite(want)
+    if not _same((have[~finite],), (want[~finite],)):
+        return "other elements that are NaN or infinite"
+    # Infinities stay out of the bound's size: with one in it, any number would do.
+    got, given = have[finite].double(), want[finite].double()
+    rtol = _GOLDEN_RTOL.get(want.dtype, 0.0)
+    atol = rtol * float(given.abs().max()) if given.numel() else 0.0
+    if torch.allclose(got, given, rtol=rtol, atol=atol):
+        return ""
+    return f"a difference of {float((got - given).abs().max()):.3g}"
 
 
 def _golden_mismatch(index: int, got: str) -> Finding:

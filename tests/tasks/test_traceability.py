@@ -125,3 +125,71 @@ def test_a_random_operator_is_told_with_its_line(tmp_path: Path) -> None:
     line = int(finding.where.removeprefix("module.py:"))
     source = (tmp_path / "delivery" / "module.py").read_text().splitlines()[line - 1]
     assert "randn_like" in source
+
+
+class KeepsASum(Base):
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x.mean())
+        return self.net(x)
+
+
+class MasksWithInfinity(Base):
+    """What a ranking model does with items that may not be shown."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x[:, :4] > 0, self.net(x), -torch.inf)
+
+
+def test_a_model_that_writes_to_a_buffer_is_unsound(tmp_path: Path) -> None:
+    result = judge(tmp_path, KeepsASum().eval())
+    (finding,) = [f for f in result.findings if f.code == "changes-state"]
+    assert finding.severity == "unsound"
+    assert "total" in finding.message
+
+
+def test_an_input_that_nothing_uses_limits_the_release(tmp_path: Path) -> None:
+    class Unused(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + 1.0
+
+    inputs = {"x": torch.randn(8, 16), "y": torch.randn(8, 2)}
+    folder = write_delivery(tmp_path / "delivery", Unused().eval(), inputs)
+    (finding,) = run(TraceabilityJob(folder)).findings
+    assert (finding.code, finding.severity) == ("unused-input", "limit")
+    assert "the input y " in finding.message
+
+
+def test_an_example_that_fails_is_a_finding_and_told_once(tmp_path: Path) -> None:
+    inputs = {"x": torch.randn(6, 16)}
+    folder = write_delivery(
+        tmp_path / "delivery", BatchInView().eval(), inputs, golden=(torch.zeros(6, 4),)
+    )
+    result = run(TraceabilityJob(folder))
+    assert result.verdict == "unsound"
+    (finding,) = [f for f in result.findings if f.code == "example-fails"]
+    assert "shape '[8, 2, 2]' is invalid" in finding.message
+
+
+def test_golden_outputs_may_hold_infinities(tmp_path: Path) -> None:
+    assert judge(tmp_path, MasksWithInfinity().eval()).findings == ()
+
+
+@pytest.mark.parametrize("fault", ["other numbers", "infinity of the other sign", "no infinity"])
+def test_an_infinity_in_the_golden_outputs_hides_nothing(fault: str, tmp_path: Path) -> None:
+    module = MasksWithInfinity().eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        right = module(torch.randn(8, 16))
+    assert right.isinf().any()
+    wrong = {
+        "other numbers": torch.where(right.isinf(), right, right * 1.5 + 1.0),
+        "infinity of the other sign": torch.where(right.isinf(), -right, right),
+        "no infinity": torch.where(right.isinf(), torch.zeros_like(right), right),
+    }[fault]
+    assert codes(judge(tmp_path, module, golden=(wrong,)), "unsound") == {"golden-mismatch"}
