@@ -12,7 +12,10 @@ from tasks.passes.base import Pass, PassBroken
 from tasks.passes.state import drop_unused_state, state_name
 
 _ATEN = torch.ops.aten
-_CONVOLUTIONS = {_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default}
+_CONVOLUTIONS = {
+    _ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default,
+    _ATEN.conv1d.padding, _ATEN.conv2d.padding, _ATEN.conv3d.padding,
+}  # fmt: skip
 _PRODUCERS = {*_CONVOLUTIONS, _ATEN.linear.default}
 
 
@@ -24,7 +27,8 @@ class FoldBatchNorm(Pass[ExportedProgram]):
     channel (the fusion of `torch.nn.utils.fusion.fuse_conv_bn_weights`, computed in float64).
 
     Conditions: inference statistics; the layer's output goes to the batch norm alone; its weights
-    and bias and the batch norm's statistics are used nowhere else.
+    and bias and the batch norm's statistics are used nowhere else and are of one dtype; the layer's
+    input has a batch axis, and a linear layer's no further one.
     """
 
     name: ClassVar[str] = "fold-batch-norm"
@@ -52,10 +56,6 @@ def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
     producer, scale, shift, mean, variance = node.args[:5]
     if not isinstance(producer, torch.fx.Node) or producer.target not in _PRODUCERS:
         return False
-    rank = producer.meta["val"].dim()
-    if producer.target is _ATEN.linear.default and rank != 2:
-        # Batch norm works on axis 1, which is the linear layer's output only for [N, C].
-        return False
     bias = producer.args[2] if len(producer.args) > 2 else None
     statistics = [n for n in (scale, shift, mean, variance) if n is not None]
     owned = [producer.args[1], *([] if bias is None else [bias]), *statistics]
@@ -67,7 +67,21 @@ def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
             isinstance(n, torch.fx.Node) and len(n.users) == 1 and state_name(program, n)
             for n in owned
         )
+        and _agree(producer, *owned)
     )
+
+
+def _agree(producer: torch.fx.Node, weight: object, *others: object) -> bool:
+    """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
+
+    They are where the output has the weight's rank: not for a linear layer on `[N, L, C]`, nor for
+    a convolution without a batch. A half-precision layer under a float32 batch norm can't take its
+    bias from there.
+    """
+    assert isinstance(weight, torch.fx.Node)
+    values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
+    same_dtype = len({value.dtype for value in values}) == 1
+    return same_dtype and bool(producer.meta["val"].dim() == weight.meta["val"].dim())
 
 
 def _fold(program: ExportedProgram, batch_norm: torch.fx.Node) -> None:

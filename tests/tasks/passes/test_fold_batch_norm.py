@@ -92,6 +92,33 @@ def test_a_linear_layer_on_three_axes_is_left_alone() -> None:
     assert [node for node in program.graph.nodes if node.target is BATCH_NORM]
 
 
+@pytest.mark.parametrize("padding", ["same", "valid", 1])
+def test_a_convolution_with_padding_by_name_is_folded_too(padding: str | int) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=padding), nn.BatchNorm2d(4))
+    modified, program = fold(module, torch.randn(5, 3, 6, 6))
+    assert modified
+    assert not [node for node in program.graph.nodes if node.target is BATCH_NORM]
+
+
+def test_a_convolution_without_a_batch_is_left_alone() -> None:
+    # [C, L]: batch norm takes the length for the channels, and both are 4 here.
+    module = trained(nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4)))
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        program = torch.export.export(module, (x,))
+        assert not apply_pass(FoldBatchNorm({}), program)
+        torch.testing.assert_close(program.module()(x), module(x))
+
+
+def test_a_half_precision_layer_under_a_float32_batch_norm_is_left_alone() -> None:
+    module = trained(nn.Sequential(nn.Conv2d(3, 4, 1).bfloat16(), nn.BatchNorm2d(4)))
+    x = torch.randn(5, 3, 4, 4).bfloat16()
+    with torch.no_grad():
+        program = export(module, x)
+        assert not apply_pass(FoldBatchNorm({}), program)
+        torch.testing.assert_close(program.module()(x), module(x))
+
+
 class TwoUsers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +134,27 @@ class SharedWeights(TwoUsers):
         return self.norm(self.conv(x)) + self.conv(x + 1)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("module", [TwoUsers(), SharedWeights()])
+class TiedWeights(nn.Module):
+    """Two layers of one weight, and two batch norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.two.weight = self.one.weight
+        self.first, self.second = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.two(self.first(self.one(x))))  # type: ignore[no-any-return]
+
+
+class TiedStatistics(TiedWeights):
+    def __init__(self) -> None:
+        super().__init__()
+        self.two = nn.Conv2d(3, 3, 1)
+        self.second = self.first
+
+
+@pytest.mark.parametrize("module", [TwoUsers(), SharedWeights(), TiedWeights(), TiedStatistics()])
 def test_a_layer_that_something_else_needs_is_left_alone(module: nn.Module) -> None:
     assert not fold(module, torch.randn(5, 3, 4, 4))[0]
 
