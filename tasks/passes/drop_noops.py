@@ -43,7 +43,7 @@ class DropInferenceNoops(Pass[torch.fx.GraphModule]):
         """Drop the nodes; the modules they called go with them."""
         doomed = [node for node in program.graph.nodes if is_inference_noop(program, node)]
         for node in doomed:
-            (kept, *_) = node.args or node.kwargs.values()
+            kept = node.args[0] if node.args else _input_of(node)
             node.replace_all_uses_with(kept)
             program.graph.erase_node(node)
         if doomed:
@@ -55,6 +55,11 @@ class DropInferenceNoops(Pass[torch.fx.GraphModule]):
         left = [node.name for node in program.graph.nodes if is_inference_noop(program, node)]
         if left:
             raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+
+def _input_of(node: torch.fx.Node) -> object:
+    # By keywords, and a loss's label may come first.
+    return node.kwargs.get("input", next(iter(node.kwargs.values())))
 
 
 def is_inference_noop(program: torch.fx.GraphModule, node: torch.fx.Node) -> bool:

@@ -35,6 +35,20 @@ def test_dropout_identity_and_losses_are_gone_and_the_rest_is_the_same() -> None
     assert not apply_pass(DropInferenceNoops({}), program)
 
 
+class ByKeywords(Net):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = functional.dropout(training=False, input=self.dropout(input=x))
+        return self.loss(target=y, input=self.linear(x))  # type: ignore[no-any-return]
+
+
+def test_what_is_called_by_keywords_gives_its_input() -> None:
+    net = ByKeywords().eval()
+    program = torch.fx.symbolic_trace(net)
+    assert apply_pass(DropInferenceNoops({}), program)
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    assert torch.equal(program(x, y), net.linear(x))
+
+
 def test_a_functional_dropout_that_is_active_is_kept() -> None:
     program = torch.fx.symbolic_trace(lambda x: functional.dropout(x, 0.5))
     program.eval()
