@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
 
 from artifacts.errors import DeliveryUnsound
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
@@ -72,7 +73,10 @@ def describe_outputs(
     names = _symbol_names(program, signature)
     computed: dict[str, Dimension] = {}
     specs = []
-    values = [n.meta["val"] for n in program.graph.output_node().all_input_nodes]
+    # Not the output node's `all_input_nodes`, which name a tensor once that is given twice.
+    leaves = pytree.tree_leaves(program.graph.output_node().args)
+    given = [n.meta["val"] for n in leaves if isinstance(n, torch.fx.Node)]
+    values = [value for value in given if isinstance(value, torch.Tensor)]
     for index, value in enumerate(values):
         shape: list[int | str] = []
         for axis, size in enumerate(value.shape):
