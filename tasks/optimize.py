@@ -5,6 +5,7 @@ delivered graph module -> FX passes -> capture -> ATen passes -> exported progra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from artifacts.recipe import PassChoice, Recipe
 from artifacts.signature import ModelSignature
 from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks.capture import capture, describe_outputs
+from tasks.compare import same_elements
 from tasks.float64 import lifted_inputs, run_in_float64
 from tasks.intake import read_delivery
 from tasks.passes import PASSES
@@ -138,11 +140,14 @@ class _PassCheck:
             # Float64 stands for every floating-point precision here, so float32's bound is used.
             kind = "float32" if old.is_floating_point() else str(old.dtype).removeprefix("torch.")
             bound = self._recipe.tolerance_for(kind)
-            difference = (new.double() - old.double()).abs()
+            unequal = ~same_elements(new, old)
+            # A NaN on one side alone is no small difference; equal infinities are none.
+            difference = torch.where(unequal, (new.double() - old.double()).abs(), 0.0)
+            difference = difference.nan_to_num(nan=math.inf, posinf=math.inf)
             same = torch.isclose(
                 new.double(), old.double(), rtol=bound.rtol, atol=bound.atol, equal_nan=True
             )
-            largest = max(largest, float(difference.nan_to_num(0.0).max()) if old.numel() else 0.0)
+            largest = max(largest, float(difference.max()) if old.numel() else 0.0)
             if not choice.intended and not bool(same.all()):
                 raise _refusal(
                     chosen,

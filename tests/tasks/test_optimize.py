@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -73,6 +74,40 @@ def test_an_intended_change_becomes_the_reference(tmp_path: Path) -> None:
     x = torch.randn(4, 3, 8, 8)
     reference, program = map(torch.export.load, (result.reference, result.program))
     torch.testing.assert_close(reference.module()(x), program.module()(x))
+
+
+class Roots(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).mean((1, 2, 3))
+
+
+RELU_TO_LOG = {"old": "relu.default", "new": "log.default"}
+
+
+def test_an_intended_change_to_nan_is_recorded_as_what_it_is(tmp_path: Path) -> None:
+    chosen = PassChoice("replace-operator", RELU_TO_LOG, intended=True)
+    assert run(tmp_path, chosen, module=Roots()).effects[0].max_abs == math.inf
+
+
+def test_a_change_to_nan_that_is_not_intended_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BlessingRefused, match="got a difference of inf in float64"):
+        run(tmp_path, PassChoice("replace-operator", RELU_TO_LOG), module=Roots())
+
+
+class WithInfinities(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.norm(self.conv(x))
+        return torch.where(scores > 0, scores, -math.inf)
+
+
+def test_equal_infinities_are_no_difference(tmp_path: Path) -> None:
+    effects = run(tmp_path, module=WithInfinities()).effects
+    assert effects[1].modified
+    assert effects[1].max_abs < 1e-6
 
 
 class Spoiling(Pass[ExportedProgram]):
