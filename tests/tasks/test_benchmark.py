@@ -1,0 +1,47 @@
+"""The benchmark's interval; its timings are in test_compile.py, on a real package."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.benchmark import median_interval
+
+# The ranks, from 1, of Conover's table A3 for the median at 95 %.
+TABLE = {9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 25: (8, 18)}
+
+
+@pytest.mark.parametrize("count", TABLE)
+def test_the_ranks_are_those_of_the_tables(count: int) -> None:
+    low, high = median_interval(count)
+    assert (low + 1, high + 1) == TABLE[count]
+
+
+@given(st.integers(9, 300))
+def test_the_interval_holds_the_median_with_at_least_95_percent_and_no_narrower_one_does(
+    count: int,
+) -> None:
+    low, high = median_interval(count)
+    assert 0 <= low < high < count
+    assert low + high == count - 1
+
+    def coverage(rank: int) -> float:
+        outside = sum(math.comb(count, below) for below in range(rank + 1))
+        return 1.0 - 2.0 * outside / 2.0**count
+
+    assert coverage(low) >= 0.95
+    assert coverage(low + 1) < 0.95
+
+
+def test_in_95_of_100_samples_the_median_lies_within() -> None:
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.rand(4000, 9, generator=generator).exp().sort(dim=1).values
+    low, high = median_interval(9)
+    median = math.exp(0.5)
+    within = (draws[:, low] <= median) & (median <= draws[:, high])
+    assert statistics.fmean(within.tolist()) > 0.95
