@@ -43,7 +43,7 @@ def write_delivery(
             result = module(*[tensor.clone() for tensor in inputs.values()])
         golden = result if isinstance(result, tuple) else (result,)
     tensors = {f"0/inputs/{name}": tensor.contiguous() for name, tensor in inputs.items()}
-    tensors |= {f"0/outputs/{i}": tensor.contiguous() for i, tensor in enumerate(golden)}
+    tensors |= {f"0/outputs/{i}": tensor.contiguous().clone() for i, tensor in enumerate(golden)}
     save_file(tensors, folder / EXAMPLES_FILE)
     specs = []
     for name, tensor in inputs.items():
