@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,9 +66,17 @@ class TensorSpec:
                 raise ValueError(f"expected sizes of 0 or more in {self.name}, got {axis}")
         if (self.low is None) != (self.high is None):
             raise ValueError(f"expected both low and high for {self.name}, or neither")
-        if self.low is not None and self.high is not None and not self.low <= self.high:
+        if self.low is not None and self.high is not None:
+            self._require_values(self.low, self.high)
+
+    def _require_values(self, low: float, high: float) -> None:
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"expected finite values for {self.name}, got {low} to {high}")
+        if not low <= high:
+            raise ValueError(f"expected low <= high for {self.name}, got {low} and {high}")
+        if "int" in self.dtype and math.ceil(low) > math.floor(high):
             raise ValueError(
-                f"expected low <= high for {self.name}, got {self.low} and {self.high}"
+                f"expected a whole number between low and high for {self.name}, got {low}, {high}"
             )
 
     def __str__(self) -> str:

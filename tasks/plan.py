@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,5 +74,14 @@ def _draw(spec: TensorSpec, sizes: Mapping[str, int], generator: torch.Generator
             return torch.randn(shape, generator=generator).to(dtype)
         unit = torch.rand(shape, generator=generator)
         return (spec.low + (spec.high - spec.low) * unit).to(dtype)
-    low, high = (0, 1) if spec.low is None or spec.high is None else (int(spec.low), int(spec.high))
-    return torch.randint(low, high + 1, shape, generator=generator).to(dtype)
+    low, high = _whole_limits(spec, torch.iinfo(dtype))
+    # One more than the largest number of 64 bits is none that randint takes.
+    end = min(high + 1, torch.iinfo(torch.int64).max)
+    return torch.randint(min(low, end - 1), end, shape, generator=generator).to(dtype)
+
+
+def _whole_limits(spec: TensorSpec, kind: torch.iinfo) -> tuple[int, int]:
+    if spec.low is None or spec.high is None:
+        return 0, 1
+    low, high = math.ceil(spec.low), math.floor(spec.high)
+    return min(max(low, kind.min), kind.max), min(max(high, kind.min), kind.max)

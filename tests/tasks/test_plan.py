@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,3 +71,42 @@ def test_booleans_are_drawn_both_ways() -> None:
     assert mask.dtype is torch.bool
     assert mask.any()
     assert not mask.all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "within"),
+    [
+        ("int64", 0.5, 2.5, (1, 2)),
+        ("int64", -2.5, -1.5, (-2, -2)),
+        ("int8", -1000.0, 1000.0, (-128, 127)),
+        ("uint8", 0.0, 255.0, (0, 255)),
+        # What an example of hashed ids gives: its largest is rounded up in a float.
+        ("int64", 0.0, float(2**63 - 1), (0, 2**63 - 1)),
+        ("int64", -float(2**63), float(2**63), (-(2**63), 2**63 - 1)),
+        ("int32", -float(2**31), float(2**31), (-(2**31), 2**31 - 1)),
+    ],
+)
+def test_whole_numbers_are_drawn_that_the_range_and_the_dtype_have(
+    dtype: str, low: float, high: float, within: tuple[int, int]
+) -> None:
+    spec = ModelSignature((TensorSpec("ids", dtype, (500,), low, high),))
+    (drawn,) = draw_inputs(spec, plan_cases(spec, seeds=1)[0])
+    assert drawn.dtype is getattr(torch, dtype)
+    assert within[0] <= int(drawn.min()) <= int(drawn.max()) <= within[1]
+    assert int(drawn.min()) < int(drawn.max()) or within[0] == within[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "reason"),
+    [
+        ("float32", -float("inf"), float("inf"), "expected finite values for x"),
+        ("float32", float("nan"), 1.0, "expected finite values for x"),
+        ("float32", 2.0, 1.0, "expected low <= high for x"),
+        ("int64", 0.2, 0.8, "a whole number between"),
+    ],
+)
+def test_a_range_that_nothing_can_be_drawn_from_is_no_specification(
+    dtype: str, low: float, high: float, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        TensorSpec("x", dtype, (2,), low, high)
