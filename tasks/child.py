@@ -28,6 +28,7 @@ from artifacts.record import from_plain, to_plain
 from tasks.worker import STEPS, step_name
 
 _LOG_TAIL_CHARACTERS = 1500
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,19 @@ class StepProcess:
         answer = b""
         while not answer.endswith(b"\n"):
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+            if left <= 0:
                 self._note_timeout(limit_s)
                 return b""
-            piece = self._answers.read(65536)
-            if not piece:
+            # Asked before the wait, so that what an ended child still wrote is read. What it has
+            # forked may hold the pipe open after it.
+            ended = self._process.poll() is not None
+            if select.select([self._answers], [], [], min(left, _POLL_S))[0]:
+                piece = self._answers.read(65536)
+                if not piece:
+                    return b""
+                answer += piece
+            elif ended:
                 return b""
-            answer += piece
         return answer
 
     def _note_timeout(self, limit_s: float) -> None:
@@ -167,7 +174,7 @@ class StepProcess:
         with self.log.open("rb") as stream:
             stream.seek(log_began)
             output = stream.read().decode(errors="replace").strip()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
         return StepCrashed(
             f"the step {step_name(job)} ended without a result",
@@ -175,6 +182,11 @@ class StepProcess:
             got=f"{how}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
         )
+
+
+def _signal_name(number: int) -> str:
+    # The real-time signals between the first and the last have no names.
+    return next((known.name for known in signal.Signals if known == number), str(number))
 
 
 def _key(job: object) -> str:

@@ -39,6 +39,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def has_ended(pid: int) -> bool:
+    """Tell whether a process ends; one that was killed may need a moment."""
+    deadline = time.monotonic() + 10.0
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not is_running(pid)
+
+
 def look_up(home: Path) -> LookUpJob:
     """Return a job that needs no torch and answers at once: nothing is registered in `home`."""
     stores = Stores(str(home / "store"), f"sqlite:///{home / 'none.db'}")
@@ -76,6 +84,47 @@ def test_a_signal_is_a_crash_that_names_it_and_the_next_job_runs(
     assert process.run(look_up(tmp_path), limit_s=60) == LookUpResult(None)
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [("os.kill(os.getpid(), 40)", "got signal 40;"), ("os._exit(0)", "got exit status 0;")],
+)
+def test_an_end_without_a_name_is_a_crash_too(
+    process: StepProcess, tmp_path: Path, end: str, told: str
+) -> None:
+    with pytest.raises(StepCrashed, match=told):
+        process.run(delivering(tmp_path, f"import os\n{end}\n"), limit_s=60)
+
+
+def test_a_crash_is_noticed_though_a_fork_lives_on_and_the_fork_is_ended(
+    process: StepProcess, tmp_path: Path
+) -> None:
+    note = tmp_path / "pid"
+    job = delivering(
+        tmp_path,
+        "import os, pathlib, signal, time\n"
+        "fork = os.fork()\n"
+        "if fork == 0:\n"
+        "    time.sleep(600)\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(fork))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n",
+    )
+    with pytest.raises(StepCrashed, match="SIGKILL") as caught:
+        process.run(job, limit_s=120)
+    assert "no result within" not in str(caught.value)
+    assert has_ended(int(note.read_text()))
+
+
+def test_a_process_that_ended_between_two_jobs_is_started_again(
+    process: StepProcess, tmp_path: Path
+) -> None:
+    process.run(look_up(tmp_path), limit_s=60)
+    (child,) = psutil.Process().children()
+    child.kill()
+    psutil.wait_procs([child], timeout=10)
+    (tmp_path / "another").mkdir()
+    assert process.run(look_up(tmp_path / "another"), limit_s=60) == LookUpResult(None)
+
+
 def test_a_step_out_of_time_is_ended_with_everything_it_started(
     process: StepProcess, tmp_path: Path
 ) -> None:
@@ -89,7 +138,7 @@ def test_a_step_out_of_time_is_ended_with_everything_it_started(
     )
     with pytest.raises(StepCrashed, match="no result within 8 s"):
         process.run(job, limit_s=8)
-    assert not is_running(int(note.read_text()))
+    assert has_ended(int(note.read_text()))
 
 
 def test_equal_jobs_run_once(process: StepProcess, tmp_path: Path) -> None:
