@@ -2,6 +2,7 @@
 
     delivery.toml          the contract: who, from what commit, which inputs and ranges
     examples.safetensors   example inputs and what the original module made of them
+    sources.json           for each node of the graph the line of the model's code that made it
     module.py, __init__.py, state_dict.pt, <child>.pt ...   exactly as `to_folder` wrote them
 
 `examples.safetensors` names its tensors `<case>/inputs/<input name>` and `<case>/outputs/<index>`;
@@ -15,6 +16,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from artifacts.errors import DeliveryUnreadable
 from artifacts.record import RecordInvalid, from_plain, to_plain
@@ -22,10 +24,12 @@ from artifacts.signature import Dimension, ModelSignature, TensorSpec
 
 CONTRACT_FILE = "delivery.toml"
 EXAMPLES_FILE = "examples.safetensors"
+SOURCES_FILE = "sources.json"
 MODULE_FILE = "module.py"
 INIT_FILE = "__init__.py"
 STATE_FILE = "state_dict.pt"
 FORMAT = 1
+Draw = Literal["random", "examples"]
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -64,14 +68,36 @@ class Lineage:
 
 
 @dataclass(frozen=True)
+class Structure:
+    """Where the flat inputs and outputs belong in the original model's call and result.
+
+    `inputs` are paths such as `batch['user'][0]`, `outputs` such as `['logits']`, in the order of
+    the flat ones; they are empty where forward takes and gives its tensors one by one. `fixed` are
+    arguments that are no tensors, with the values that the capture has fixed.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DeliveryContract:
-    """The contents of `delivery.toml`."""
+    """The contents of `delivery.toml`.
+
+    `draw` says where further inputs come from: random draws within the declared ranges, or rows of
+    the example, for a model that doesn't run on anything else. `batch_invariant` is false for a
+    model whose output for one row depends on the other rows on purpose.
+    """
 
     model: ModelSection
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...] = ()
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     source: Lineage = Lineage()
+    structure: Structure = Structure()
+    draw: Draw = "random"
+    batch_invariant: bool = True
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -123,9 +149,11 @@ def parse_contract(text: str) -> DeliveryContract:
 def format_contract(contract: DeliveryContract) -> str:
     """Return the contract as TOML that `parse_contract` reads back as the same value."""
     plain = to_plain(contract)
-    lines = [f"format = {plain['format']}"]
+    lines = _pairs({key: plain[key] for key in ("format", "draw", "batch_invariant")})
     for section in ("model", "source"):
         lines += ["", f"[{section}]", *_pairs(plain[section])]
+    if contract.structure != Structure():
+        lines += ["", "[structure]", *_pairs(plain["structure"])]
     for section in ("inputs", "outputs"):
         for spec in plain[section]:
             lines += ["", f"[[{section}]]", *_pairs(spec)]

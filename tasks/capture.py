@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.fx
 from torch.export import Dim, ExportedProgram
@@ -17,31 +20,60 @@ _FIRST_TRACED_SIZE = 6
 
 
 def capture(
-    module: torch.nn.Module, signature: ModelSignature, *, strict: bool = False
+    module: torch.nn.Module,
+    signature: ModelSignature,
+    *,
+    rows: Sequence[torch.Tensor] | None = None,
+    strict: bool = False,
 ) -> ExportedProgram:
-    """Return the exported program of `module` with the signature's dynamic dimensions.
+    """Return the exported program of `module`, which takes the signature's tensors one by one.
 
-    `strict` captures by Dynamo's reading of the bytecode instead of by running the forward.
+    It is traced with random inputs, or with ones drawn from the example's `rows`. `strict` captures
+    by Dynamo's reading of the bytecode instead of by running the forward.
 
     Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range.
     """
+    inputs = inputs_to_trace(signature, rows)
+    return export(module, inputs, {}, dynamic_shapes(signature), signature, strict=strict)
+
+
+def inputs_to_trace(
+    signature: ModelSignature, rows: Sequence[torch.Tensor] | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Return inputs whose sizes can be told apart and are no special case."""
     sizes = {
         name: min(max(_FIRST_TRACED_SIZE + i, limits.min), limits.max)
         for i, (name, limits) in enumerate(signature.dimensions.items())
     }
+    return draw_inputs(signature, CaseSpec("capture", sizes, 0), rows)
+
+
+def dynamic_shapes(signature: ModelSignature) -> tuple[dict[int, Dim], ...]:
+    """Return for each input which axes are dynamic, as `torch.export` wants to be told."""
     dims = {
         name: Dim(name, min=limits.min, max=limits.max)
         for name, limits in signature.dimensions.items()
         if limits.min < limits.max
     }
-    shapes = tuple(
+    return tuple(
         {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
         for spec in signature.inputs
     )
-    inputs = draw_inputs(signature, CaseSpec("capture", sizes, 0))
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    shapes: Any,  # noqa: ANN401 - nested as the arguments are
+    signature: ModelSignature,
+    *,
+    strict: bool,
+) -> ExportedProgram:
+    """Return `module` exported with these arguments; raise as `capture` does."""
     try:
         with torch.no_grad():
-            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         raise DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",

@@ -17,15 +17,14 @@ from torch.export import ExportedProgram
 from artifacts.errors import BlessingRefused, UsageProblem
 from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice, Recipe
-from artifacts.signature import ModelSignature
 from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks.capture import capture, describe_outputs
 from tasks.compare import same_elements
 from tasks.float64 import lifted_inputs, run_in_float64
-from tasks.intake import read_delivery
+from tasks.intake import LoadedDelivery, read_delivery
 from tasks.passes import PASSES
 from tasks.passes.base import Pass, PassBroken, apply_pass
-from tasks.plan import draw_inputs, plan_cases
+from tasks.plan import plan_cases
 from tasks.threads import half_of_the_threads
 
 PROGRAM_FILE = "program.pt2"
@@ -53,14 +52,14 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
             got=", ".join(f"{p.name} ({p.level})" for _, p in chosen),
             remedy=f"Write them as {', '.join(p.name for _, p in first + then)}",
         )
-    inputs = _check_inputs(signature)
+    inputs = _check_inputs(delivery)
     module = delivery.module
     check = _PassCheck(job.recipe, run_in_float64(module, inputs)[0])
     effects = [
         check.apply(choice, p, module, lambda: run_in_float64(module, inputs)[0])
         for choice, p in first
     ]
-    program = capture(module, signature)
+    program = capture(module, signature, rows=delivery.rows)
     job.folder.mkdir(parents=True, exist_ok=True)
     reference = None
     if any(choice.intended for choice, _ in first):
@@ -85,10 +84,10 @@ def _make_pass(choice: PassChoice) -> Pass[Any]:
     return PASSES[choice.name](choice.parameters)
 
 
-def _check_inputs(signature: ModelSignature) -> Outputs:
+def _check_inputs(delivery: LoadedDelivery) -> Outputs:
     # The second size: the first is the smallest, where a fault in a tail or a broadcast hides.
-    cases = plan_cases(signature, seeds=1)
-    return draw_inputs(signature, cases[min(1, len(cases) - 1)])
+    cases = plan_cases(delivery.contract.signature, seeds=1)
+    return delivery.draw(cases[min(1, len(cases) - 1)])
 
 
 def _run_program(program: ExportedProgram, inputs: Outputs) -> Outputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,11 +57,35 @@ def _case_name(sizes: Mapping[str, int], seed: int) -> str:
     return f"{text or 'fixed shape'} seed={seed}"
 
 
-def draw_inputs(signature: ModelSignature, case: CaseSpec) -> tuple[torch.Tensor, ...]:
-    """Return random inputs for `case`, in the signature's order, the same ones every time."""
-    seed = zlib.crc32(case.name.encode())
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(_draw(spec, case.sizes, generator) for spec in signature.inputs)
+def draw_inputs(
+    signature: ModelSignature, case: CaseSpec, rows: Sequence[torch.Tensor] | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Return random inputs for `case`, in the signature's order, the same ones every time.
+
+    With `rows`, an example's inputs, they are drawn from those: along each dynamic dimension by
+    the same random places in every input, with repetition, and as they are along the others.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(case.name.encode()))
+    if rows is None:
+        return tuple(_draw(spec, case.sizes, generator) for spec in signature.inputs)
+    taken = signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, rows, strict=True)}
+    )
+    places = {
+        name: torch.randint(size, (case.sizes[name],), generator=generator)
+        for name, size in taken.items()
+    }
+    return tuple(_select(spec, tensor, places) for spec, tensor in
+                 zip(signature.inputs, rows, strict=True))  # fmt: skip
+
+
+def _select(
+    spec: TensorSpec, tensor: torch.Tensor, places: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    for axis, name in enumerate(spec.shape):
+        if isinstance(name, str):
+            tensor = tensor.index_select(axis, places[name])
+    return tensor.clone()
 
 
 def _draw(spec: TensorSpec, sizes: Mapping[str, int], generator: torch.Generator) -> torch.Tensor:

@@ -14,7 +14,7 @@ from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
-from tasks.plan import draw_inputs, plan_cases
+from tasks.plan import plan_cases
 from tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
@@ -80,7 +80,7 @@ def _planned_inputs(
     signature = delivery.contract.signature
     bytes_per_unit = 0.0
     for spec in plan_cases(signature, plan.seeds):
-        inputs = draw_inputs(signature, spec)
+        inputs = delivery.draw(spec)
         units = math.prod(spec.sizes.values())
         if bytes_per_unit and bytes_per_unit * units > plan.max_bytes:
             if spec.seed == 0:

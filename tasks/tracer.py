@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.fx
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tasks.delivering.calls import Call
+from tasks.lines import line_outside
 from tasks.passes.drop_noops import DROPPED_MODULES
 
 
@@ -55,17 +58,20 @@ class InferenceTracer(torch.fx.Tracer):
     through where it has no weights (`nn.Softmax(-1)(x)`), and refused where it has: they would be
     drawn anew with each call.
 
-    `given` is the number of arguments that the root is called with; those after it keep their
-    defaults instead of becoming inputs, so that `if mask is None` is decided as in that call.
+    `call` says how the root is called: its named tensors become the graph's inputs and its result's
+    tensors the outputs, whatever structure the forward takes and gives them in; what is no tensor
+    keeps the example's value, so that `if mask is None` is decided as in that call. Without it the
+    forward's own arguments become the inputs.
 
     `left_out` counts what was left out, by class. `companions` are the values that went into it
-    beside the first: what a loss was told of labels.
+    beside the first: what a loss was told of labels. Each node's `meta["source"]` is the line of
+    the training side's code that made it, as file and number.
     """
 
-    def __init__(self, given: int | None = None) -> None:
+    def __init__(self, call: Call | None = None) -> None:
         """Begin with nothing left out."""
         super().__init__()
-        self.given = given
+        self.call = call
         self.left_out: Counter[str] = Counter()
         self.companions: list[torch.fx.Node] = []
 
@@ -75,12 +81,23 @@ class InferenceTracer(torch.fx.Tracer):
         is_module: bool,
         concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
     ) -> tuple[Any, list[Any]]:
-        """Return the root's function and its arguments, without those that were not given."""
-        function, (root, *inputs) = super().create_args_for_root(root_fn, is_module, concrete_args)
-        given = len(inputs) if self.given is None else self.given
-        for proxy in inputs[given:]:
-            self.graph.erase_node(proxy.node)
-        return function, [root, *inputs[:given]]
+        """Return the root's function and its arguments: one input for each tensor of the call."""
+        call = self.call
+        if call is None:
+            return super().create_args_for_root(root_fn, is_module, concrete_args)
+        proxies = [self.create_proxy("placeholder", name, (), {}) for name in call.names]
+
+        def flat(root: nn.Module, *tensors: Any) -> Any:  # noqa: ANN401 - proxies of any kind
+            args, kwargs = call.bind(tensors)
+            return call.flatten(root_fn(root, *args, **kwargs))
+
+        return flat, [self.root, *proxies]
+
+    def create_node(self, *args: Any, **kwargs: Any) -> torch.fx.Node:  # noqa: ANN401 - as given
+        """Return a new node that knows which line made it."""
+        node = super().create_node(*args, **kwargs)
+        node.meta["source"] = line_outside()
+        return node
 
     def call_module(
         self,
@@ -111,16 +128,38 @@ class InferenceTracer(torch.fx.Tracer):
         return True
 
 
+@contextmanager
+def wrapped_functions_opened() -> Iterator[None]:
+    """Let `torch.fx` trace through the functions that `torch.fx.wrap` names, while the body runs.
+
+    A wrapped function would be a call of the training side's own code, which a delivery can't hold.
+    Python's and torch's own stay wrapped: they are there when the delivery is read.
+    """
+    wrapped = torch.fx._symbolic_trace._wrapped_fns_to_patch
+    opened = {
+        key: place for key, place in wrapped.items()
+        if getattr(place.get(key[1]), "__module__", "torch").partition(".")[0]
+        not in ("torch", "builtins", "math", "_operator")
+    }  # fmt: skip
+    for key in opened:
+        del wrapped[key]
+    try:
+        yield
+    finally:
+        wrapped.update(opened)
+
+
 def trace_for_inference(
-    module: nn.Module, given: int | None = None
+    module: nn.Module, call: Call | None = None
 ) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
     """Return the traced module, and notes on what is not in it.
 
     An input that only a dropped module used (the label of a loss) is no input of the graph.
     Raises what `torch.fx` raises for what it can't trace.
     """
-    tracer = InferenceTracer(given)
-    graph = tracer.trace(module)
+    tracer = InferenceTracer(call)
+    with wrapped_functions_opened():
+        graph = tracer.trace(module)
     notes = (*describe_left_out(tracer.left_out), *_drop_companions(graph, tracer.companions))
     return torch.fx.GraphModule(module, graph, type(module).__name__), notes
 

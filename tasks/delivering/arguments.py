@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
 from artifacts.errors import UsageProblem
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from tasks.delivering.calls import Tensors
 
-Tensors = tuple[torch.Tensor, ...]
 Dynamic = Mapping[str, Mapping[int, str]]
 Limits = Mapping[str, tuple[int, int]]
 Ranges = Mapping[str, tuple[float, float]]
@@ -36,29 +34,6 @@ def unwrap(module: nn.Module) -> nn.Module:
     if type(module).__name__ == "OptimizedModule":
         return unwrap(module.get_submodule("_orig_mod"))
     return module
-
-
-def name_inputs(module: nn.Module, inputs: Sequence[Any]) -> tuple[str, ...]:
-    """Return the names that `forward` has for the example inputs; raise `UsageProblem`."""
-    for index, value in enumerate(inputs):
-        if not isinstance(value, torch.Tensor):
-            raise UsageProblem(
-                f"example input {index} can't be delivered", expected="a tensor",
-                got=type(value).__name__, remedy="Wrap the model so that it takes tensors alone",
-            )  # fmt: skip
-    parameters = inspect.signature(module.forward).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = [p for p in positional if p.default is p.empty]
-    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if keywords or not len(needed) <= len(inputs) <= len(positional):
-        raise UsageProblem(
-            "the example inputs don't fit the model",
-            expected=f"one for each argument of forward({', '.join(map(str, parameters))})",
-            got=str(len(inputs)),
-            remedy="Give one tensor for each argument, in their order; wrap a model that takes "
-            "*args or needs keywords in one that names its inputs",
-        )
-    return tuple(p.name for p in positional[: len(inputs)])
 
 
 def require_on_cpu(module: nn.Module, inputs: Tensors) -> None:

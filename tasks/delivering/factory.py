@@ -21,7 +21,7 @@ from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
 from tasks.delivering.golden import one_line
 
-OPTIONS = ("name", "dynamic", "dimensions", "ranges", "lineage")
+OPTIONS = ("name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage")
 # Names of functions that say nothing of the model: the module's name is taken instead.
 _PLAIN_NAMES = ("build", "build_model", "create", "create_model", "factory", "make", "make_model",
                 "get_model", "model", "main")  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from artifacts.delivery import DeliveryContract
 from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
 from tasks.delivering.golden import one_line
 
@@ -24,13 +25,29 @@ class Failure:
     captured: bool
 
 
-def describe_detour(failures: Sequence[Failure]) -> tuple[str, ...]:
+def describe_detour(road: str, failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return a note on why the first road wasn't taken, if it wasn't."""
     if not failures:
         return ()
-    error = failures[0].error
-    told = f"{error.what}: {error.got}" if isinstance(error, HandoffError) else one_line(error)
-    return (f"captured by torch.export, since torch.fx didn't do: {told}",)
+    return (f"captured by {road}, since torch.fx didn't do: {_told(failures[0].error)}",)
+
+
+def describe_fixing(
+    contract: DeliveryContract, inputs: Sequence[torch.Tensor], failures: Sequence[Failure]
+) -> str:
+    """Return the note on a delivery that holds for the example's sizes alone."""
+    taken = contract.signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(contract.inputs, inputs, strict=True)}
+    )
+    sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
+    return (
+        f"takes {sizes} alone, as in the example, since no capture holds for other sizes: "
+        f"{_told(failures[-1].error)}"
+    )
+
+
+def _told(error: Exception) -> str:
+    return f"{error.what}: {error.got}" if isinstance(error, HandoffError) else one_line(error)
 
 
 def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from artifacts.errors import DeliveryUnsound
+from artifacts.delivery import Draw, Structure
+from artifacts.errors import DeliveryUnsound, HandoffError
 from artifacts.signature import Dimension, ModelSignature
-from tasks.delivering.arguments import Tensors
+from tasks.delivering.calls import Call, Tensors, describe_structure
+from tasks.delivering.unrepeatable import not_repeatable
 from tasks.float64 import flat_tensors
 from tasks.plan import CaseSpec, draw_inputs
 from tasks.tracer import training_parts_left_out
@@ -75,22 +77,69 @@ def _refill(container: Any, contents: Any) -> None:  # noqa: ANN401 - a dict, a 
         container.update(contents)
 
 
-def make_golden_cases(
-    module: nn.Module, inputs: Tensors, signature: ModelSignature
-) -> tuple[GoldenCase, ...]:
-    """Return the example and, with dynamic dimensions, a second size, as `module` computes them.
+@dataclass(frozen=True)
+class Goldens:
+    """The golden cases, the structure of the model's result, and where inputs come from."""
 
-    Modules that only training needs are left out of the computation, as they are of the delivery.
+    cases: tuple[GoldenCase, ...]
+    structure: Structure
+    draw: Draw
+    notes: tuple[str, ...] = ()
+
+
+def make_goldens(
+    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature
+) -> Goldens:
+    """Return the example, a second and the smallest size, as `module` computes them.
+
+    Without dynamic dimensions the second case has other values. Modules that only training needs
+    are left out of the computation, as they are of the delivery. Where the model doesn't run on
+    random inputs, rows of the example are drawn instead.
+
     Raises `DeliveryUnsound` where the module doesn't run, or not twice alike.
     """
-    drawn = [inputs]
-    if signature.dimensions:
-        taken = signature.measure(
-            {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
-        )
-        sizes = {name: _other_size(d, taken[name]) for name, d in signature.dimensions.items()}
-        drawn.append(draw_inputs(signature, CaseSpec("second size", sizes, 0)))
-    return tuple(_run_twice(module, given, is_example=given is inputs) for given in drawn)
+    example, structure = _run_twice(module, call, inputs, "its example")
+    if is_finite(example.outputs):
+        try:
+            more = _run_others(module, call, signature, inputs, None, finite=True)
+            return Goldens((example, *more), structure, "random")
+        except _DoesNotRunError as error:
+            note = f"further inputs are rows of the example, since on random ones {error.got}"
+    else:
+        note = "further inputs are rows of the example, which gives NaN or infinity itself"
+    more = _run_others(module, call, signature, inputs, inputs, finite=False)
+    return Goldens((example, *more), structure, "examples", (note,))
+
+
+def _run_others(
+    module: nn.Module,
+    call: Call,
+    signature: ModelSignature,
+    inputs: Tensors,
+    rows: Tensors | None,
+    *,
+    finite: bool,
+) -> list[GoldenCase]:
+    taken = signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
+    )
+    second = {name: _other_size(d, taken[name]) for name, d in signature.dimensions.items()}
+    smallest = {name: limits.min for name, limits in signature.dimensions.items()}
+    found = []
+    for sizes in [second] if smallest in (second, taken) else [second, smallest]:
+        drawn = draw_inputs(signature, CaseSpec(f"golden {sizes}", sizes, 0), rows)
+        case, _ = _run_twice(module, call, drawn, "other inputs")
+        if finite and not is_finite(case.outputs):
+            raise _does_not_run(
+                "other inputs", drawn, "NaN or infinity, which its example doesn't give"
+            )
+        found.append(case)
+    return found
+
+
+def is_finite(tensors: Tensors) -> bool:
+    """Tell whether no tensor holds a NaN or an infinity."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def _other_size(limits: Dimension, size: int) -> int:
@@ -99,36 +148,47 @@ def _other_size(limits: Dimension, size: int) -> int:
                 size)  # fmt: skip
 
 
-def _run_twice(module: nn.Module, inputs: Tensors, *, is_example: bool) -> GoldenCase:
+class _DoesNotRunError(DeliveryUnsound):
+    """The model fails on inputs; others may do."""
+
+
+def _does_not_run(what: str, inputs: Tensors, got: str) -> _DoesNotRunError:
+    return _DoesNotRunError(
+        f"the model doesn't run on {what} of the shapes {shapes_of(inputs)}",
+        expected="finite outputs",
+        got=got,
+        remedy="Give the inputs that it runs on"
+        if what == "its example"
+        else "Declare which axes are dynamic (dynamic) and from what size on (dimensions), what "
+        "random inputs may hold (ranges), or that all shapes are fixed (dynamic={})",
+    )
+
+
+def _run_twice(
+    module: nn.Module, call: Call, inputs: Tensors, what: str
+) -> tuple[GoldenCase, Structure]:
     left_out: Counter[str] = Counter()
-    try:
-        with training_parts_left_out(left_out):
-            first = flat_tensors(module(*[t.clone() for t in inputs]))
-        with training_parts_left_out():
-            second = flat_tensors(module(*[t.clone() for t in inputs]))
-    except Exception as error:
-        raise DeliveryUnsound(
-            f"the model doesn't run on {'its example' if is_example else 'random'} inputs of the "
-            f"shapes {shapes_of(inputs)}",
-            expected="outputs",
-            got=one_line(error),
-            remedy="Give the inputs that it runs on"
-            if is_example
-            else "Declare what random inputs may hold (ranges), which axes are dynamic (dynamic), "
-            "or that all shapes are fixed (dynamic={})",
-        ) from error
-    if not first:
-        raise DeliveryUnsound(
-            "the model gives no tensor", expected="a tensor, or tensors in a tuple, list or dict",
-            got="none", remedy="Let forward return what is to be served",
-        )  # fmt: skip
-    if not agree(second, first):
-        raise DeliveryUnsound(
-            "the model gives another output when it is run again", expected="the same output",
-            got="a different one",
-            remedy="Take random operators and state that changes out of the forward",
-        )  # fmt: skip
-    return GoldenCase(inputs, tuple(t.detach().clone() for t in first), left_out)
+    with undisturbed(module):
+        try:
+            with training_parts_left_out(left_out):
+                result = call.run(module, inputs)
+            structure = describe_structure(call, result)
+            first = tuple(tensor.detach().clone() for tensor in flat_tensors(result))
+            with training_parts_left_out():
+                second = flat_tensors(call.run(module, inputs))
+        except HandoffError:
+            raise
+        except Exception as error:
+            raise _does_not_run(what, inputs, one_line(error)) from error
+        if not first:
+            raise DeliveryUnsound(
+                "the model gives no tensor", got="none",
+                expected="a tensor, or tensors in a tuple, list, dictionary or dataclass",
+                remedy="Let forward return what is to be served",
+            )  # fmt: skip
+        if not agree(second, first):
+            raise not_repeatable(module, call, inputs)
+    return GoldenCase(inputs, first, left_out), structure
 
 
 def shapes_of(tensors: Tensors) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +11,9 @@ import torch.fx
 from torch import nn
 
 from artifacts.signature import ModelSignature
-from tasks.capture import capture
+from tasks import capture
+from tasks.capture import dynamic_shapes, inputs_to_trace
+from tasks.delivering.calls import Call
 from tasks.tracer import (
     describe_dropped_input,
     describe_left_out,
@@ -30,48 +32,82 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Road:
-    """A way of capturing: its name in the contract, and the function that goes it.
+class Request:
+    """What is to be captured: the module, how it is called, and the sizes that are to hold.
 
-    The function is told which modules an eager run left out, by class.
+    `left_out` says which modules an eager run left out, by class; `rows` are the example's inputs
+    where others are to be drawn from those.
     """
 
+    module: nn.Module
+    call: Call
+    signature: ModelSignature
+    left_out: Mapping[str, int]
+    rows: Sequence[torch.Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Road:
+    """A way of capturing: its name in the contract, and the function that goes it."""
+
     name: str
-    capture: Callable[[nn.Module, ModelSignature, Mapping[str, int]], Captured]
+    capture: Callable[[Request], Captured]
 
 
-def trace(module: nn.Module, signature: ModelSignature, _left_out: Mapping[str, int]) -> Captured:
+def trace(request: Request) -> Captured:
     """Capture by `torch.fx`: the graph of layers, as seed 000 delivers it."""
-    traced, notes = trace_for_inference(module, len(signature.inputs))
+    traced, notes = trace_for_inference(request.module, request.call)
     traced.eval()
     traced.delete_all_unused_submodules()
     return _captured(traced, notes)
 
 
-def export(
-    module: nn.Module, signature: ModelSignature, left_out: Mapping[str, int], *, strict: bool
-) -> Captured:
+def export(request: Request, *, strict: bool) -> Captured:
     """Capture by `torch.export`: the graph of ATen operators, without guards and input trees.
 
     `strict` reads the forward's bytecode (Dynamo) where the other runs the forward.
     """
+    signature, call, left_out = request.signature, request.call, request.left_out
+    tensors = inputs_to_trace(signature, request.rows)
+    args, kwargs = call.bind(tensors)
+    collected = torch.export.ShapesCollection()
+    for tensor, axes in zip(tensors, dynamic_shapes(signature), strict=True):
+        collected[tensor] = axes
+    shapes = collected.dynamic_shapes(request.module, args, kwargs)
     with training_parts_left_out():
-        program = capture(module, signature, strict=strict)
+        program = capture.export(request.module, args, kwargs, shapes, signature, strict=strict)
     unlifted = program.module(check_guards=False)
     assert isinstance(unlifted, torch.fx.GraphModule)
     graph = unlifted.graph
     graph.set_codegen(torch.fx.graph.CodeGen())
     notes = list(describe_left_out(left_out))
-    inputs = graph.find_nodes(op="placeholder")
-    for node, spec in zip(inputs, signature.inputs, strict=True):
-        node.target = spec.name
+    inputs = _name_inputs(graph, call)
     if left_out:
         _borrow_sizes(graph, inputs, signature)
         for node in (node for node in inputs if not node.users):
             notes.append(describe_dropped_input(node.target))
             graph.erase_node(node)
-    exported = torch.fx.GraphModule(unlifted, graph, type(module).__name__)
+    exported = torch.fx.GraphModule(unlifted, graph, type(request.module).__name__)
     return _captured(exported, tuple(notes))
+
+
+def _name_inputs(graph: torch.fx.Graph, call: Call) -> list[torch.fx.Node]:
+    """Name the placeholders of tensors as the call does, and erase those of fixed values."""
+    placeholders = graph.find_nodes(op="placeholder")
+    inputs = []
+    names = dict(zip(call.places, call.names, strict=True))
+    # Where fx has to rename an input it does so in the input's place, which has to be the front.
+    front = next(node for node in graph.nodes if node.op != "placeholder")
+    for place, node in enumerate(placeholders):
+        front.prepend(node)
+        if place in names:
+            node.target = names[place]
+            inputs.append(node)
+        elif node.users:
+            raise TypeError(f"the argument {node.name} is no tensor, and not fixed")
+        else:
+            graph.erase_node(node)
+    return inputs
 
 
 def _borrow_sizes(
@@ -113,5 +149,5 @@ def _captured(module: torch.fx.GraphModule, notes: tuple[str, ...]) -> Captured:
 ROADS = (
     Road("torch.fx", trace),
     Road("torch.export", partial(export, strict=False)),
-    Road("torch.export", partial(export, strict=True)),
+    Road("torch.export strict", partial(export, strict=True)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -54,20 +55,32 @@ def _training_findings(places: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
-    broken, half = [], []
+    broken, masks, half = [], [], []
+    parameters = dict(module.named_parameters(remove_duplicate=False))
     for name, tensor in module.state_dict().items():
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         if tensor.dtype in _HALF:
             half.append(name)
-        if not _is_finite(tensor):
+        lowest, highest = _extremes(tensor)
+        if math.isnan(lowest) or (name in parameters and math.isinf(max(-lowest, highest))):
             broken.append(name)
+        elif math.isinf(max(-lowest, highest)):
+            masks.append(name)
     if broken:
         yield Finding(
             code="non-finite-weights",
             severity="unsound",
             message=f"NaN or infinity in {_list(broken)}",
             remedy="Deliver a checkpoint from before the training diverged",
+            where="state_dict.pt",
+        )
+    if masks:
+        yield Finding(
+            code="infinite-constants",
+            severity="note",
+            message=f"Infinity in {_list(masks)}, which is no parameter: masks are written so",
+            remedy="Nothing needs to be done for a mask",
             where="state_dict.pt",
         )
     if half:
@@ -80,13 +93,17 @@ def _weight_findings(module: torch.fx.GraphModule) -> Iterator[Finding]:
         )
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
+def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
+    """Return the smallest and the largest value; both are NaN where there is one."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if tensor.dtype.itemsize == 1:
         tensor = tensor.to(torch.float32)
+    if tensor.numel() == 0:
+        return 0.0, 0.0
     # The extremes show NaN as well as infinity, and need no tensor of flags.
-    return tensor.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
+    lowest, highest = torch.aminmax(tensor)
+    return float(lowest), float(highest)
 
 
 def _ignored_findings(names: tuple[str, ...]) -> Iterator[Finding]:

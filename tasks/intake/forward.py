@@ -219,8 +219,9 @@ class ForwardReader:
     def _read_path(self, node: ast.expr) -> str | None:
         """Return the path below self that `self.a.b` or `getattr(self.a, "0")` writes."""
         parts: list[str] = []
-        while not is_name(node, "self"):
-            match node:
+        below = node
+        while not is_name(below, "self"):
+            match below:
                 case ast.Attribute(value=value, attr=part):
                     pass
                 case ast.Call(
@@ -230,12 +231,12 @@ class ForwardReader:
                     pass
                 case _:
                     return None
-            if not _PATH_PART.fullmatch(part) or part.startswith("__"):
-                raise refuse_line(node, "a path of plain names below self")
             parts.append(part)
-            node = value
+            below = value
         if "self" in self._alive or not parts:
             return None
+        if not all(_PATH_PART.fullmatch(part) and not part.startswith("__") for part in parts):
+            raise refuse_line(node, "a path of plain names below self")
         return ".".join(reversed(parts))
 
     def _read_attribute(self, node: ast.expr, value: ast.expr, name: object) -> CallParts:

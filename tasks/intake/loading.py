@@ -16,6 +16,7 @@ from artifacts.delivery import (
     EXAMPLES_FILE,
     INIT_FILE,
     MODULE_FILE,
+    SOURCES_FILE,
     STATE_FILE,
     DeliveryContract,
     read_contract,
@@ -32,7 +33,9 @@ from tasks.intake.recipe import ModuleSource
 from tasks.intake.refusal import refuse
 from tasks.intake.roundtrip import check_round_trip
 from tasks.intake.source import INIT_TEXT, read_source
+from tasks.intake.sources import attach_sources
 from tasks.intake.stage import stage
+from tasks.plan import CaseSpec, draw_inputs
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class LoadedDelivery:
     module: torch.fx.GraphModule
     cases: tuple[ExampleCase, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def rows(self) -> tuple[torch.Tensor, ...] | None:
+        """The example's inputs where the contract wants further ones drawn from them, else None."""
+        return self.cases[0].inputs if self.contract.draw == "examples" else None
+
+    def draw(self, case: CaseSpec) -> tuple[torch.Tensor, ...]:
+        """Return inputs for a case of the plan, as the contract wants them drawn."""
+        return draw_inputs(self.contract.signature, case, self.rows)
 
 
 def take_in(job: IntakeJob) -> IntakeResult:
@@ -75,8 +87,9 @@ def read_delivery(staging: Path, namespaces: frozenset[str] = DEFAULT_NAMESPACES
     """Return the delivery in `staging` as a graph module that was rebuilt, not executed.
 
     The module is in evaluation mode and needs no gradients; weights keep their dtype and their
-    ties. Each node's `meta["module_line"]` is its line in module.py. `namespaces` are those of
-    `torch.ops` that the graph may call. Raises `DeliveryUnreadable` with a reason.
+    ties. Each node's `meta["module_line"]` is its line in module.py, and `meta["source_line"]` the
+    line of the training side's code that made it, where the delivery says so. `namespaces` are
+    those of `torch.ops` that the graph may call. Raises `DeliveryUnreadable` with a reason.
     """
     contract = read_contract(staging)
     source = read_source(staging / MODULE_FILE, namespaces)
@@ -87,6 +100,8 @@ def read_delivery(staging: Path, namespaces: frozenset[str] = DEFAULT_NAMESPACES
     check_round_trip(rebuilt.module, staging / MODULE_FILE)
     _check_inputs(source, contract)
     cases = read_examples(staging, contract)
+    _require_rows(contract, cases)
+    attach_sources(rebuilt.module, staging / SOURCES_FILE)
     return LoadedDelivery(contract, rebuilt.module, cases, findings)
 
 
@@ -116,7 +131,7 @@ def _check_files(staging: Path, source: ModuleSource) -> None:
         )
     blobs = {f"{child.name}.pt" for child in source.children if child.layer is None}
     expected = blobs | {STATE_FILE, MODULE_FILE, INIT_FILE, CONTRACT_FILE}
-    present = {path.name for path in staging.iterdir()} - {EXAMPLES_FILE}
+    present = {path.name for path in staging.iterdir()} - {EXAMPLES_FILE, SOURCES_FILE}
     odd = sorted(expected ^ present)
     if odd:
         raise refuse(
@@ -144,6 +159,17 @@ def _check_inputs(source: ModuleSource, contract: DeliveryContract) -> None:
             got=", ".join(named) or "no inputs",
             where=CONTRACT_FILE,
             remedy="Name forward's inputs in delivery.toml, in their order",
+        )
+
+
+def _require_rows(contract: DeliveryContract, cases: tuple[ExampleCase, ...]) -> None:
+    if contract.draw == "examples" and not cases:
+        raise refuse(
+            f"{CONTRACT_FILE} wants inputs drawn from the examples",
+            expected=f"example inputs in {EXAMPLES_FILE}",
+            got="none",
+            where=CONTRACT_FILE,
+            remedy="Deliver with 'handoff deliver', or write draw = \"random\"",
         )
 
 

@@ -10,13 +10,22 @@ import stat
 import tempfile
 from pathlib import Path
 
-from artifacts.delivery import CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, STATE_FILE
+from artifacts.delivery import (
+    CONTRACT_FILE,
+    EXAMPLES_FILE,
+    INIT_FILE,
+    MODULE_FILE,
+    SOURCES_FILE,
+    STATE_FILE,
+)
 from artifacts.digest import Digest, digest_file, digest_tree
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from tasks.intake.refusal import refuse
 
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_]{1,200}\.pt")
-_NAMED_FILES = frozenset({CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, STATE_FILE})
+_NAMED_FILES = frozenset(
+    {CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, SOURCES_FILE, STATE_FILE}
+)
 _REQUIRED = (MODULE_FILE, INIT_FILE, STATE_FILE)
 _IGNORED_FOLDER = "__pycache__"
 _MAX_FILES = 10_000

@@ -52,21 +52,26 @@ def test_the_batch_is_dynamic_where_nothing_else_is_said(tmp_path: Path) -> None
     assert result.contract.dimensions == {"batch": Dimension(1, 1024)}
 
 
-def test_examples_hold_the_given_batch_and_another(tmp_path: Path) -> None:
+def test_examples_hold_the_given_batch_another_and_the_smallest(tmp_path: Path) -> None:
     model, _ = deliver_toy(toys.SmallNet, tmp_path / "toy")
-    first, second = read_delivery(tmp_path / "toy").cases
+    first, second, smallest = read_delivery(tmp_path / "toy").cases
     assert torch.equal(first.inputs[0], X)
-    assert second.inputs[0].shape[0] not in (0, X.shape[0])
-    for case in (first, second):
+    assert second.inputs[0].shape[0] not in (0, 1, X.shape[0])
+    assert smallest.inputs[0].shape[0] == 1
+    for case in (first, second, smallest):
         assert case.outputs is not None
         assert torch.equal(case.outputs[0], model.eval()(*case.inputs))
 
 
-def test_fixed_shapes_have_one_example(tmp_path: Path) -> None:
-    _, result = deliver_toy(toys.FixedBatch, tmp_path / "toy", X[:4], dynamic={})
+def test_fixed_shapes_have_a_case_of_other_values(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.FixedBatch, tmp_path / "toy", X[:4], dynamic={})
     assert result.contract.inputs[0].shape == (4, 8)
     assert result.contract.dimensions == {}
-    assert len(read_delivery(tmp_path / "toy").cases) == 1
+    example, other = read_delivery(tmp_path / "toy").cases
+    assert torch.equal(example.inputs[0], X[:4])
+    assert not torch.equal(other.inputs[0], X[:4])
+    assert other.outputs is not None
+    assert torch.equal(other.outputs[0], model.eval()(*other.inputs))
 
 
 def test_several_dimensions_are_dynamic(tmp_path: Path) -> None:
@@ -145,7 +150,7 @@ def test_the_callers_model_stays_as_it_was_after_a_failure(tmp_path: Path) -> No
     [
         (toys.Noisy, "another output when it is run again"),
         (toys.LayerInForward, "another output when it is run again"),
-        (toys.FixedBatch, r"doesn't run on random inputs of the shapes \[5, 8\].*dynamic=\{\}"),
+        (toys.FixedBatch, r"doesn't run on other inputs of the shapes \[5, 8\].*dynamic=\{\}"),
     ],
 )
 def test_refuses_what_would_not_be_what_was_trained(
@@ -158,7 +163,7 @@ def test_refuses_what_would_not_be_what_was_trained(
 
 def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: Path) -> None:
     with pytest.raises(DeliveryUnreadable, match="can't be captured as a graph") as caught:
-        deliver_toy(toys.LoopOverBatch, tmp_path / "toy")
+        deliver_toy(toys.LoopOverBatch, tmp_path / "toy", dynamic={"x": {0: "batch"}})
     file, _, line = caught.value.where.partition(":")
     assert file == "toy_models.py"
     text = Path(toys.__file__).read_text().splitlines()[int(line) - 1]
@@ -167,9 +172,17 @@ def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: P
     assert left_behind(tmp_path) == []
 
 
+def test_what_no_capture_holds_for_at_other_sizes_is_fixed_and_said_so(tmp_path: Path) -> None:
+    model, result = deliver_toy(toys.LoopOverBatch, tmp_path / "toy")
+    assert result.contract.dimensions == {}
+    assert result.contract.inputs[0].shape == (6, 8)
+    assert "takes batch = 6 alone, as in the example" in result.notes[0]
+    torch.testing.assert_close(read_delivery(tmp_path / "toy").module(X)[0], model.eval()(X))
+
+
 def test_export_captures_what_symbolic_tracing_can_not(tmp_path: Path) -> None:
     model, result = deliver_toy(toys.BranchOnLength, tmp_path / "toy")
-    assert result.contract.model.captured_by == "torch.export"
+    assert result.contract.model.captured_by == "torch.export strict"
     assert any("torch.fx didn't do" in note for note in result.notes)
     loaded = read_delivery(tmp_path / "toy").module
     torch.testing.assert_close(loaded(FRESH)[0], model.eval()(FRESH))
@@ -182,15 +195,18 @@ def test_export_captures_what_symbolic_tracing_gets_wrong(tmp_path: Path) -> Non
     assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH)[0], FRESH * 2)
 
 
-def test_export_captures_what_to_folder_breaks(tmp_path: Path) -> None:
+def test_a_wrapped_function_is_traced_through(tmp_path: Path) -> None:
     _, result = deliver_toy(toys.Wrapped, tmp_path / "toy")
-    assert result.contract.model.captured_by == "torch.export"
-    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH)[0], FRESH * 2 + 1)
+    assert result.contract.model.captured_by == "torch.fx"
+    assert torch.equal(read_delivery(tmp_path / "toy").module(FRESH), FRESH * 2 + 1)
+    # It stays wrapped for whoever traces next.
+    traced = torch.fx.symbolic_trace(toys.Wrapped())
+    assert any(node.target is toys.scaled for node in traced.graph.nodes)
 
 
 def test_export_leaves_out_the_loss_and_its_label_as_well(tmp_path: Path) -> None:
     model, result = deliver_toy(toys.LengthAndLoss, tmp_path / "toy", X, torch.rand(6, 4))
-    assert result.contract.model.captured_by == "torch.export"
+    assert result.contract.model.captured_by == "torch.export strict"
     assert [spec.name for spec in result.contract.inputs] == ["x"]
     expected = model.eval().get_submodule("scored")(FRESH)
     torch.testing.assert_close(read_delivery(tmp_path / "toy").module(FRESH)[0], expected)
@@ -258,12 +274,14 @@ def test_refuses_ids_in_the_example_beyond_their_range(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "match"),
     [
-        ((), r"one for each argument of forward\(x.*got 0"),
-        ((X, X), r"got 2\. Give one tensor"),
-        (([X],), "expected a tensor, got list"),
+        ((), r"what forward\(x.*got 0.*missing a required argument: 'x'"),
+        ((X, X), r"got 2 .*too many positional arguments\. Give one for each"),
+        (([X],), r"doesn't run on its example .*must be Tensor, not list"),
+        ((object(),), "example input x can't be delivered.*got builtins.object"),
+        ((3,), "hold no tensor"),
         ((torch.ones(2, 8, dtype=torch.complex64),), "expected a dtype among"),
         ((X.to("meta"),), "expected weights and inputs on cpu, got cpu, meta"),
-        ((torch.ones(2, 9),), r"doesn't run on its example inputs of the shapes \[2, 9\]"),
+        ((torch.ones(2, 9),), r"doesn't run on its example of the shapes \[2, 9\]"),
     ],
 )
 def test_refuses_example_inputs_that_do_not_fit(

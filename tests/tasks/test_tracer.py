@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.delivering.calls import describe_call
 from tasks.tracer import trace_for_inference, training_parts_left_out
 from tests.toy_models import (
     DropoutInForward,
@@ -101,10 +102,10 @@ def test_refuses_a_layer_with_weights_made_inside_forward() -> None:
 
 def test_an_argument_that_is_not_given_keeps_its_default() -> None:
     model = make(OptionalMask).eval()
-    traced, _ = trace_for_inference(model, given=1)
+    traced, _ = trace_for_inference(model, describe_call(model, [X], {})[0])
     assert placeholders(traced) == ["x"]
     assert torch.equal(traced(X), model(X))
-    both, _ = trace_for_inference(model, given=2)
+    both, _ = trace_for_inference(model, describe_call(model, [X, X], {})[0])
     mask = X > 0
     assert torch.equal(both(X, mask), model(X, mask))
     assert not torch.equal(both(X, mask), model(X))

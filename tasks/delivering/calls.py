@@ -1,0 +1,186 @@
+"""How a model is called: nested arguments become named tensors, and named tensors arguments again.
+
+A package takes its tensors one by one. What a training team's forward takes in dictionaries,
+tuples, dataclasses or by keyword is flattened here, by torch's own `pytree`; what isn't a tensor (a
+flag, a number, None) is fixed to the example's value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from artifacts.delivery import Structure
+from artifacts.errors import UsageProblem
+
+Tensors = tuple[torch.Tensor, ...]
+
+# What may stand in a call or a result beside tensors.
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call of a model: the names of its tensors in order, and where each of them goes.
+
+    `leaves` are all values of the flattened arguments, with None where a tensor goes (`places`);
+    `paths` are the tensors' places as Python writes them: `batch['user'][0]`.
+    """
+
+    signature: inspect.Signature
+    tree: pytree.TreeSpec
+    leaves: tuple[object, ...]
+    places: tuple[int, ...]
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+    def bind(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and keyword arguments that hold `values`, one for each name."""
+        leaves = list(self.leaves)
+        for place, value in zip(self.places, values, strict=True):
+            leaves[place] = value
+        arguments = pytree.tree_unflatten(leaves, self.tree)
+        bound = inspect.BoundArguments(self.signature, arguments)
+        return bound.args, bound.kwargs
+
+    def run(self, module: nn.Module, tensors: Tensors) -> object:
+        """Return what `module` gives for copies of `tensors`, in its own structure."""
+        args, kwargs = self.bind([tensor.clone() for tensor in tensors])
+        return module(*args, **kwargs)
+
+    def flatten(self, result: object) -> object:
+        """Return the one tensor in a model's result, or all of them in a tuple.
+
+        While it is traced, proxies stand for tensors.
+        """
+        leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, _PLAIN)]
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+
+def describe_call(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Call, Tensors]:
+    """Return how `module` is called with these arguments, and the tensors in them, in order.
+
+    Raises `UsageProblem` where they don't fit forward, or hold no tensor.
+    """
+    signature = inspect.signature(module.forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        parameters = ", ".join(map(str, signature.parameters.values()))
+        raise UsageProblem(
+            "the example inputs don't fit the model",
+            expected=f"what forward({parameters}) takes",
+            got=f"{len(args)} and the keywords {', '.join(kwargs) or 'none'}: {error}",
+            remedy="Give one for each argument, in their order; keyword arguments as the option "
+            "'keywords' of the factory (example_kwargs of tasks.deliver.deliver)",
+        ) from error
+    arguments = dict(bound.arguments)
+    register_dataclasses(arguments)
+    entries = [entry for name in arguments for entry in _entries(name, arguments[name])]
+    leaves, tree = pytree.tree_flatten(arguments)
+    paths = [path for path, _ in entries]
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    _require_plain(paths, leaves, places)
+    call = Call(
+        signature=signature,
+        tree=tree,
+        leaves=tuple(None if place in places else leaf for place, leaf in enumerate(leaves)),
+        places=tuple(places),
+        names=tuple(_unique_names([paths[place] for place in places])),
+        paths=tuple(paths[place] for place in places),
+        fixed=tuple(
+            f"{path} = {leaf!r}" for path, leaf in zip(paths, leaves, strict=True)
+            if not isinstance(leaf, torch.Tensor) and leaf is not None
+        ),
+    )  # fmt: skip
+    return call, tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _require_plain(paths: list[str], leaves: list[object], places: list[int]) -> None:
+    for path, leaf in zip(paths, leaves, strict=True):
+        if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+            raise UsageProblem(
+                f"the example input {path} can't be delivered",
+                expected="tensors, numbers and text in tuples, lists, dictionaries or dataclasses",
+                got=f"{type(leaf).__module__}.{type(leaf).__name__}",
+                remedy=f"Pass what is in it: dict({path}) for what holds keys, or a dataclass",
+            )
+    if not places:
+        raise UsageProblem(
+            "the example inputs hold no tensor", expected="at least one tensor",
+            got=", ".join(type(leaf).__name__ for leaf in leaves) or "none",
+            remedy="Give the tensors that forward is called with",
+        )  # fmt: skip
+
+
+def _entries(name: str, value: object) -> list[tuple[str, object]]:
+    """Return each leaf in `value` with its path as Python writes it, beginning with `name`."""
+    try:
+        entries, _ = pytree.tree_flatten_with_path(value)
+    except ValueError:
+        # A class that was registered without keys, as Hugging Face's outputs are: by number.
+        leaves = pytree.tree_leaves(value)
+        return [(f"{name}[{place}]", leaf) for place, leaf in enumerate(leaves)]
+    return [(f"{name}{pytree.keystr(path)}", leaf) for path, leaf in entries]
+
+
+def _unique_names(paths: Sequence[str]) -> Iterator[str]:
+    """Give each path an identifier of its own: `batch['user'][0]` becomes `batch_user_0`."""
+    taken: set[str] = set()
+    for path in paths:
+        plain = _NOT_A_NAME.sub("_", path).strip("_")[:90]
+        name = plain if plain and not plain[0].isdigit() else f"input_{plain}"
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{plain}_{number}"
+        taken.add(name)
+        yield name
+
+
+def describe_structure(call: Call, result: object) -> Structure:
+    """Return where the flat inputs and outputs belong in the model's own call and result.
+
+    Raises `UsageProblem` where the result holds something that no package can give.
+    """
+    register_dataclasses(result)
+    entries = _entries("", result)
+    for path, leaf in entries:
+        if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+            raise UsageProblem(
+                f"the output {path or 'of forward'} can't be delivered",
+                expected="tensors in tuples, lists, dictionaries or dataclasses",
+                got=_full_name(type(leaf)), remedy="Return what is in it from forward",
+            )  # fmt: skip
+    outputs = tuple(path for path, leaf in entries if isinstance(leaf, torch.Tensor))
+    one_by_one = outputs in (("",), tuple(f"[{place}]" for place in range(len(outputs))))
+    return Structure(
+        inputs=() if call.names == call.paths else call.paths,
+        outputs=() if one_by_one else outputs,
+        fixed=call.fixed,
+    )
+
+
+def register_dataclasses(value: object) -> None:
+    """Let `pytree` see into the dataclasses in `value`, which it takes for leaves otherwise."""
+    for leaf in pytree.tree_leaves(value):
+        kind: Any = type(leaf)
+        if dataclasses.is_dataclass(leaf) and kind not in pytree.SUPPORTED_NODES:
+            torch.export.register_dataclass(kind, serialized_type_name=_full_name(kind))
+            register_dataclasses([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

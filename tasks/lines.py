@@ -1,0 +1,45 @@
+"""Lines of the training side's code: which one is running, and how it is written down."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+Line = tuple[str, int]
+
+# Code in these folders runs for somebody else's line.
+_INNER = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+_TRACE_LINE = re.compile(r'File "([^"]+)", line ([0-9]+)')
+
+
+def line_outside() -> Line | None:
+    """Return file and line of the innermost running code that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_INNER):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def line_of_trace(trace: str) -> Line | None:
+    """Return the innermost line in a written stack trace that is neither torch's nor ours."""
+    for file, number in reversed(_TRACE_LINE.findall(trace)):
+        if not file.startswith(_INNER):
+            return file, int(number)
+    return None
+
+
+def written_line(line: Line) -> str:
+    """Return a line as `package/module.py:12`, without the folders of the machine it lies on."""
+    file, number = line
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == file and name != "__main__":
+            last = "/__init__.py" if Path(file).name == "__init__.py" else ".py"
+            return f"{name.replace('.', '/')}{last}:{number}"
+    return f"{Path(file).name}:{number}"
