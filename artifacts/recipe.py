@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
 from artifacts.record import RecordInvalid, from_plain
 from artifacts.target import TARGETS, Target, parse_target
@@ -62,9 +63,16 @@ class Recipe:
     options: dict[str, object] = field(default_factory=dict)
     tolerance: dict[str, Tolerance] = field(default_factory=dict)
     verify: VerifyPlan = VerifyPlan()
+    required_lineage: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check targets, options and the dtypes that tolerances are given for."""
+        """Check targets, options, required lineage and the dtypes that have tolerances."""
+        known_lineage = [field.name for field in fields(Lineage)]
+        for name in self.required_lineage:
+            if name not in known_lineage:
+                raise ValueError(
+                    f"expected required_lineage among {', '.join(known_lineage)}, got {name[:60]!r}"
+                )
         if not self.targets:
             raise ValueError("expected at least one target, got none")
         for slug in self.targets:

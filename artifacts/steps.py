@@ -99,9 +99,10 @@ class RegisterResult:
 
 @dataclass(frozen=True)
 class TraceabilityJob:
-    """Judge the delivery that was taken into `staging`."""
+    """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names."""
 
     staging: Path
+    required_lineage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

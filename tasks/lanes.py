@@ -70,7 +70,7 @@ class Lanes:
 
     def traceability_job(self) -> TraceabilityJob:
         """Return the job that judges the delivery."""
-        return TraceabilityJob(self.staging)
+        return TraceabilityJob(self.staging, self.recipe.required_lineage)
 
     def optimize_job(self) -> OptimizeJob:
         """Return the job that runs the recipe's passes."""

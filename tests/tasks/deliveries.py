@@ -15,6 +15,7 @@ from artifacts.delivery import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     DeliveryContract,
+    Lineage,
     ModelSection,
     format_contract,
 )
@@ -31,7 +32,7 @@ def write_delivery(
 ) -> Path:
     """Write a delivery of `module`, whose inputs share a batch in axis 0; return the folder.
 
-    The golden outputs are the module's own unless given.
+    The golden outputs are the module's own unless given; an empty tuple stands for none.
     """
     traced = torch.fx.symbolic_trace(module)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +56,7 @@ def write_delivery(
         ModelSection("toy", "FxModule", torch.__version__, "torch.fx"),
         tuple(specs),
         dimensions={"batch": batch or Dimension(1, 64)},
+        source=Lineage("https://example.org/models", "0123abc"),
     )
     (folder / CONTRACT_FILE).write_text(format_contract(contract), encoding="utf-8")
     return folder
