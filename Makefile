@@ -1,6 +1,7 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
 # make bench   the road's own cost, against a bare script with the same torch calls
+# make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make lock    resolve the dependencies anew
 #
 # HANDOFF_TORCH chooses another torch than the locked one:
@@ -23,7 +24,9 @@ else
 TORCH := $(HANDOFF_TORCH)
 endif
 
-.PHONY: demo test bench lint lock ready clean
+CORPUS := .venv-corpus
+
+.PHONY: demo test bench corpus lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -33,6 +36,19 @@ test: ready lint
 
 bench: ready
 	$(BIN)/python -m tests.benchmarks.release
+
+# An environment of its own over the product's, since those packages pin what they please.
+corpus: ready $(CORPUS)/.ready
+	$(CORPUS)/bin/python -m tests.corpus $(MODELS)
+
+$(CORPUS)/.ready: tests/corpus/requirements.lock
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CORPUS)
+	$(BIN)/python -c 'import pathlib, sysconfig as s; \
+	  name = f"python{s.get_python_version()}"; \
+	  pathlib.Path("$(CORPUS)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
+	$(BIN)/uv pip install --quiet --python $(CORPUS)/bin/python --require-hashes --no-deps \
+	  -r tests/corpus/requirements.lock
+	@touch $@
 
 lint: ready
 	$(BIN)/ruff check --quiet .
@@ -58,6 +74,9 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade --group dev pyproject.toml -o .venv/all.lock
 	$(BIN)/python -m infra.split_lock .venv/all.lock requirements.lock requirements-torch.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
+	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
+	  -o tests/corpus/requirements.lock
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(CORPUS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
-from artifacts.record import RecordInvalid, from_plain
+from artifacts.record import RecordInvalid, from_plain, later
 from artifacts.target import TARGETS, Target, parse_target
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Tolerance
+
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 # AOTInductor options that a recipe may set, each with the type of its value. The list is closed:
 # most of Inductor's options are not about what is shipped, and some run code.
@@ -56,39 +60,37 @@ class VerifyPlan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to build from a delivery and how exact it has to be; the README shows one."""
+    """What to build from a delivery and how exact it has to be; the README shows one.
+
+    `required_lineage` names what a delivery has to say of where it comes from. `operators` are
+    Python modules that register operators with `torch.library`, which delivered graphs may call.
+    """
 
     targets: tuple[str, ...] = ("cpu",)
     passes: tuple[PassChoice, ...] = DEFAULT_PASSES
     options: dict[str, object] = field(default_factory=dict)
     tolerance: dict[str, Tolerance] = field(default_factory=dict)
     verify: VerifyPlan = VerifyPlan()
-    required_lineage: tuple[str, ...] = ()
+    required_lineage: tuple[str, ...] = later(())
+    operators: tuple[str, ...] = later(())
 
     def __post_init__(self) -> None:
-        """Check targets, options, required lineage and the dtypes that have tolerances."""
-        known_lineage = [field.name for field in fields(Lineage)]
-        for name in self.required_lineage:
-            if name not in known_lineage:
-                raise ValueError(
-                    f"expected required_lineage among {', '.join(known_lineage)}, got {name[:60]!r}"
-                )
+        """Check targets, options, lineage, operators and the dtypes that have tolerances."""
         if not self.targets:
             raise ValueError("expected at least one target, got none")
-        for slug in self.targets:
-            # Not resolved here: a recipe is read on machines that it does not build for.
-            if slug not in ("cpu", *TARGETS):
-                known = ", ".join(TARGETS)
-                raise ValueError(f"expected targets among cpu, {known}, got {slug[:60]!r}")
+        # Targets are not resolved here: a recipe is read on machines that it does not build for.
+        _require_known("targets", self.targets, ("cpu", *TARGETS))
+        _require_known("options", self.options, OPTIONS)
+        _require_known("tolerances", self.tolerance, DEFAULT_TOLERANCES)
+        _require_known(
+            "required_lineage", self.required_lineage, [field.name for field in fields(Lineage)]
+        )
         for name, value in self.options.items():
-            if name not in OPTIONS:
-                raise ValueError(f"expected options among {', '.join(OPTIONS)}, got {name[:60]!r}")
             if type(value) is not OPTIONS[name]:
                 raise ValueError(f"expected option {name} to be true or false, got {value!r}")
-        for dtype in self.tolerance:
-            if dtype not in DEFAULT_TOLERANCES:
-                known = ", ".join(DEFAULT_TOLERANCES)
-                raise ValueError(f"expected tolerances for {known}, got one for {dtype[:40]!r}")
+        for module in self.operators:
+            if not _MODULE.fullmatch(module):
+                raise ValueError(f"expected a module's name under operators, got {module[:60]!r}")
 
     def resolved_targets(self) -> tuple[Target, ...]:
         """Return the targets, each once, `cpu` being this machine's level.
@@ -100,6 +102,12 @@ class Recipe:
     def tolerance_for(self, dtype: str) -> Tolerance:
         """Return the agreed tolerance for outputs of `dtype`; integers and booleans are exact."""
         return self.tolerance.get(dtype) or DEFAULT_TOLERANCES.get(dtype, EXACT)
+
+
+def _require_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"expected {what} among {', '.join(known)}, got {name[:60]!r}")
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -23,13 +23,27 @@ class RecordInvalid(ValueError):
     """A plain value does not have the shape that a record asks for; the message says where."""
 
 
+_LATER = types.MappingProxyType({"later": True})
+
+
+def later(default: T) -> T:
+    """Return a field for a record of which some were written without it."""
+    field: T = dataclasses.field(default=default, metadata=_LATER)
+    return field
+
+
 def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """Return `value` as mappings, lists, strings, numbers, booleans and None.
 
-    A non-finite number becomes one of the strings `nan`, `inf` and `-inf`, which JSON lacks.
+    A field that was added to a record later (`later`) is left out while it has its default, so
+    that what was written before, and its digest, stay as they were. A non-finite number becomes
+    one of the strings `nan`, `inf` and `-inf`, which JSON lacks.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        held = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {
+            f.name: to_plain(v) for f, v in held if not (f.metadata == ADDED and v == f.default)
+        }
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from artifacts.errors import UsageProblem
+from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
     DeliverJob,
@@ -53,16 +54,17 @@ def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> No
         click.echo(f"  {note}")
 
 
-def inspect_delivery(delivery: Path, *, as_json: bool) -> int:
+def inspect_delivery(delivery: Path, recipe: Path | None, *, as_json: bool) -> int:
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
+    wanted = read_recipe(recipe) if recipe else Recipe()
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = _run_alone(
-            ProcessPlan("inspect"),
+            ProcessPlan("inspect", operators=wanted.operators),
             [
                 (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
-                (TraceabilityJob(staging), TRACEABILITY_LIMIT_S),
+                (TraceabilityJob(staging, wanted.required_lineage), TRACEABILITY_LIMIT_S),
             ],
         )
     taken, judged = cast(IntakeResult, taken), cast(TraceabilityResult, judged)

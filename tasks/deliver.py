@@ -57,6 +57,7 @@ from tasks.delivering.sources import write_sources
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
 from tasks.lineage import lineage_from_git
+from tasks.operators import BUILT_IN, own_namespaces
 
 _CLEAN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -207,10 +208,12 @@ class _Work:
         for case in kept:
             _require_same(captured.module, case, "the captured graph")
         _write(captured, narrowed, kept, self.folder)
-        loaded = read_delivery(self.folder)
+        own = own_namespaces(captured.module.graph.nodes)
+        loaded = read_delivery(self.folder, BUILT_IN | own)
         for case in kept:
             _require_same(loaded.module, case, "what was written")
-        return DeliverResult(self.folder, narrowed, captured.notes)
+        note = f"calls operators of {', '.join(sorted(own))}: the recipe has to name their library"
+        return DeliverResult(self.folder, narrowed, (*captured.notes, *([note] if own else [])))
 
 
 def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> DeliveryContract:

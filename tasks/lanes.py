@@ -42,12 +42,15 @@ class Lanes:
         self.targets = recipe.resolved_targets()
         self._later: dict[str, StepProcess] = {}
         self._lock = threading.Lock()
-        self.graph = self._open(ProcessPlan("graph", preload=("tasks.intake",)))
+        self.graph = self._open(
+            ProcessPlan("graph", preload=("tasks.intake",), operators=recipe.operators)
+        )
         self._compilers = {
             target.slug: self._open(
                 ProcessPlan(
                     f"compile-{target.slug}",
                     preload=("tasks.compile",),
+                    operators=recipe.operators,
                     environment=self._compiler_environment(target),
                 )
             )
@@ -92,7 +95,8 @@ class Lanes:
 
     def runner(self) -> StepProcess:
         """Return the process that runs models and packages; start it at the first call."""
-        return self._started(ProcessPlan("run", preload=("tasks.reference", "tasks.verify")))
+        preload = ("tasks.reference", "tasks.verify")
+        return self._started(ProcessPlan("run", preload, self.recipe.operators))
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""

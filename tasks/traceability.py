@@ -42,6 +42,7 @@ def _examine(delivery: LoadedDelivery) -> list[Finding]:
         *graph.burnt_in_constants(module, proven=proven),
         *graph.fixed_numbers(module, proven=proven),
         *graph.assumed_modes(module, proven=proven),
+        *graph.values_read(module),
         *graph.float_ids(module, delivery.contract.inputs),
         *behaviour.run_twice(delivery, _first_inputs(delivery)),
         *behaviour.other_sizes(delivery),
@@ -52,6 +53,10 @@ def _examine(delivery: LoadedDelivery) -> list[Finding]:
 
 
 def _first_inputs(delivery: LoadedDelivery) -> tuple[torch.Tensor, ...]:
+    """Return the example's inputs; without one, inputs of the first size that the model runs at."""
     if delivery.cases:
         return delivery.cases[0].inputs
-    return delivery.draw(plan_cases(delivery.contract.signature, seeds=1)[0])
+    # The largest sizes come last, and may be too large to be drawn on the way.
+    cases = plan_cases(delivery.contract.signature, seeds=1)[:4]
+    runs = (case for case in cases if behaviour.is_runnable(delivery.module, delivery.draw(case)))
+    return delivery.draw(next(runs, cases[0]))

@@ -4,9 +4,10 @@
     python -m tasks.worker STEP JOB.json              run one job again and print its result
 
 The modules named are imported before the first request, and their `prepare()` is called where they
-have one. A request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one,
-too: the `result` or the `error`, and the `seconds` that it took. Answers have a descriptor of their
-own, because compilers and compiled code print.
+have one; `operators:NAME` is an operator library (`tasks.operators`). A request is one line of
+JSON, `[step, path of the job's JSON file]`; an answer is one, too: the `result` or the `error`, and
+the `seconds` that it took. Answers have a descriptor of their own, because compilers and compiled
+code print.
 """
 
 from __future__ import annotations
@@ -88,17 +89,35 @@ def _defect(name: str, error: Exception) -> HandoffError:
     )
 
 
-def _serve(answers: int) -> None:
+def _serve(answers: int, modules: list[str]) -> None:
+    refusal = _prepare(modules)
     for line in sys.stdin:
         name, path = json.loads(line)
         print("repeat with: python -m tasks.worker", name, path, flush=True)  # noqa: T201
         began = time.monotonic()
-        outcome = run_step(name, _read_job(path))
+        outcome = refusal or run_step(name, _read_job(path))
         seconds = time.monotonic() - began
         answer = json.dumps({**outcome, "seconds": seconds}).encode() + b"\n"
         sys.stdout.flush()
         with os.fdopen(os.dup(answers), "wb") as stream:
             stream.write(answer)
+
+
+def _prepare(modules: list[str]) -> dict[str, Any] | None:
+    """Import what was named; return the answer to every job where an operator library is wrong."""
+    for module in modules:
+        kind, separator, name = module.partition(":")
+        if separator:
+            from tasks.operators import load_library
+
+            assert kind == "operators"
+            try:
+                load_library(name)
+            except HandoffError as error:
+                return {"error": error.as_record()}
+        else:
+            getattr(importlib.import_module(module), "prepare", lambda: None)()
+    return None
 
 
 def _read_job(path: str) -> object:
@@ -108,10 +127,7 @@ def _read_job(path: str) -> object:
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
     if arguments[:1] == ["--answers"]:
-        for name in arguments[2:]:
-            module = importlib.import_module(name)
-            getattr(module, "prepare", lambda: None)()
-        _serve(int(arguments[1]))
+        _serve(int(arguments[1]), arguments[2:])
         return
     name, path = arguments
     answer = run_step(name, _read_job(path))

@@ -10,19 +10,34 @@ import torch.fx
 
 from artifacts.evidence import Finding
 from tasks.intake.rebuild import Rebuilt
+from tasks.intake.recipe import ModuleSource
+from tasks.intake.refusal import shorten
 
 _STATEFUL = ("BatchNorm", "Dropout", "InstanceNorm", "RReLU", "MultiheadAttention", "Transformer")
 _HALF = (torch.float16, torch.bfloat16)
 _SHOWN = 5
 
 
-def gather_findings(rebuilt: Rebuilt) -> tuple[Finding, ...]:
-    """Return what is to be said about modes, precision and values of a rebuilt module."""
+def gather_findings(rebuilt: Rebuilt, source: ModuleSource) -> tuple[Finding, ...]:
+    """Return what is to be said about paths, modes, precision and values of a rebuilt module."""
     return (
+        *_path_findings(source.folder),
         *_training_findings(rebuilt.training),
         *_weight_findings(rebuilt.module),
         *_ignored_findings(rebuilt.ignored),
     )
+
+
+def _path_findings(folder: str) -> Iterator[Finding]:
+    if folder.startswith("/") or folder[1:2] == ":":
+        yield Finding(
+            code="absolute-path",
+            severity="note",
+            message=f"module.py loads its files from {shorten(folder)}, a path of the machine that "
+            "wrote it: torch can't load it elsewhere, Handoff reads the files beside it",
+            remedy="Call to_folder with a relative path, or deliver with 'handoff deliver'",
+            where="module.py",
+        )
 
 
 def _list(names: tuple[str, ...] | list[str]) -> str:

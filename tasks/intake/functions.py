@@ -20,14 +20,14 @@ from typing import Any
 import torch
 import torch.overrides
 
+from tasks.operators import BUILT_IN
+
 Function = Callable[..., Any]
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
-
-DEFAULT_NAMESPACES = frozenset({"aten", "prims"})
 
 # Tensor methods that call back, leave the process, reach memory by address or change identity.
 _REFUSED_METHODS = _words(
@@ -112,7 +112,7 @@ def methods() -> frozenset[str]:
 
 
 @cache
-def resolve(name: str, namespaces: frozenset[str] = DEFAULT_NAMESPACES) -> Function | None:
+def resolve(name: str, namespaces: frozenset[str] = BUILT_IN) -> Function | None:
     """Return the function that fx writes as `name`, or None when a graph may not call it."""
     if name.startswith("torch.ops."):
         return _resolve_operator(name, namespaces)

@@ -27,7 +27,6 @@ from artifacts.evidence import Finding
 from artifacts.steps import IntakeJob, IntakeResult
 from tasks.intake.examples import ExampleCase, read_examples
 from tasks.intake.findings import gather_findings
-from tasks.intake.functions import DEFAULT_NAMESPACES
 from tasks.intake.rebuild import rebuild
 from tasks.intake.recipe import ModuleSource
 from tasks.intake.refusal import refuse
@@ -35,6 +34,7 @@ from tasks.intake.roundtrip import check_round_trip
 from tasks.intake.source import INIT_TEXT, read_source
 from tasks.intake.sources import attach_sources
 from tasks.intake.stage import stage
+from tasks.operators import allowed_namespaces
 from tasks.plan import CaseSpec, draw_inputs
 
 
@@ -83,20 +83,22 @@ def take_in(job: IntakeJob) -> IntakeResult:
     )
 
 
-def read_delivery(staging: Path, namespaces: frozenset[str] = DEFAULT_NAMESPACES) -> LoadedDelivery:
+def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> LoadedDelivery:
     """Return the delivery in `staging` as a graph module that was rebuilt, not executed.
 
     The module is in evaluation mode and needs no gradients; weights keep their dtype and their
     ties. Each node's `meta["module_line"]` is its line in module.py, and `meta["source_line"]` the
     line of the training side's code that made it, where the delivery says so. `namespaces` are
-    those of `torch.ops` that the graph may call. Raises `DeliveryUnreadable` with a reason.
+    those of `torch.ops` that the graph may call: without them torch's own, and those of the
+    operator libraries that this process has loaded. Raises `DeliveryUnreadable` with a reason.
     """
     contract = read_contract(staging)
-    source = read_source(staging / MODULE_FILE, namespaces)
+    allowed = allowed_namespaces() if namespaces is None else namespaces
+    source = read_source(staging / MODULE_FILE, allowed)
     _check_files(staging, source)
     with _one_thread():
         rebuilt = rebuild(source, staging)
-        findings = gather_findings(rebuilt)
+        findings = gather_findings(rebuilt, source)
     check_round_trip(rebuilt.module, staging / MODULE_FILE)
     _check_inputs(source, contract)
     cases = read_examples(staging, contract)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,11 @@ class TensorSource:
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """All that `module.py` says."""
+    """All that `module.py` says; `folder` is where it says that its `.pt` files lie."""
 
     class_name: str
     children: tuple[ChildSource, ...]
     tensors: tuple[TensorSource, ...]
     steps: tuple[StepSource, ...]
-    wrapped: tuple[str, ...] = field(default=())
+    wrapped: tuple[str, ...] = ()
+    folder: str = ""

@@ -74,9 +74,9 @@ def _read_module(tree: ast.Module, namespaces: frozenset[str]) -> ModuleSource:
     if kind.body[0] is not functions[0] or kind.body[-1] is not functions[1]:
         raise refuse_line(kind, "__init__ first and forward last", "another order")
     wrapped = tuple(_read_wrap(node, namespaces) for node in kind.body[1:-1])
-    children, tensors = _read_init(functions[0])
+    children, tensors, folder = _read_init(functions[0])
     steps = ForwardReader(functions[1], namespaces).read()
-    return ModuleSource(kind.name, children, tensors, steps, wrapped)
+    return ModuleSource(kind.name, children, tensors, steps, wrapped, folder)
 
 
 def _parse(data: bytes) -> ast.Module:
@@ -142,7 +142,7 @@ class _Paths:
     """The `.pt` paths that `__init__` names: only their last component is ever used."""
 
     def __init__(self) -> None:
-        self._folder: str | None = None
+        self.folder: str | None = None
 
     def check(self, node: ast.expr, name: str) -> bool:
         """Tell whether `node` is `torch.load(r'FOLDER/name.pt')` for the folder seen before."""
@@ -155,15 +155,15 @@ class _Paths:
         if dotted_name(function) != "torch.load" or options not in ({}, {"weights_only": False}):
             return False
         folder, _, last = path.replace("\\", "/").rpartition("/")
-        if last != f"{name}.pt" or self._folder not in (None, folder):
+        if last != f"{name}.pt" or self.folder not in (None, folder):
             raise refuse_line(node, f"{name}.pt in the folder of the other files", path)
-        self._folder = folder
+        self.folder = folder
         return True
 
 
 def _read_init(
     function: ast.FunctionDef,
-) -> tuple[tuple[ChildSource, ...], tuple[TensorSource, ...]]:
+) -> tuple[tuple[ChildSource, ...], tuple[TensorSource, ...], str]:
     arguments = ast.unparse(function.args)
     first = ast.unparse(function.body[0])
     if arguments != "self" or function.returns:
@@ -203,7 +203,7 @@ def _read_init(
         raise refuse_line(
             function, "children, buffers and parameters of different names", (odd or names)[0]
         )
-    return tuple(children), tuple(tensors)
+    return tuple(children), tuple(tensors), paths.folder or ""
 
 
 def _read_child(

@@ -30,6 +30,15 @@ def call(module: torch.fx.GraphModule, inputs: Tensors) -> Tensors:
         return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
 
 
+def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
+    """Tell whether the model runs on these inputs."""
+    try:
+        call(module, inputs)
+    except Exception:  # noqa: BLE001 - a model may fail in any way
+        return False
+    return True
+
+
 def same(left: Tensors, right: Tensors) -> bool:
     """Tell whether two results are equal, NaN being equal to NaN."""
     return len(left) == len(right) and all(
@@ -43,7 +52,7 @@ def example_fails(error: Exception) -> Finding:
     return Finding(
         "example-fails",
         "unsound",
-        f"the model fails on its own example: {reason_of(error)}",
+        f"the model fails on its example: {reason_of(error)}",
         "Deliver it again with example inputs that it can be called with",
     )
 

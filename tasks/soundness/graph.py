@@ -19,6 +19,7 @@ from tasks.soundness.places import place_of
 # torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
 # that forward made, or found outside of the model.
 _TRACED_CONSTANT = re.compile(r"(?:.*\.)?_tensor_constant[0-9]+")
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _NEUTRAL = {
     operator.mul: 1, operator.truediv: 1, operator.pow: 1, torch.mul: 1, torch.div: 1,
     operator.add: 0, operator.sub: 0, torch.add: 0, torch.sub: 0,
@@ -40,10 +41,7 @@ def unused_inputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
 
 def constant_outputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
     """Find the outputs that no input leads to; without any other, the model is not traced."""
-    reached: set[torch.fx.Node] = set(module.graph.find_nodes(op="placeholder"))
-    for node in module.graph.nodes:
-        if reached.intersection(node.all_input_nodes):
-            reached.add(node)
+    reached = _reached(module.graph)
     leaves = pytree.tree_leaves(module.graph.output_node().args)
     outputs = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
     lost = [place for place, node in enumerate(outputs) if node not in reached]
@@ -58,6 +56,15 @@ def constant_outputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
         "graph",
         place_of(outputs[lost[0]]) if lost else "module.py",
     )
+
+
+def _reached(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the inputs and all that is computed from them."""
+    reached: set[torch.fx.Node] = set(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if reached.intersection(node.all_input_nodes):
+            reached.add(node)
+    return reached
 
 
 def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterator[Finding]:
@@ -147,6 +154,27 @@ def float_ids(module: torch.fx.GraphModule, inputs: Sequence[TensorSpec]) -> Ite
                 place_of(node),
             )
             return
+
+
+def values_read(module: torch.fx.GraphModule) -> Iterator[Finding]:
+    """Find where the graph turns a tensor that depends on the inputs into a Python number."""
+    reached = _reached(module.graph)
+    reads = [
+        node for node in module.graph.nodes
+        if node in reached
+        and ((node.op == "call_method" and node.target in ("item", "tolist"))
+             or (node.op == "call_function" and node.target in _READS))
+    ]  # fmt: skip
+    if reads:
+        more = f", and {len(reads) - 1} more do" if len(reads) > 1 else ""
+        yield Finding(
+            "value-read",
+            "limit",
+            f"{reads[0].name} reads a value out of a tensor{more}: what is computed with it can't "
+            "be fused, a GPU is waited for, and a compiler may fix it to one value",
+            "Keep it a tensor: x.max() broadcasts as x.max().item() does",
+            place_of(reads[0]),
+        )
 
 
 def _first_source(node: torch.fx.Node) -> torch.fx.Node | None:

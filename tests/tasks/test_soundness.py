@@ -109,6 +109,11 @@ class LooksUp(nn.Module):
         return self.table(x[:, 0].long()) * x[:, 1:2]  # type: ignore[no-any-return]
 
 
+class ReadsValue(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) * x.max().item()
+
+
 class TurnsDouble(Base):
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x) * torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
@@ -146,6 +151,7 @@ def find(result: TraceabilityResult, code: str) -> Finding:
         (Forgets(), "constant-output", "unsound", "second"),
         (ForgetsHalf(), "constant-output", "limit", "* 2.0"),
         (TurnsDouble(), "unexpected-float64", "limit", "_tensor_constant0"),
+        (ReadsValue(), "value-read", "limit", "item()"),
         (LooksUp(), "ids-as-floats", "limit", "long()"),
     ],
 )
