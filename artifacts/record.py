@@ -40,9 +40,10 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     one of the strings `nan`, `inf` and `-inf`, which JSON lacks.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
         return {
-            f.name: to_plain(v) for f, v in held if not (f.metadata == ADDED and v == f.default)
+            field.name: to_plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if not (field.metadata == _LATER and getattr(value, field.name) == field.default)
         }
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
