@@ -83,6 +83,11 @@ class Archive:
         if crc != member.crc:
             raise self.refuse(f"{member.name} with checksum {member.crc:08x}", f"{crc:08x}")
 
+    def forget(self, member: Member) -> None:
+        """Give the memory of the member's mapped pages back; reading it again maps them anew."""
+        first = member.begin // mmap.PAGESIZE * mmap.PAGESIZE
+        self.bytes.madvise(mmap.MADV_DONTNEED, first, member.begin + member.size - first)
+
     def _read_directory(self) -> dict[str, Member]:
         count, size, begin, limit = self._read_end()
         if count > _MAX_MEMBERS or begin + size != limit or count * _ENTRY.size > size:

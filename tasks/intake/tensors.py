@@ -158,5 +158,6 @@ class TensorFile:
                     self.archive.bytes, dtype=torch.uint8, count=member.size, offset=member.begin
                 )
                 copy.copy_(mapped)
+                self.archive.forget(member)
             self._storages[key] = copy
         return self._storages[key]

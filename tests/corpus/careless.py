@@ -215,15 +215,22 @@ def make_model(careless: Careless) -> nn.Module:
     return careless.kind().train(careless.training)
 
 
-def write_folder(careless: Careless, folder: Path) -> None:
-    """Write what `torch.fx` alone makes of the model; raise what it raises where it can't."""
+class KeepsGates(torch.fx.Tracer):
+    """The team's tracer."""
 
-    class KeepsGates(torch.fx.Tracer):
-        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-            return isinstance(m, Gate) or super().is_leaf_module(m, module_qualified_name)
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Gate) or super().is_leaf_module(m, module_qualified_name)
 
+
+def trace(careless: Careless) -> torch.fx.GraphModule:
+    """Return what `torch.fx` alone makes of the model; raise what it raises where it can't."""
     model = make_model(careless)
-    traced = torch.fx.GraphModule(model, KeepsGates().trace(model))
+    return torch.fx.GraphModule(model, KeepsGates().trace(model))
+
+
+def write_folder(careless: Careless, folder: Path) -> None:
+    """Write the delivery as its team would."""
+    traced = trace(careless)
     folder.mkdir(parents=True)
     with chdir(folder.parent), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -16,7 +16,7 @@ from tasks.delivering.calls import describe_call
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery, take_in
 from tasks.traceability import run
-from tests.corpus.careless import Careless, example_of, make_model, write_folder
+from tests.corpus.careless import Careless, example_of, make_model, trace, write_folder
 from tests.corpus.models import CorpusModel
 
 LINEAGE = Lineage("https://example.org/models", "0123abc")
@@ -96,9 +96,10 @@ class CarelessRow:
 def judge_careless(careless: Careless, folder: Path) -> CarelessRow:
     """Take the delivery in as its team would hand it over, or deliver it where they can't."""
     try:
-        write_folder(careless, folder / "delivery")
+        trace(careless)
     except Exception:  # noqa: BLE001 - torch.fx can't trace it; then there is only the exporter
         return _deliver_careless(careless, folder)
+    write_folder(careless, folder / "delivery")
     try:
         take_in(IntakeJob(folder / "delivery", folder / "staging"))
     except HandoffError as error:

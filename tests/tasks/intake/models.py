@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +179,9 @@ def draw(name: str, batch: int = 3) -> tuple[Tensor, ...]:
 def deliver(model: nn.Module, folder: Path, inputs: tuple[TensorSpec, ...]) -> torch.fx.GraphModule:
     """Write the delivery of a model into `folder` and return the traced module."""
     traced = model if isinstance(model, torch.fx.GraphModule) else torch.fx.symbolic_trace(model)
-    with warnings.catch_warnings():
+    with chdir(folder.parent), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced.to_folder(folder, "FxModule")
+        traced.to_folder(folder.name, "FxModule")
     sizes = {axis for tensor in inputs for axis in tensor.shape if isinstance(axis, str)}
     contract = DeliveryContract(
         ModelSection("toy", torch=torch.__version__),
