@@ -2,6 +2,7 @@
 # make test    set everything up, then check and test
 # make bench   the road's own cost, against a bare script with the same torch calls
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
+# make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
 # make lock    resolve the dependencies anew
 #
 # HANDOFF_TORCH chooses another torch than the locked one:
@@ -26,7 +27,9 @@ endif
 
 CORPUS := .venv-corpus
 
-.PHONY: demo test bench corpus lint lock ready clean
+MUTATIONS ?= 100000
+
+.PHONY: demo test bench corpus fuzz lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -40,6 +43,9 @@ bench: ready
 # An environment of its own over the product's, since those packages pin what they please.
 corpus: ready $(CORPUS)/.ready
 	$(CORPUS)/bin/python -m tests.corpus $(MODELS)
+
+fuzz: ready
+	$(BIN)/python -m tests.tasks.intake.fuzz $(MUTATIONS)
 
 $(CORPUS)/.ready: tests/corpus/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CORPUS)

@@ -24,4 +24,6 @@ def shorten(got: object) -> str:
     """
     text = str(got) if isinstance(got, (str, int, float)) else type(got).__name__
     text = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    if not text:
+        return "nothing"
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

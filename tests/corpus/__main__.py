@@ -13,6 +13,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import shorten
 
 from tests.corpus.careless import CARELESS
 from tests.corpus.models import MODELS
@@ -93,7 +94,7 @@ def _careless_table(rows: list[CarelessRow]) -> list[str]:
     lines = ["| careless delivery | outcome | what it is named for |", "|---|---|---|"]
     for row, careless in zip(rows, CARELESS, strict=True):
         parts = [part for part in row.told.split("; ") if careless.named in part]
-        first = (parts or [row.told])[0].replace("|", "\\|")
+        first = shorten((parts or [row.told])[0].replace("|", "\\|"), 150, placeholder=" …")
         lines.append(f"| {row.name} | {row.outcome} | {first} |")
     return lines
 
