@@ -57,6 +57,7 @@ class StepProcess:
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
         self._futures: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
+        self._lifecycle = threading.Lock()
         self._closed = False
         self._jobs = 0
         self._seconds: dict[str, float] = {}
@@ -82,8 +83,9 @@ class StepProcess:
 
     def close(self) -> None:
         """End the process and everything it started; running jobs end as crashed."""
-        self._closed = True
-        self._kill()
+        with self._lifecycle:
+            self._closed = True
+            self._kill()
         self._queue.shutdown(wait=True, cancel_futures=True)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
@@ -109,9 +111,11 @@ class StepProcess:
         return process, os.fdopen(reading, "rb", buffering=0)
 
     def _run(self, job: object, limit_s: float) -> object:
-        if self._process.poll() is not None and not self._closed:
-            self._answers.close()
-            self._process, self._answers = self._start()
+        with self._lifecycle:
+            # Not after `close`, which has ended what there was and waits for this.
+            if self._process.poll() is not None and not self._closed:
+                self._answers.close()
+                self._process, self._answers = self._start()
         began = self.log.stat().st_size
         request = self._write_job(job)
         assert self._process.stdin is not None

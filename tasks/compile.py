@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 from torch._inductor import cpu_vec_isa
+from torch.export import ExportedProgram
 
 from artifacts.digest import digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking
@@ -52,10 +55,38 @@ def run(job: CompileJob) -> CompileResult:
     """
     compiler = _require_compiler()
     program = torch.export.load(job.program)
-    building = job.folder.with_name(job.folder.name + ".building")
+    with _built_apart(job.folder) as building:
+        began = time.monotonic()
+        _compile(job, program, building / PACKAGE)
+        seconds = time.monotonic() - began
+        _extract_shared_library(building / PACKAGE, building / SHARED_LIBRARY)
+    files = tuple(
+        PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
+        for name in (PACKAGE, SHARED_LIBRARY)
+        for path in [job.folder / name]
+    )
+    return CompileResult(files, _fit(job.target), seconds, _toolchain(compiler))
+
+
+@contextmanager
+def _built_apart(folder: Path) -> Iterator[Path]:
+    """Give a folder beside `folder` that takes its place once the body has filled it, or is gone.
+
+    What a process left there that was killed is removed first.
+    """
+    building = folder.with_name(folder.name + ".building")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
-    began = time.monotonic()
+    try:
+        yield building
+        _flush(building)
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> None:
     # A fresh dict: torch writes into the one that it is given.
     options = dict(job.options)
     if has_march_option():
@@ -64,21 +95,10 @@ def run(job: CompileJob) -> CompileResult:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with torch.no_grad():
             torch._inductor.aoti_compile_and_package(
-                program, package_path=str(building / PACKAGE), inductor_configs=options
+                program, package_path=str(package), inductor_configs=options
             )
     except Exception as error:
         raise _compile_failed(job, error) from error
-    seconds = time.monotonic() - began
-    _extract_shared_library(building / PACKAGE, building / SHARED_LIBRARY)
-    shutil.rmtree(job.folder, ignore_errors=True)
-    _flush(building)
-    building.rename(job.folder)
-    files = tuple(
-        PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
-        for name in (PACKAGE, SHARED_LIBRARY)
-        for path in [job.folder / name]
-    )
-    return CompileResult(files, _fit(job.target), seconds, _toolchain(compiler))
 
 
 def _require_compiler() -> str:

@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Generic, Literal, TypeVar
 
+import torch
 import torch.fx
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from artifacts.errors import UsageProblem
 
@@ -57,26 +59,50 @@ class Pass(ABC, Generic[Program]):
 def apply_pass(chosen: Pass[Program], program: Program) -> bool:
     """Run `chosen` on `program` in place; return whether it modified it.
 
-    The graph is linted and, for an exported program, its calling convention compared with the one
-    that went in: a pass may not change inputs, outputs or dynamic ranges.
+    The graph is linted and its calling convention compared with the one that went in: a pass may
+    not change inputs, outputs or dynamic ranges. Raises `PassBroken` for one that does, and for one
+    that changes something and says that it didn't.
     """
     chosen.requires(program)
-    before = _calling_convention(program)
+    convention, contents = _calling_convention(program), _contents(program)
     modified = chosen.call(program)
     program.graph.lint()
     if isinstance(program, torch.fx.GraphModule):
         program.recompile()
     else:
         program.graph_module.recompile()
-    if _calling_convention(program) != before:
+    if _calling_convention(program) != convention:
         raise PassBroken(f"{chosen.name} changed the program's inputs or outputs")
+    if not modified and _contents(program) != contents:
+        raise PassBroken(f"{chosen.name} changed the program and said that it hadn't")
     chosen.ensures(program)
     return modified
 
 
 def _calling_convention(program: torch.fx.GraphModule | ExportedProgram) -> object:
+    """Return the inputs, the structure, shapes and dtypes of the outputs, and the ranges."""
+    result = program.graph.output_node().args[0]
+    leaves, structure = pytree.tree_flatten(result)
+    values = [leaf.meta.get("val") for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    given = [(str(v.shape), v.dtype) for v in values if isinstance(v, torch.Tensor)]
     if isinstance(program, ExportedProgram):
         signature = program.graph_signature
         ranges = {str(k): str(v) for k, v in program.range_constraints.items()}
-        return (signature.user_inputs, len(signature.user_outputs), ranges)
-    return [node.name for node in program.graph.find_nodes(op="placeholder")]
+        return signature.user_inputs, len(signature.user_outputs), ranges, structure, given
+    return [n.name for n in program.graph.find_nodes(op="placeholder")], structure, given
+
+
+def _contents(program: torch.fx.GraphModule | ExportedProgram) -> object:
+    """Return what tells two states of a program apart: its graph, and which tensors it holds.
+
+    A tensor's version counts the changes in place.
+    """
+    tensors = {
+        **dict(program.state_dict() if callable(program.state_dict) else program.state_dict),
+        **getattr(program, "constants", {}),
+    }
+    held = {
+        n: (t.data_ptr(), t._version) for n, t in tensors.items() if isinstance(t, torch.Tensor)
+    }
+    calls = [(n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in program.graph.nodes]
+    return calls, held

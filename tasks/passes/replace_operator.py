@@ -60,13 +60,18 @@ def find_operator(name: str) -> torch._ops.OpOverload:
 
 
 def _require_callable(operator: torch._ops.OpOverload, node: torch.fx.Node) -> None:
-    arguments = operator._schema.arguments
-    needed = [a.name for a in arguments if not a.has_default_value()]
+    schema = operator._schema
+    known = [argument.name for argument in schema.arguments]
+    needed = [argument.name for argument in schema.arguments if not argument.has_default_value()]
     missing = [name for name in needed[len(node.args) :] if name not in node.kwargs]
-    if missing or len(node.args) > len(arguments):
+    unknown = [name for name in node.kwargs if name not in known[len(node.args) :]]
+    returns = [str(value.type) for value in schema.returns]
+    if missing or unknown or len(node.args) > len(known) or returns != ["Tensor"]:
+        keywords = f" and the keywords {', '.join(node.kwargs)}" if node.kwargs else ""
         raise UsageProblem(
             f"{operator} can't stand for {node.target}",
-            expected=f"an operator that can be called with {len(node.args)} arguments",
-            got=str(operator._schema),
+            expected=f"an operator that can be called with {len(node.args)} arguments{keywords}, "
+            "and returns one tensor",
+            got=str(schema),
             remedy="Choose another operator in the recipe",
         )

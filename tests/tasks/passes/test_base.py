@@ -39,6 +39,35 @@ class AddingAnInput(Touching):
         return True
 
 
+class DroppingAnOutput(Touching):
+    """Returns less than before."""
+
+    def call(self, program: torch.fx.GraphModule) -> bool:
+        """Return the tensor alone instead of a tuple."""
+        output = program.graph.output_node()
+        output.args = (output.all_input_nodes[0],)
+        return True
+
+
+class Denying(Touching):
+    """Changes something and says that it doesn't."""
+
+    def call(self, program: torch.fx.GraphModule) -> bool:
+        """Retarget every relu, in secret."""
+        super().call(program)
+        return False
+
+
+class DenyingWeights(Touching):
+    """Changes a weight in place and says that it doesn't."""
+
+    def call(self, program: torch.fx.GraphModule) -> bool:
+        """Add to every weight."""
+        for weight in program.state_dict().values():
+            weight.add_(1.0)
+        return False
+
+
 class Breaking(Touching):
     """Doesn't keep its own promise."""
 
@@ -68,6 +97,21 @@ def test_a_changed_graph_is_the_code_that_runs() -> None:
 def test_a_pass_may_not_change_the_inputs() -> None:
     with pytest.raises(PassBroken, match="inputs or outputs"):
         apply_pass(AddingAnInput({}), traced())
+
+
+def test_a_pass_may_not_change_what_is_returned() -> None:
+    program = torch.fx.symbolic_trace(lambda x: (torch.relu(x),))
+    with pytest.raises(PassBroken, match="inputs or outputs"):
+        apply_pass(DroppingAnOutput({}), program)
+
+
+@pytest.mark.parametrize("denying", [Denying({}), DenyingWeights({})])
+def test_a_pass_that_denies_its_change_is_caught(denying: Touching) -> None:
+    program = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    with program.graph.inserting_before(program.graph.output_node()):
+        program.graph.call_function(torch.relu, (program.graph.output_node().args[0],))
+    with pytest.raises(PassBroken, match="said that it hadn't"):
+        apply_pass(denying, program)
 
 
 def test_the_promise_is_checked_on_the_graph_that_came_out() -> None:

@@ -40,3 +40,14 @@ def test_an_operator_that_torch_does_not_have_is_told(name: str) -> None:
 def test_an_operator_that_needs_more_arguments_is_told() -> None:
     with pytest.raises(UsageProblem, match="can't stand for"):
         apply_pass(replace("relu.default", "add.Tensor"), export())
+
+
+def test_an_operator_that_gives_several_tensors_is_told() -> None:
+    with pytest.raises(UsageProblem, match="returns one tensor"):
+        apply_pass(replace("relu.default", "unique_consecutive.default"), export())
+
+
+def test_a_keyword_that_the_new_operator_lacks_is_told() -> None:
+    program = torch.export.export(nn.GELU(approximate="tanh"), (torch.randn(5),))
+    with pytest.raises(UsageProblem, match="the keywords approximate"):
+        apply_pass(replace("gelu.default", "relu.default"), program)
