@@ -14,6 +14,7 @@ from artifacts.signature import ModelSignature
 from tasks import capture
 from tasks.capture import dynamic_shapes, inputs_to_trace
 from tasks.delivering.calls import Call
+from tasks.delivering.contexts import inline_idle_contexts
 from tasks.tracer import (
     describe_dropped_input,
     describe_left_out,
@@ -78,6 +79,7 @@ def export(request: Request, *, strict: bool) -> Captured:
         program = capture.export(request.module, args, kwargs, shapes, signature, strict=strict)
     unlifted = program.module(check_guards=False)
     assert isinstance(unlifted, torch.fx.GraphModule)
+    inline_idle_contexts(unlifted)
     graph = unlifted.graph
     graph.set_codegen(torch.fx.graph.CodeGen())
     notes = list(describe_left_out(left_out))

@@ -35,7 +35,7 @@ _ANNOTATION = (
     ast.Name, ast.Attribute, ast.Subscript, ast.Tuple, ast.List, ast.Constant, ast.Load, ast.BinOp,
     ast.BitOr,
 )  # fmt: skip
-_PATH_PART = re.compile(r"[A-Za-z0-9_]{1,200}")
+_PATH_PART = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _PYTREE = {"_in_spec", "_out_spec", "fx_pytree", "pytree"}
 
 CallParts = tuple[str, object, tuple[object, ...], dict[str, object]]
@@ -266,6 +266,12 @@ class ForwardReader:
             return "call_method", node.func.attr, (owner, *args), kwargs
         function = None if name is None or name == "getattr" else resolve(name, self._namespaces)
         if function is None:
+            if name is not None and name.startswith("torch.ops.higher_order."):
+                raise refuse_line(
+                    node, "a graph without branches and loops of its own", name,
+                    "Choose between tensors with torch.where instead of torch.cond, and loop over "
+                    "a fixed number of steps",
+                )  # fmt: skip
             raise refuse_line(
                 node, "a function of torch or Python's operators", name,
                 f"Deliver the model with 'handoff deliver', which traces into {name}; or, if it "

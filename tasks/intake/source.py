@@ -36,7 +36,7 @@ _MAX_CHAIN = 60
 _QUOTED = re.compile(r"""'(?:[^'\\]++|\\.)*+(?:'|\\?$)|"(?:[^"\\]++|\\.)*+(?:"|\\?$)|#.*""")
 _CHAIN = re.compile(rf"(?:\s*\.\s*\w+){{{_MAX_CHAIN},}}|(?:[-~+]\s*|\bnot\s+){{{_MAX_CHAIN},}}")
 _FORBIDDEN = re.compile(r"'''|\"\"\"|\\\n")
-_CHILD_NAME = re.compile(r"[A-Za-z0-9_]{1,200}")
+_CHILD_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 def read_source(path: Path, namespaces: frozenset[str]) -> ModuleSource:

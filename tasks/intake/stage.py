@@ -22,7 +22,7 @@ from artifacts.digest import Digest, digest_file, digest_tree
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from tasks.intake.refusal import refuse
 
-_BLOB_NAME = re.compile(r"[A-Za-z0-9_]{1,200}\.pt")
+_BLOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,199}\.pt")
 _NAMED_FILES = frozenset(
     {CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, SOURCES_FILE, STATE_FILE}
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from artifacts.delivery import Structure
-from artifacts.errors import DeliveryUnsound, UsageProblem
+from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
 from artifacts.steps import DeliverResult, TraceabilityJob
 from tasks.deliver import deliver
 from tasks.intake import read_delivery
@@ -244,3 +244,54 @@ def test_each_node_knows_the_line_of_the_models_code(tmp_path: Path) -> None:
         texts = Path(__file__).read_text().splitlines()
         made = {texts[int(line.rpartition(":")[2]) - 1].strip() for line in lines}
         assert "pooled = self.mix(items.mean(1))" in made
+
+
+class Contexts(nn.Module):
+    """Holds contexts that export keeps as operators; `len` keeps torch.fx away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) < 0:
+            raise ValueError
+        with torch.no_grad():
+            y: Tensor = self.layer(x)
+        with torch.autocast("cpu", enabled=False):
+            return y.float() * torch.sigmoid(y)
+
+
+def test_contexts_that_change_nothing_are_taken_out(tmp_path: Path) -> None:
+    model = Contexts().eval()
+    result = deliver_it(model, tmp_path / "toy", USER)
+    assert result.contract.model.captured_by.startswith("torch.export")
+    assert "higher_order" not in (tmp_path / "toy" / "module.py").read_text()
+    fresh = torch.randn(3, 8)
+    torch.testing.assert_close(outputs_of(tmp_path / "toy", fresh)[0], model(fresh))
+
+
+class DashedNames(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_module("block-1", nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.get_submodule("block-1")(x)  # type: ignore[no-any-return]
+
+
+def test_names_that_python_could_not_write_are_kept(tmp_path: Path) -> None:
+    model = DashedNames().eval()
+    deliver_it(model, tmp_path / "toy", USER)
+    assert (tmp_path / "toy" / "block-1.pt").exists()
+    assert torch.equal(outputs_of(tmp_path / "toy", USER)[0], model(USER))
+
+
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # type: ignore[no-any-return]
+
+
+def test_branches_in_the_graph_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(DeliveryUnreadable, match=r"torch\.where instead of torch\.cond"):
+        deliver_it(Branches(), tmp_path / "toy", USER)
