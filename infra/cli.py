@@ -126,16 +126,18 @@ def deliver(factory: str, folder: Path, name: str, as_json: bool) -> None:
 @main.command()
 @click.argument("delivery", type=click.Path(path_type=Path))
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for what it requires.")
+@click.option("--captures", is_flag=True, help="Try every capture technology, and compare them.")
 @json_option
 @debug_option
-def inspect(delivery: Path, recipe: Path | None, as_json: bool) -> None:
+def inspect(delivery: Path, recipe: Path | None, captures: bool, as_json: bool) -> None:
     """Say whether a delivery is sound, without releasing it.
 
     Exit code 0: sound, or sound within limits; 2: unsound; 3: not readable as a delivery.
     """
     from infra.commands import inspect_delivery
 
-    raise click.exceptions.Exit(inspect_delivery(delivery, recipe, as_json=as_json))
+    code = inspect_delivery(delivery, recipe, captures=captures, as_json=as_json)
+    raise click.exceptions.Exit(code)
 
 
 @main.command()

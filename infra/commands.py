@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from artifacts.captures import CaptureRow, recommend
 from artifacts.errors import UsageProblem
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
@@ -22,6 +23,7 @@ from artifacts.steps import (
     TraceabilityJob,
     TraceabilityResult,
 )
+from infra.captures import capture_table, print_captures
 from infra.console import age, print_findings, print_json, print_table, size
 from infra.present import print_release, release_object, stored_manifest
 from infra.release import require_folder
@@ -54,7 +56,7 @@ def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> No
         click.echo(f"  {note}")
 
 
-def inspect_delivery(delivery: Path, recipe: Path | None, *, as_json: bool) -> int:
+def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
     wanted = read_recipe(recipe) if recipe else Recipe()
@@ -67,23 +69,34 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, as_json: bool) -> i
                 (TraceabilityJob(staging, wanted.required_lineage), TRACEABILITY_LIMIT_S),
             ],
         )
+        rows = capture_table(staging, wanted.operators) if captures else ()
     taken, judged = cast(IntakeResult, taken), cast(TraceabilityResult, judged)
-    code = 2 if judged.verdict == "unsound" else 0
     if as_json:
-        print_json(
-            {
-                "model": taken.contract.model.name,
-                "verdict": judged.verdict,
-                "findings": to_plain(judged.findings),
-                "delivery": str(taken.digest),
-                "contract": to_plain(taken.contract),
-            }
+        print_json(_inspection(taken, judged, rows))
+    else:
+        weights = size(taken.weights_bytes)
+        click.echo(
+            f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})"
         )
-        return code
-    weights = size(taken.weights_bytes)
-    click.echo(f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})")
-    print_findings(judged.findings)
-    return code
+        print_findings(judged.findings)
+        if rows:
+            print_captures(rows)
+    return 2 if judged.verdict == "unsound" else 0
+
+
+def _inspection(
+    taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
+) -> dict[str, object]:
+    plain = {
+        "model": taken.contract.model.name,
+        "verdict": judged.verdict,
+        "findings": to_plain(judged.findings),
+        "delivery": str(taken.digest),
+        "contract": to_plain(taken.contract),
+    }
+    if rows:
+        plain["captures"] = {"rows": to_plain(rows), "recommendation": recommend(rows)}
+    return plain
 
 
 def _run_alone(plan: ProcessPlan, jobs: list[tuple[object, float]]) -> list[object]:

@@ -26,17 +26,27 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     library = open_shared_library(job.folder / SHARED_LIBRARY)
     cases = sorted(load_cases(job.reference), key=_elements)
     chosen = [cases[0]] if _elements(cases[0]) == _elements(cases[-1]) else [cases[0], cases[-1]]
-    return BenchmarkResult(tuple(_time(case, lambda x: module(*x), library) for case in chosen))
+
+    def eager(inputs: Tensors) -> object:
+        return module(*inputs)
+
+    return BenchmarkResult(
+        tuple(time_in_turns(case.name, case.inputs, eager, library) for case in chosen)
+    )
 
 
 def _elements(case: ReferenceCase) -> int:
     return sum(tensor.numel() for tensor in case.inputs)
 
 
-def _time(
-    case: ReferenceCase, eager: Callable[[Tensors], object], package: Callable[[Tensors], object]
+def time_in_turns(
+    name: str,
+    inputs: Tensors,
+    eager: Callable[[Tensors], object],
+    package: Callable[[Tensors], object],
 ) -> Timing:
-    inputs = tuple(tensor.clone() for tensor in case.inputs)
+    """Return how long both take on the case `name`, called one after the other in many rounds."""
+    inputs = tuple(tensor.clone() for tensor in inputs)
     with torch.no_grad():
         for _ in range(_WARM_UP_CALLS):
             eager(inputs)
@@ -50,7 +60,7 @@ def _time(
     ratios = sorted(slow / fast for slow, fast in rounds)
     low, high = median_interval(len(ratios))
     return Timing(
-        case=case.name,
+        case=name,
         eager_s=statistics.median(slow for slow, _ in rounds),
         package_s=statistics.median(fast for _, fast in rounds),
         speedup=statistics.median(ratios),

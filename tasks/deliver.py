@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from artifacts.delivery import DeliveryContract, Lineage, ModelSection
-from artifacts.errors import UsageProblem
+from artifacts.errors import DeliveryUnsound, UsageProblem
+from artifacts.signature import ModelSignature
 from artifacts.steps import DeliverJob, DeliverResult
 from tasks.delivering.arguments import (
     Dynamic,
@@ -28,10 +29,10 @@ from tasks.delivering.arguments import (
     require_on_cpu,
     unwrap,
 )
-from tasks.delivering.calls import describe_call
+from tasks.delivering.calls import Call, Tensors, describe_call
 from tasks.delivering.factory import default_name, make_model
 from tasks.delivering.failures import gravest
-from tasks.delivering.golden import make_goldens, undisturbed
+from tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturbed
 from tasks.delivering.writing import Work
 from tasks.lineage import lineage_from_git
 
@@ -85,7 +86,9 @@ def deliver(
         torch.no_grad(),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch,
     ):
-        goldens = make_goldens(module, call, inputs, signature)
+        signature, goldens = _make_goldens(
+            module, call, inputs, signature, chosen=dimensions is not None
+        )
         contract = DeliveryContract(
             model=_model_section(name, module),
             inputs=signature.inputs,
@@ -105,6 +108,28 @@ def deliver(
             raise gravest(module, work.failures)
         built.rename(folder)
     return replace(result, folder=folder)
+
+
+def _make_goldens(
+    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature, *, chosen: bool
+) -> tuple[ModelSignature, Goldens]:
+    """Return the goldens, and the signature they hold for.
+
+    Where nobody has chosen the ranges, and the model doesn't run from 1 on, they begin at 2.
+    """
+    try:
+        return signature, make_goldens(module, call, inputs, signature)
+    except DoesNotRun as refusal:
+        if chosen or not signature.dimensions:
+            raise
+        later = {name: replace(d, min=2) for name, d in signature.dimensions.items() if d.max > 1}
+        signature = replace(signature, dimensions={**signature.dimensions, **later})
+        try:
+            goldens = make_goldens(module, call, inputs, signature)
+        except DeliveryUnsound:
+            raise refusal from None
+        note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.got}"
+        return signature, replace(goldens, notes=(note, *goldens.notes))
 
 
 def _require_free(folder: Path) -> None:

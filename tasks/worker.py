@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import steps
+from artifacts import captures, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 
@@ -39,6 +39,7 @@ STEPS: dict[type[Any], Step] = {
     steps.DeliverJob: Step("tasks.deliver", steps.DeliverResult),
     steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
     steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),
+    captures.CaptureJob: Step("tasks.captures", captures.CaptureRow),
     steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
     steps.CompileJob: Step("tasks.compile", steps.CompileResult),
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),

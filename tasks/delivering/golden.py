@@ -103,7 +103,7 @@ def make_goldens(
         try:
             more = _run_others(module, call, signature, inputs, None, finite=True)
             return Goldens((example, *more), structure, "random")
-        except _DoesNotRunError as error:
+        except DoesNotRun as error:
             note = f"further inputs are rows of the example, since on random ones {error.got}"
     else:
         note = "further inputs are rows of the example, which gives NaN or infinity itself"
@@ -148,12 +148,12 @@ def _other_size(limits: Dimension, size: int) -> int:
                 size)  # fmt: skip
 
 
-class _DoesNotRunError(DeliveryUnsound):
-    """The model fails on inputs; others may do."""
+class DoesNotRun(DeliveryUnsound):
+    """The model fails on inputs; it may run on others."""
 
 
-def _does_not_run(what: str, inputs: Tensors, got: str) -> _DoesNotRunError:
-    return _DoesNotRunError(
+def _does_not_run(what: str, inputs: Tensors, got: str) -> DoesNotRun:
+    return DoesNotRun(
         f"the model doesn't run on {what} of the shapes {shapes_of(inputs)}",
         expected="finite outputs",
         got=got,

@@ -295,3 +295,18 @@ class Branches(nn.Module):
 def test_branches_in_the_graph_are_refused_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(DeliveryUnreadable, match=r"torch\.where instead of torch\.cond"):
         deliver_it(Branches(), tmp_path / "toy", USER)
+
+
+class Squeezes(nn.Module):
+    """Fails on a batch of one, as what squeezes its way does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x.sum(1, keepdim=True).squeeze(), x[:, 0]], 0)
+
+
+def test_a_model_that_does_not_run_on_one_row_begins_at_two(tmp_path: Path) -> None:
+    result = deliver_it(Squeezes(), tmp_path / "toy", USER)
+    assert result.contract.dimensions["batch"].min == 2
+    assert any("batch from 2 on, since on 1" in note for note in result.notes)
+    with pytest.raises(DeliveryUnsound, match=r"doesn't run on other inputs .*\[1, 8\]"):
+        deliver_it(Squeezes(), tmp_path / "other", USER, dimensions={"batch": (1, 9)})

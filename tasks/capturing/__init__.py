@@ -1,0 +1,1 @@
+"""What `tasks.captures` is made of: the roads, and how what they give is judged."""
