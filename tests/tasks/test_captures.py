@@ -27,10 +27,11 @@ X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.layer = nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.layer(x))
+        return torch.sigmoid(self.layer(x))
 
 
 class BranchesOnValue(Plain):
@@ -45,8 +46,9 @@ class BakesLength(Plain):
 
 class Breaks(Plain):
     def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
         torch._dynamo.graph_break()
-        return super().forward(x)
+        return y * 2.0
 
 
 def row(road: Road, module: nn.Module) -> CaptureRow:
