@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,6 +31,7 @@ INIT_FILE = "__init__.py"
 STATE_FILE = "state_dict.pt"
 FORMAT = 1
 Draw = Literal["random", "examples"]
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -79,6 +81,25 @@ class Structure:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs' paths as identifiers: `['logits']` is `logits`."""
+        return identifiers(self.outputs)
+
+
+def identifiers(paths: Sequence[str]) -> tuple[str, ...]:
+    """Give each path an identifier of its own: `batch['user'][0]` becomes `batch_user_0`."""
+    taken: dict[str, None] = {}
+    for path in paths:
+        plain = _NOT_A_NAME.sub("_", path).strip("_")[:90]
+        first = plain if plain and not plain[0].isdigit() else f"value_{plain}".rstrip("_")
+        name, number = first, 1
+        while name in taken:
+            number += 1
+            name = f"{first}_{number}"
+        taken[name] = None
+    return tuple(taken)
 
 
 @dataclass(frozen=True)

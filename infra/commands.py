@@ -78,10 +78,19 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
         click.echo(
             f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})"
         )
+        click.echo(f"  {_origin(taken)}")
         print_findings(judged.findings)
         if rows:
             print_captures(rows)
     return 2 if judged.verdict == "unsound" else 0
+
+
+def _origin(taken: IntakeResult) -> str:
+    """Return who delivered what from where, as far as the delivery says it."""
+    source = taken.contract.source
+    commit = f"{source.repository} {source.commit[:12]}".strip()
+    told = [commit, source.training_run, source.author, source.created]
+    return ", ".join([taken.digest.short, *(part for part in told if part)])
 
 
 def _inspection(

@@ -95,12 +95,13 @@ def reason_of(error: Exception) -> str:
 
 
 def describe_outputs(
-    program: ExportedProgram, signature: ModelSignature
+    program: ExportedProgram, signature: ModelSignature, output_names: Sequence[str] = ()
 ) -> tuple[tuple[TensorSpec, ...], dict[str, Dimension]]:
     """Return the program's output specs, and ranges for sizes that are computed from the inputs'.
 
     A size that is itself a dynamic dimension keeps its name; one that is computed from them (twice
-    the length, say) gets a name and the range that the computation can give.
+    the length, say) gets a name and the range that the computation can give. Outputs are called
+    `output0` and so on where `output_names` doesn't name each of them.
     """
     names = _symbol_names(program, signature)
     computed: dict[str, Dimension] = {}
@@ -122,7 +123,8 @@ def describe_outputs(
                 computed[name] = Dimension(int(bounds.lower), int(bounds.upper))
                 shape.append(name)
         dtype = str(value.dtype).removeprefix("torch.")
-        specs.append(TensorSpec(f"output{index}", dtype, tuple(shape)))
+        name = output_names[index] if len(output_names) == len(values) else f"output{index}"
+        specs.append(TensorSpec(name, dtype, tuple(shape)))
     return tuple(specs), computed
 
 

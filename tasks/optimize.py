@@ -68,7 +68,8 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
         effects.append(check.apply(choice, p, program, lambda: _run_program(program, inputs)))
         if choice.intended:
             reference = _save(program, job.folder / REFERENCE_FILE)
-    outputs, computed = describe_outputs(program, signature)
+    names = delivery.contract.structure.output_names
+    outputs, computed = describe_outputs(program, signature, names)
     saved = _save(program, job.folder / PROGRAM_FILE)
     return OptimizeResult(saved, reference, outputs, computed, tuple(effects))
 

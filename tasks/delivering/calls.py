@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from artifacts.delivery import Structure
+from artifacts.delivery import Structure, identifiers
 from artifacts.errors import UsageProblem
 
 Tensors = tuple[torch.Tensor, ...]
 
 # What may stand in a call or a result beside tensors.
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
-_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def describe_call(
         tree=tree,
         leaves=tuple(None if place in places else leaf for place, leaf in enumerate(leaves)),
         places=tuple(places),
-        names=tuple(_unique_names([paths[place] for place in places])),
+        names=identifiers([paths[place] for place in places]),
         paths=tuple(paths[place] for place in places),
         fixed=tuple(
             f"{path} = {leaf!r}" for path, leaf in zip(paths, leaves, strict=True)
@@ -134,20 +132,6 @@ def _entries(name: str, value: object) -> list[tuple[str, object]]:
         leaves = pytree.tree_leaves(value)
         return [(f"{name}[{place}]", leaf) for place, leaf in enumerate(leaves)]
     return [(f"{name}{pytree.keystr(path)}", leaf) for path, leaf in entries]
-
-
-def _unique_names(paths: Sequence[str]) -> Iterator[str]:
-    """Give each path an identifier of its own: `batch['user'][0]` becomes `batch_user_0`."""
-    taken: set[str] = set()
-    for path in paths:
-        plain = _NOT_A_NAME.sub("_", path).strip("_")[:90]
-        name = plain if plain and not plain[0].isdigit() else f"input_{plain}"
-        number = 1
-        while name in taken:
-            number += 1
-            name = f"{plain}_{number}"
-        taken.add(name)
-        yield name
 
 
 def describe_structure(call: Call, result: object) -> Structure:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from artifacts.delivery import Structure
 from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from artifacts.steps import DeliverResult, TraceabilityJob
+from artifacts.recipe import Recipe
+from artifacts.steps import DeliverResult, OptimizeJob, TraceabilityJob
 from tasks.deliver import deliver
 from tasks.intake import read_delivery
+from tasks.optimize import run as optimize
 from tasks.traceability import run as judge
 
 USER, ITEM = torch.randn(6, 8), torch.randn(6, 3, 8)
@@ -98,11 +100,20 @@ def test_a_dictionary_is_taken_apart_and_said_how(traceable: bool, tmp_path: Pat
     assert contract.structure == Structure(
         ("batch['user']", "batch['history'][0]"), ("['scores']", "['pooled']")
     )
+    assert contract.structure.output_names == ("scores", "pooled")
     fresh = torch.randn(9, 8), torch.randn(9, 3, 8)
     want = model({"user": fresh[0], "history": (fresh[1],)})
     for got, name in zip(outputs_of(tmp_path / "toy", *fresh), want, strict=True):
         torch.testing.assert_close(got, want[name])
     assert judge(TraceabilityJob(tmp_path / "toy")).verdict == "sound"
+
+
+def test_the_outputs_keep_their_names_up_to_the_release(tmp_path: Path) -> None:
+    deliver_it(TakesDict(), tmp_path / "toy", {"user": USER, "history": (ITEM,)})
+    result = optimize(OptimizeJob(tmp_path / "toy", tmp_path / "program", Recipe()))
+    assert [str(spec) for spec in result.outputs] == [
+        "scores float32 [batch]", "pooled float32 [batch, 8]"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("traceable", [True, False])
