@@ -143,7 +143,7 @@ def read_contract(folder: Path) -> DeliveryContract:
             f"{folder} has no contract",
             expected=f"a file {CONTRACT_FILE} beside module.py",
             got="none",
-            remedy="Deliver the model with 'handoff deliver', which writes one",
+            remedy="'handoff init FOLDER' writes one, 'handoff deliver' always does",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DeliveryUnreadable(

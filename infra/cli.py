@@ -124,6 +124,46 @@ def deliver(factory: str, folder: Path, name: str, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--name", default="", help="The model's name in the registry; else the folder's.")
+@click.option("--input", "inputs", multiple=True, help="NAME:DTYPE:AXES of an input.")
+@click.option("--dimension", "dimensions", multiple=True, help="NAME=MIN:MAX of a dynamic size.")
+@click.option("--range", "ranges", multiple=True, help="NAME=LOW:HIGH of an input's values.")
+@click.option("--repository", default="", help="Where the model's code is kept.")
+@click.option("--commit", default="", help="The commit that it was trained with.")
+@click.option("--training-run", default="", help="The training run, as its tracker names it.")
+@click.option("--author", default="", help="Who hands it over.")
+@click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for its operators.")
+@click.option("--yes", is_flag=True, help="Take what was inferred, and ask nothing.")
+@click.option("--force", is_flag=True, help="Replace the contract that is there.")
+@json_option
+@debug_option
+def init(
+    folder: Path,
+    recipe: Path | None,
+    *,
+    yes: bool,
+    force: bool,
+    as_json: bool,
+    **said: Any,  # noqa: ANN401 - the flags, which read_wishes names
+) -> None:
+    """Give a bare to_folder folder the contract that makes it a delivery.
+
+    Inputs are read off the layers that take them, and the model is run on what was found; on a
+    terminal you are asked, with that as the answer to take by Enter.
+
+    \b
+    handoff init folder
+    handoff init folder --input 'x:float32:batch,3,224,224' --dimension 'batch=1:256'
+    handoff init folder --input 'ids:int64:batch,length' --range 'ids=0:30521'
+    """  # noqa: D301 - as above
+    from infra.init import init_delivery, on_terminal, read_wishes
+
+    wishes = read_wishes(recipe, **said)
+    init_delivery(folder, wishes, ask=on_terminal() and not yes, force=force, as_json=as_json)
+
+
+@main.command()
 @click.argument("delivery", type=click.Path(path_type=Path))
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for what it requires.")
 @click.option("--captures", is_flag=True, help="Try every capture technology, and compare them.")

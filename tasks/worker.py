@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, steps
+from artifacts import captures, proposals, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 
@@ -40,6 +40,8 @@ STEPS: dict[type[Any], Step] = {
     steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
     steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),
     captures.CaptureJob: Step("tasks.captures", captures.CaptureRow),
+    proposals.ProposeJob: Step("tasks.propose", proposals.ProposeResult),
+    proposals.TryJob: Step("tasks.try_contract", proposals.TryResult),
     steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
     steps.CompileJob: Step("tasks.compile", steps.CompileResult),
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),

@@ -107,6 +107,18 @@ def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> Lo
     return LoadedDelivery(contract, rebuilt.module, cases, findings)
 
 
+def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
+    """Return what module.py says and the rebuilt module of a folder that may lack a contract.
+
+    Raises `DeliveryUnreadable` with a reason.
+    """
+    source = read_source(staging / MODULE_FILE, allowed_namespaces())
+    with _one_thread():
+        rebuilt = rebuild(source, staging)
+    check_round_trip(rebuilt.module, staging / MODULE_FILE)
+    return source, rebuilt.module
+
+
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Let torch copy and compare with one thread, then with as many as before.

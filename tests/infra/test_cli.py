@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("deliver", "inspect", "release", "list", "show", "pull", "verify", "ui", "doctor")
+COMMANDS = (
+    "deliver", "init", "inspect", "release", "list", "show", "pull", "verify", "ui", "doctor",
+)  # fmt: skip
 
 
 def handoff(

@@ -1,0 +1,221 @@
+"""`handoff init`: gives a folder that `to_folder` wrote the contract that makes it a delivery."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import click
+
+from artifacts.delivery import (
+    CONTRACT_FILE,
+    DeliveryContract,
+    Lineage,
+    ModelSection,
+    format_contract,
+)
+from artifacts.errors import UsageProblem
+from artifacts.proposals import InputProposal, ProposeJob, ProposeResult, TryJob, TryResult
+from artifacts.recipe import read_recipe
+from artifacts.record import to_plain
+from artifacts.signature import Dimension, TensorSpec
+from infra.console import print_json
+from infra.input_flags import format_spec, parse_dimension, parse_input, parse_range
+from infra.questions import ask_dimension, ask_input, ask_name, ask_values
+from infra.release import require_folder
+from tasks.child import ProcessPlan, StepProcess
+
+_PROPOSE_LIMIT_S = 600.0
+_TRY_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user said by flags; the rest is inferred, or asked on a terminal."""
+
+    name: str = ""
+    inputs: tuple[TensorSpec, ...] = ()
+    dimensions: dict[str, Dimension] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    source: Lineage = field(default_factory=Lineage)
+    operators: tuple[str, ...] = ()
+
+
+def read_wishes(
+    recipe: Path | None,
+    *,
+    name: str,
+    inputs: Sequence[str],
+    dimensions: Sequence[str],
+    ranges: Sequence[str],
+    **lineage: str,
+) -> Wishes:
+    """Return what the flags say; raise `UsageProblem` for one that can't be read."""
+    return Wishes(
+        name=name,
+        inputs=tuple(parse_input(text) for text in inputs),
+        dimensions=dict(parse_dimension(text) for text in dimensions),
+        ranges=dict(parse_range(text) for text in ranges),
+        source=Lineage(**lineage),
+        operators=read_recipe(recipe).operators if recipe else (),
+    )
+
+
+def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_json: bool) -> None:
+    """Write the contract of the bare folder, once the model was seen to run as it declares.
+
+    Raises `DeliveryUnreadable` for a folder that can't be read, `UsageProblem` where something
+    isn't known and can't be asked.
+    """
+    folder = require_folder(folder)
+    path = folder / CONTRACT_FILE
+    if path.exists() and not force:
+        raise UsageProblem(
+            f"{folder.name} has a contract already", expected=f"a folder without {CONTRACT_FILE}",
+            got=str(path), remedy="Add --force to replace it",
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="handoff-init-") as scratch:
+        staging = Path(scratch) / "staging"
+        plan = ProcessPlan("init", operators=wishes.operators)
+        process = StepProcess(plan, Path(scratch) / "init.log")
+        try:
+            job = ProposeJob(folder, staging, wishes.inputs, wishes.dimensions)
+            proposal = cast(ProposeResult, process.run(job, limit_s=_PROPOSE_LIMIT_S))
+            contract = _decide(folder, wishes, proposal, ask=ask and not as_json)
+            trial = process.run(TryJob(staging, contract), limit_s=_TRY_LIMIT_S)
+            _require_running(cast(TryResult, trial))
+        finally:
+            process.close()
+    _write(path, format_contract(contract))
+    if as_json:
+        print_json({"contract": to_plain(contract), "file": str(path)})
+    else:
+        _tell(folder, contract, proposal)
+
+
+def _decide(
+    folder: Path, wishes: Wishes, proposal: ProposeResult, *, ask: bool
+) -> DeliveryContract:
+    """Return the contract of what was given, inferred and, with `ask`, answered."""
+    names = [found.name for found in proposal.inputs]
+    _require_used("--input", [spec.name for spec in wishes.inputs], names)
+    _require_used("--range", wishes.ranges, names)
+    name = wishes.name or _plain_name(folder.name)
+    if ask and not wishes.name:
+        name = ask_name(name)
+    given = {spec.name for spec in wishes.inputs}
+    unknown = [found for found in proposal.inputs if found.name not in given]
+    if unknown and not proposal.ran and not ask:
+        raise _unknown(unknown)
+    specs = []
+    for found in proposal.inputs:
+        open_to_ask = ask and found.name not in given
+        spec = ask_input(found) if open_to_ask or found.spec is None else found.spec
+        specs.append(_with_range(spec, wishes, ask=open_to_ask))
+    axes = dict.fromkeys(a for spec in specs for a in spec.shape if isinstance(a, str))
+    _require_used("--dimension", wishes.dimensions, axes)
+    dimensions = {axis: _dimension(axis, wishes, proposal, ask=ask) for axis in axes}
+    source = replace(wishes.source, created=datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        section = ModelSection(name, proposal.class_name)
+        return DeliveryContract(section, tuple(specs), dimensions=dimensions, source=source)
+    except ValueError as error:
+        raise UsageProblem(
+            "no contract can be written", expected="a name and inputs that fit", got=str(error),
+            remedy="Say them with --name, --input and --range",
+        ) from error  # fmt: skip
+
+
+def _require_used(flag: str, said: Iterable[str], names: Iterable[str]) -> None:
+    known = list(names)
+    for name in said:
+        if name not in known:
+            raise UsageProblem(
+                f"{flag} names something that isn't there",
+                expected=f"one of {', '.join(known)}" if known else "none: there are no such",
+                got=name,
+                remedy="forward's arguments in module.py are the inputs, names in their shapes the "
+                "dimensions",
+            )
+
+
+def _unknown(unknown: Sequence[InputProposal]) -> UsageProblem:
+    flags = " ".join(
+        f"--input '{found.name}:{format_spec(found.spec) if found.spec else 'float32:batch,8'}'"
+        for found in unknown
+    )
+    return UsageProblem(
+        "nothing was found that the model runs on",
+        expected="a flag with dtype and shape for each input that can't be inferred",
+        got="none for " + "; ".join(f"{found.name} ({found.why})" for found in unknown),
+        remedy=f"Add what they really take, such as {flags}",
+    )
+
+
+def _with_range(spec: TensorSpec, wishes: Wishes, *, ask: bool) -> TensorSpec:
+    if spec.name in wishes.ranges:
+        low, high = wishes.ranges[spec.name]
+        return replace(spec, low=low, high=high)
+    return ask_values(spec) if ask and "int" in spec.dtype else spec
+
+
+def _dimension(axis: str, wishes: Wishes, proposal: ProposeResult, *, ask: bool) -> Dimension:
+    if axis in wishes.dimensions:
+        return wishes.dimensions[axis]
+    known = proposal.dimensions.get(axis, Dimension())
+    return ask_dimension(axis, known) if ask else known
+
+
+def _plain_name(folder: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("._-")[:63] or "model"
+
+
+def _require_running(trial: TryResult) -> None:
+    if trial.failures:
+        raise UsageProblem(
+            "the model doesn't run on inputs like these, and nothing was written",
+            expected="a result at the smallest sizes and at larger ones",
+            got=trial.failures[0],
+            remedy="Say what it takes with --input, --dimension and --range",
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".delivery-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> None:
+    click.echo(f"{contract.model.name}: wrote {folder / CONTRACT_FILE}")
+    whys = {found.name: found.why for found in proposal.inputs}
+    for spec in contract.inputs:
+        values = "" if spec.low is None else f", values {spec.low:g} to {spec.high:g}"
+        click.echo(f"  {spec}{values}: {whys[spec.name]}")
+    for name, limits in contract.dimensions.items():
+        click.echo(f"  {name} from {limits.min} to {limits.max}")
+    click.echo(
+        "The model runs with that. There are no golden outputs: only 'handoff deliver' writes them"
+    )
+    if not contract.source.commit:
+        click.echo("Nothing says where it comes from: --repository, --commit and --author would")
+    click.echo(f"Next: handoff inspect {folder}")
+
+
+def on_terminal() -> bool:
+    """Tell whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

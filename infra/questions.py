@@ -1,0 +1,59 @@
+"""What `handoff init` asks on a terminal, with what was inferred as the answer to take by Enter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import click
+
+from artifacts.delivery import require_model_name
+from artifacts.proposals import InputProposal
+from artifacts.signature import Dimension, TensorSpec
+from infra.input_flags import format_spec, parse_limits, parse_spec, parse_values
+
+_T = TypeVar("_T")
+
+
+def ask_name(default: str) -> str:
+    """Return the model's name in the registry."""
+
+    def check(text: str) -> str:
+        require_model_name(text)
+        return text
+
+    return _ask("Name in the registry", default, check)
+
+
+def ask_input(found: InputProposal) -> TensorSpec:
+    """Return the dtype and shape of an input; ids keep the values that were inferred."""
+    click.echo(f"{found.name}: {found.why}", err=True)
+    known = found.spec
+    default = format_spec(known) if known else None
+    spec = _ask(f"  {found.name} as DTYPE:AXES", default, lambda text: parse_spec(found.name, text))
+    if known is not None and "int" in spec.dtype:
+        return replace(spec, low=known.low, high=known.high)
+    return spec
+
+
+def ask_values(spec: TensorSpec) -> TensorSpec:
+    """Return the spec with the values that the input may hold."""
+    default = "0:1" if spec.low is None else f"{spec.low:.0f}:{spec.high:.0f}"
+    low, high = _ask(f"  values of {spec.name} as LOW:HIGH", default, parse_values)
+    return replace(spec, low=low, high=high)
+
+
+def ask_dimension(name: str, known: Dimension) -> Dimension:
+    """Return the sizes that a dynamic dimension may have."""
+    return _ask(f"  sizes of {name} as MIN:MAX", f"{known.min}:{known.max}", parse_limits)
+
+
+def _ask(question: str, default: str | None, parse: Callable[[str], _T]) -> _T:
+    """Ask until the answer can be read."""
+    while True:
+        answer = click.prompt(question, default=default, err=True)
+        try:
+            return parse(answer)
+        except ValueError as error:
+            click.echo(f"  {error}", err=True)

@@ -1,0 +1,47 @@
+"""Propose: what a bare `to_folder` folder takes, read off its layers and seen to run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from artifacts.proposals import InputProposal, ProposeJob, ProposeResult
+from artifacts.signature import TensorSpec
+from tasks.intake.loading import read_bare
+from tasks.intake.stage import stage
+from tasks.proposing.hints import Hint, candidates, find_hint
+from tasks.proposing.search import find_ranges, find_signature
+
+
+def run(job: ProposeJob) -> ProposeResult:
+    """Return the proposal for the folder; raise `DeliveryUnreadable` for one that can't be read."""
+    stage(job.folder, job.staging)
+    source, module = read_bare(job.staging)
+    placeholders = [n for n in module.graph.find_nodes(op="placeholder") if not n.args]
+    hints = {str(node.target): find_hint(module, node) for node in placeholders}
+    given = {spec.name: _with_values(spec, hints.get(spec.name)) for spec in job.given}
+    chosen = find_signature(module, hints, given, job.dimensions)
+    dimensions = find_ranges(module, chosen, job.dimensions) if chosen else dict(job.dimensions)
+    inputs = tuple(
+        InputProposal(name, (chosen or given).get(name) or _likeliest(name, hint), _why(hint))
+        for name, hint in hints.items()
+    )
+    return ProposeResult(source.class_name, inputs, dimensions, ran=chosen is not None)
+
+
+def _with_values(spec: TensorSpec, hint: Hint | None) -> TensorSpec:
+    """Return a given spec with the ids that its table holds, unless it says which."""
+    if hint is None or spec.low is not None or "int" not in spec.dtype:
+        return spec
+    return replace(spec, low=hint.low, high=hint.high)
+
+
+def _likeliest(name: str, hint: Hint | None) -> TensorSpec | None:
+    """Return what the hint alone says of an input of a model that wasn't seen to run."""
+    if hint is None:
+        return None
+    shape = next(candidates(hint), ("batch",))
+    return TensorSpec(name, hint.dtype, shape, hint.low, hint.high)
+
+
+def _why(hint: Hint | None) -> str:
+    return hint.why if hint else "no layer tells what it is"
