@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from artifacts.captures import CaptureRow, Road
+from artifacts.errors import HandoffError
 from artifacts.signature import ModelSignature
 from tasks.benchmark import time_in_turns
 from tasks.capture import reason_of
@@ -31,6 +32,13 @@ def try_road(
     rows: Tensors | None = None,
 ) -> CaptureRow:
     """Capture `module` by `road`, compare it with eager elsewhere, and time it on the example."""
+
+    def eager(inputs: Tensors) -> Tensors:
+        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
+
+    told = _failure(eager, example)
+    if told:
+        return CaptureRow(road, captured=False, reason=f"eager fails on the example: {told}")
     began = time.monotonic()
     try:
         captured = go(road, module, signature, example, rows)
@@ -39,10 +47,6 @@ def try_road(
     except Exception as error:  # noqa: BLE001 - whatever the technology raises is its answer
         return CaptureRow(road, captured=False, reason=_short(error))
     capture_s = time.monotonic() - began
-
-    def eager(inputs: Tensors) -> Tensors:
-        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
-
     wrong, tried, max_abs = _compare(eager, captured, signature, example, rows)
     speed = None if wrong else time_in_turns("example", example, eager, captured.call)
     return CaptureRow(
@@ -59,6 +63,15 @@ def try_road(
     )
 
 
+def _failure(eager: Callable[[Tensors], Tensors], inputs: Tensors) -> str:
+    try:
+        with torch.no_grad():
+            eager(inputs)
+    except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
+        return _short(error)
+    return ""
+
+
 def _compare(
     eager: Callable[[Tensors], Tensors],
     captured: Capture,
@@ -66,11 +79,16 @@ def _compare(
     example: Tensors,
     rows: Tensors | None,
 ) -> tuple[list[str], int, float]:
-    """Return where it is wrong and how, the number of inputs tried, and the largest difference."""
+    """Return where it is wrong and how, the number of inputs tried, and the largest difference.
+
+    Where eager itself fails there is nothing to be right or wrong about.
+    """
     wrong, tried, largest = [], 0, 0.0
     with torch.no_grad():
         for case in other_cases(signature, example):
             inputs = draw_inputs(signature, case, rows)
+            if _failure(eager, inputs):
+                continue
             want = eager(inputs)
             tried += 1
             try:
@@ -118,5 +136,5 @@ def _difference(got: Tensors, want: Tensors) -> tuple[str, float]:
 
 
 def _short(error: Exception) -> str:
-    text = reason_of(error)
+    text = error.got if isinstance(error, HandoffError) else reason_of(error)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -166,3 +166,25 @@ def test_inspect_prints_the_table_and_crashes_are_rows(
     monkeypatch.setattr(infra.captures, "_LIMIT_S", 0.01)
     assert inspect_delivery(folder, None, captures=True, as_json=False) == 0
     assert "torch.fx: crashed: no result within" in capsys.readouterr().out
+
+
+def test_a_size_that_eager_fails_at_too_counts_for_and_against_nothing() -> None:
+    class AtMostSix(Plain):
+        shift = torch.ones(6, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.shift[: x.shape[0]]
+
+    got = row("torch.jit.trace", AtMostSix())
+    assert got.is_right
+    assert got.tried == 5
+
+
+def test_a_model_that_fails_on_its_example_is_told_as_that() -> None:
+    class Baked(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).view(3, 4)
+
+    got = row("torch.export", Baked())
+    assert not got.captured
+    assert "eager fails on the example" in got.reason
