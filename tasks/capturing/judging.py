@@ -137,4 +137,7 @@ def _difference(got: Tensors, want: Tensors) -> tuple[str, float]:
 
 def _short(error: Exception) -> str:
     text = error.got if isinstance(error, HandoffError) else reason_of(error)
+    if "TorchScript interpreter" in text:
+        # The traceback comes first there, and the reason last.
+        text = str(error).strip().splitlines()[-1]
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
