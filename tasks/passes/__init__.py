@@ -1,14 +1,29 @@
-"""Graph passes, one file a pass; `PASSES` names them all."""
+"""Graph passes, one file a pass; `PASSES` names them all, in the order that suits most models."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tasks.passes.base import Pass
+from tasks.passes.common_subexpressions import CommonSubexpressions
+from tasks.passes.decompose import DecomposeToCore
 from tasks.passes.drop_noops import DropInferenceNoops
+from tasks.passes.eliminate_dead_code import EliminateDeadCode
 from tasks.passes.fold_batch_norm import FoldBatchNorm
+from tasks.passes.fold_constants import FoldConstants
+from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
 from tasks.passes.replace_operator import ReplaceOperator
 
 PASSES: dict[str, type[Pass[Any]]] = {
-    chosen.name: chosen for chosen in (DropInferenceNoops, FoldBatchNorm, ReplaceOperator)
+    chosen.name: chosen
+    for chosen in (
+        DropInferenceNoops,
+        ReplaceOperator,
+        EliminateDeadCode,
+        FoldConstants,
+        CommonSubexpressions,
+        FoldBatchNorm,
+        FoldLeadingBatchNorm,
+        DecomposeToCore,
+    )
 }

@@ -9,14 +9,16 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from tasks.passes.base import Pass, PassBroken
-from tasks.passes.state import drop_unused_state, state_name
+from tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
+from tasks.passes.state import (
+    change_state,
+    drop_unused_state,
+    replace_node,
+    state_name,
+    state_value,
+)
 
-_ATEN = torch.ops.aten
-_CONVOLUTIONS = {
-    _ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default,
-    _ATEN.conv1d.padding, _ATEN.conv2d.padding, _ATEN.conv3d.padding,
-}  # fmt: skip
-_PRODUCERS = {*_CONVOLUTIONS, _ATEN.linear.default}
+_PRODUCERS = {*CONVOLUTIONS, torch.ops.aten.linear.default}
 
 
 class FoldBatchNorm(Pass[ExportedProgram]):
@@ -51,7 +53,7 @@ class FoldBatchNorm(Pass[ExportedProgram]):
 
 
 def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
-    if node.target is not _ATEN.batch_norm.default or node.args[5] is not False:
+    if node.target is not BATCH_NORM or node.args[5] is not False:
         return False
     producer, scale, shift, mean, variance = node.args[:5]
     if not isinstance(producer, torch.fx.Node) or producer.target not in _PRODUCERS:
@@ -85,37 +87,19 @@ def _agree(producer: torch.fx.Node, weight: object, *others: object) -> bool:
 
 
 def _fold(program: ExportedProgram, batch_norm: torch.fx.Node) -> None:
-    producer, scale, shift, mean, variance = batch_norm.args[:5]
+    producer, mean = batch_norm.args[0], batch_norm.args[3]
     assert isinstance(producer, torch.fx.Node)
+    assert isinstance(mean, torch.fx.Node)
     weight = producer.args[1]
+    assert isinstance(weight, torch.fx.Node)
     bias = producer.args[2] if len(producer.args) > 2 else None
-    epsilon = float(batch_norm.args[7])  # type: ignore[arg-type]
-
-    def value(node: object, default: float = 0.0) -> torch.Tensor:
-        if node is None:
-            return torch.tensor(default, dtype=torch.float64)
-        assert isinstance(node, torch.fx.Node)
-        tensor: torch.Tensor = program.state_dict[state_name(program, node)]
-        return tensor.detach().double()
-
-    factor = torch.rsqrt(value(variance) + epsilon) * value(scale, default=1.0)
-    matrix = value(weight)
+    factor, shift = scale_and_shift(program, batch_norm)
+    matrix = state_value(program, weight)
     column = factor.reshape(-1, *[1] * (matrix.dim() - 1))
-    folded_bias = (value(bias) - value(mean)) * factor + value(shift)
-    _replace(program, weight, matrix * column)
+    folded_bias = state_value(program, bias) * factor + shift
+    change_state(program, weight, matrix * column)
     # The layer may have had no bias; the mean's place in the program's state serves for the new
     # one, because it has the same shape and is no longer needed.
-    _replace(program, mean, folded_bias)
+    change_state(program, mean, folded_bias)
     producer.args = (producer.args[0], weight, mean, *producer.args[3:])
-    batch_norm.replace_all_uses_with(producer)
-    program.graph_signature.replace_all_uses(batch_norm.name, producer.name)
-    program.graph.erase_node(batch_norm)
-
-
-def _replace(program: ExportedProgram, node: object, value: torch.Tensor) -> None:
-    assert isinstance(node, torch.fx.Node)
-    name = state_name(program, node)
-    old = program.state_dict[name]
-    new = value.to(old.dtype)
-    parameter = isinstance(old, torch.nn.Parameter)
-    program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if parameter else new
+    replace_node(program, batch_norm, producer)

@@ -1,12 +1,15 @@
-"""An exported program's lifted state: which placeholder is which tensor; dropping unused ones."""
+"""An exported program's lifted state: which placeholder is which tensor, and how it is changed."""
 
 from __future__ import annotations
 
+import torch
 import torch.fx
+from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
+_LIFTED = (*_STATE, InputKind.CONSTANT_TENSOR)
 
 
 def state_name(program: ExportedProgram, node: torch.fx.Node) -> str:
@@ -15,6 +18,76 @@ def state_name(program: ExportedProgram, node: torch.fx.Node) -> str:
         if spec.arg.name == node.name and spec.kind in _STATE and spec.target is not None:
             return spec.target if spec.target in program.state_dict else ""
     return ""
+
+
+def lifted_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Return the tensors that the program holds, by the names of their placeholders."""
+    found: dict[str, torch.Tensor] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in _LIFTED and spec.target is not None:
+            value = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            if isinstance(value, torch.Tensor):
+                found[spec.arg.name] = value
+    return found
+
+
+def state_value(program: ExportedProgram, node: object, default: float = 0.0) -> torch.Tensor:
+    """Return the tensor that a placeholder stands for, in float64; for None, the default."""
+    if node is None:
+        return torch.tensor(default, dtype=torch.float64)
+    assert isinstance(node, torch.fx.Node)
+    tensor: torch.Tensor = program.state_dict[state_name(program, node)]
+    return tensor.detach().double()
+
+
+def change_state(program: ExportedProgram, node: torch.fx.Node, value: torch.Tensor) -> None:
+    """Put `value` in the place of the tensor that the placeholder `node` stands for, in its dtype.
+
+    A new tensor is made; the one that was there isn't written to.
+    """
+    name = state_name(program, node)
+    old = program.state_dict[name]
+    new = value.to(old.dtype)
+    parameter = isinstance(old, torch.nn.Parameter)
+    program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if parameter else new
+
+
+def add_buffer(program: ExportedProgram, wish: str, value: torch.Tensor) -> torch.fx.Node:
+    """Add a buffer to the program's state, and return its placeholder.
+
+    `wish` is its name, with a number behind it where that is taken.
+    """
+    placeholders = program.graph.find_nodes(op="placeholder")
+    taken = {*program.state_dict, *program.constants, *(node.name for node in placeholders)}
+    name, number = wish, 0
+    while name in taken:
+        number += 1
+        name = f"{wish}_{number}"
+    specs = program.graph_signature.input_specs
+    kinds = [spec.kind for spec in specs]
+    place = kinds.index(InputKind.USER_INPUT) if InputKind.USER_INPUT in kinds else len(kinds)
+    # The order of the placeholders is that of the specs: the state's, then the user's.
+    behind = placeholders[place] if place < len(placeholders) else _first_call(program)
+    with program.graph.inserting_before(behind):
+        node: torch.fx.Node = program.graph.placeholder(name)
+    fake = detect_fake_mode([n.meta.get("val") for n in placeholders])
+    node.meta["val"] = fake.from_tensor(value, static_shapes=True) if fake else value
+    spec = InputSpec(InputKind.BUFFER, TensorArgument(node.name), name, persistent=True)
+    specs.insert(place, spec)
+    program.state_dict[name] = value
+    return node
+
+
+def _first_call(program: ExportedProgram) -> torch.fx.Node:
+    calls: list[torch.fx.Node] = [n for n in program.graph.nodes if n.op != "placeholder"]
+    return calls[0]
+
+
+def replace_node(program: ExportedProgram, old: torch.fx.Node, new: torch.fx.Node) -> None:
+    """Let every use of `old` be one of `new`, as an output too, and take `old` out."""
+    old.replace_all_uses_with(new)
+    program.graph_signature.replace_all_uses(old.name, new.name)
+    program.graph.erase_node(old)
 
 
 def drop_unused_state(program: ExportedProgram) -> None:

@@ -1,0 +1,102 @@
+"""Which nodes of a graph compute the same from the same, so that they may be merged or folded.
+
+A graph that torch.export captured may still write to tensors in place (`relu_`), through any view
+of them.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+import torch.fx
+
+_ATEN = torch.ops.aten
+# Without values of their own, or no function of what they are given.
+_UNINITIALISED = {_ATEN.empty, _ATEN.new_empty, _ATEN.empty_like, _ATEN.empty_strided,
+                  _ATEN.new_empty_strided, _ATEN.empty_permuted}  # fmt: skip
+_SCALAR_MODULES = {"_operator", "math", "builtins"}
+
+
+def pure_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the calls that are functions of their arguments alone.
+
+    No random numbers, no uninitialised memory, no side effect; and neither the result nor an
+    argument is, or shares memory with, a tensor that is written to in place somewhere.
+    """
+    written = _written_tensors(graph)
+    return {
+        node for node in graph.nodes
+        if _is_function(node) and node not in written and written.isdisjoint(node.all_input_nodes)
+    }  # fmt: skip
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Tell whether the call's result shares memory with an argument."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return target is operator.getitem
+    return any(value.alias_info is not None for value in target._schema.returns)
+
+
+def _is_function(node: torch.fx.Node) -> bool:
+    target = node.target
+    if node.op != "call_function":
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "__module__", "") in _SCALAR_MODULES
+    return (
+        not target._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and target.overloadpacket not in _UNINITIALISED
+        and bool(target._schema.returns)
+        and not node.is_impure()
+    )
+
+
+def _written_tensors(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return every node whose memory is written to, whichever of its views is."""
+    family: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    roots: list[torch.fx.Node] = []
+    for node in graph.nodes:
+        members = {node}
+        for relative, is_written in _relatives(node):
+            members |= family[relative]
+            if is_written:
+                roots.append(relative)
+        for member in members:
+            family[member] = members
+    return set().union(*(family[root] for root in roots))
+
+
+def _relatives(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:
+    """Return the arguments that the result may share memory with or that the call writes to."""
+    if node.op != "call_function" or getattr(node.target, "__module__", "") in ("math",):
+        return []
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        # A part of several results; or a higher-order operator, of which nothing is known.
+        writes = not _is_function(node)
+        return [(argument, writes) for argument in node.all_input_nodes]
+    named = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False))
+    aliased = any(value.alias_info is not None for value in target._schema.returns)
+    # In evaluation mode it gives its input back, which its schema doesn't say.
+    aliased = aliased or "dropout" in target._schema.name
+    found = []
+    for argument in target._schema.arguments:
+        info = argument.alias_info
+        writes = info is not None and info.is_write
+        if writes or (aliased and (info is not None or "dropout" in target._schema.name)):
+            value = named.get(argument.name, node.kwargs.get(argument.name))
+            found += [(n, writes) for n in _nodes_in(value)]
+    return found
+
+
+def _nodes_in(value: object) -> list[torch.fx.Node]:
+    if isinstance(value, torch.fx.Node):
+        return [value]
+    return (
+        [n for n in value if isinstance(n, torch.fx.Node)]
+        if isinstance(value, (list, tuple))
+        else []
+    )
