@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from artifacts.record import later
+
 Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]
 
@@ -34,7 +36,10 @@ def judge(findings: tuple[Finding, ...]) -> Verdict:
 
 @dataclass(frozen=True)
 class PassEffect:
-    """What one pass did: nodes before and after, and how far the outputs moved in float64."""
+    """What one pass did: nodes before and after, and how far the outputs moved in float64.
+
+    `left_out` is the reason why a pass was taken back that broke the tolerance.
+    """
 
     name: str
     level: Literal["fx", "aten"]
@@ -43,6 +48,7 @@ class PassEffect:
     nodes_after: int
     max_abs: float = 0.0
     intended: bool = False
+    left_out: str = later("")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
@@ -38,7 +39,13 @@ class PassChoice:
     intended: bool = False
 
 
-DEFAULT_PASSES = (PassChoice("drop-inference-noops"), PassChoice("fold-batch-norm"))
+DEFAULT_PASSES = tuple(
+    PassChoice(name)
+    for name in (
+        "drop-inference-noops", "eliminate-dead-code", "fold-constants", "common-subexpressions",
+        "fold-batch-norm", "fold-leading-batch-norm",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Recipe:
 
     `required_lineage` names what a delivery has to say of where it comes from. `operators` are
     Python modules that register operators with `torch.library`, which delivered graphs may call.
+    `broken_passes` says what becomes of a release one of whose passes breaks the tolerance.
     """
 
     targets: tuple[str, ...] = ("cpu",)
@@ -73,6 +81,7 @@ class Recipe:
     verify: VerifyPlan = VerifyPlan()
     required_lineage: tuple[str, ...] = later(())
     operators: tuple[str, ...] = later(())
+    broken_passes: Literal["refuse", "leave out"] = later("refuse")
 
     def __post_init__(self) -> None:
         """Check targets, options, lineage, operators and the dtypes that have tolerances."""

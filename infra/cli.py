@@ -260,6 +260,16 @@ def ui(host: str, port: int) -> None:
 @main.command()
 @json_option
 @debug_option
+def passes(as_json: bool) -> None:
+    """List the graph passes that a recipe may name, in the order that suits most models."""
+    from infra.commands import list_passes
+
+    list_passes(as_json=as_json)
+
+
+@main.command()
+@json_option
+@debug_option
 def doctor(as_json: bool) -> None:
     """Say what this machine can do, and what is missing."""
     from infra.doctor import examine

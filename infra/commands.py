@@ -12,7 +12,7 @@ import click
 
 from artifacts.captures import CaptureRow, recommend
 from artifacts.errors import UsageProblem
-from artifacts.recipe import Recipe, read_recipe
+from artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
     DeliverJob,
@@ -140,6 +140,35 @@ def list_registered(*, as_json: bool) -> None:
         for entry in models
     ]
     print_table("", columns, rows)
+
+
+def list_passes(*, as_json: bool) -> None:
+    """Print every pass with its level, what it does and its parameters."""
+    # Passes are torch's business: this is the one command that imports it into its own process.
+    from tasks.passes import PASSES
+
+    default = [choice.name for choice in DEFAULT_PASSES]
+    told = [
+        {
+            "name": name,
+            "level": chosen.level,
+            "default": name in default,
+            "does": (chosen.__doc__ or "").partition("\n")[0].rstrip("."),
+            "parameters": dict(chosen.parameters),
+        }
+        for name, chosen in PASSES.items()
+    ]
+    if as_json:
+        print_json({"passes": told})
+        return
+    columns = ("pass", "level", "by default", "what it does")
+    rows = [
+        (one["name"], one["level"], "yes" if one["default"] else "no", one["does"]) for one in told
+    ]
+    print_table("", columns, [tuple(map(str, row)) for row in rows])
+    for name, chosen in PASSES.items():
+        for parameter, meaning in chosen.parameters.items():
+            click.echo(f"{name}: {parameter} is {meaning}")
 
 
 def show_version(reference: str, *, as_json: bool) -> None:

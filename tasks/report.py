@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from artifacts.evidence import PassEffect
 from artifacts.manifest import Manifest, TargetRecord
 
 
@@ -94,13 +95,19 @@ def _passes(manifest: Manifest) -> str:
         (
             effect.name,
             effect.level,
-            f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged",
+            _nodes(effect),
             f"{effect.max_abs:.1e}" + (" (intended)" if effect.intended else ""),
         )
         for effect in manifest.passes
     ]
     table = _table(("pass", "level", "nodes", "outputs moved, in float64"), rows)
     return f"## Passes\n\n{table}" if table else ""
+
+
+def _nodes(effect: PassEffect) -> str:
+    if effect.left_out:
+        return f"**left out**: {effect.left_out}"
+    return f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged"
 
 
 def _evidence(target: TargetRecord) -> str:

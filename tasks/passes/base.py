@@ -93,16 +93,19 @@ def _calling_convention(program: torch.fx.GraphModule | ExportedProgram) -> obje
 
 
 def _contents(program: torch.fx.GraphModule | ExportedProgram) -> object:
-    """Return what tells two states of a program apart: its graph, and which tensors it holds.
+    """Return what tells two states of a program apart: its graph, and which tensors it holds."""
+    calls = [(n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in program.graph.nodes]
+    return calls, held_tensors(program)
 
-    A tensor's version counts the changes in place.
-    """
+
+def held_tensors(
+    program: torch.fx.GraphModule | ExportedProgram,
+) -> dict[str, tuple[int, int]]:
+    """Return where each tensor of a program lies, and how often it was written to."""
     tensors = {
         **dict(program.state_dict() if callable(program.state_dict) else program.state_dict),
         **getattr(program, "constants", {}),
     }
-    held = {
+    return {
         n: (t.data_ptr(), t._version) for n, t in tensors.items() if isinstance(t, torch.Tensor)
     }
-    calls = [(n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in program.graph.nodes]
-    return calls, held

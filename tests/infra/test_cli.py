@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.recipe import DEFAULT_PASSES
+
 COMMANDS = (
-    "deliver", "init", "inspect", "release", "list", "show", "pull", "verify", "ui", "doctor",
+    "deliver", "init", "inspect", "release", "list", "show", "pull", "verify", "ui",
+    "passes", "doctor",
 )  # fmt: skip
 
 
@@ -157,6 +160,14 @@ def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
     result = handoff("doctor", home=tmp_path / "home", CXX="no-such-g++")
     assert result.returncode == 1
     assert "missing  compiler" in result.stdout
+
+
+def test_every_pass_is_listed_with_what_it_does(tmp_path: Path) -> None:
+    listed = json.loads(handoff("passes", "--json", home=tmp_path).stdout)["passes"]
+    assert [one["name"] for one in listed if one["default"]] == [c.name for c in DEFAULT_PASSES]
+    assert all(len(one["does"]) > 20 and one["level"] in ("fx", "aten") for one in listed)
+    told = handoff("passes", home=tmp_path).stdout
+    assert all(one["name"] in told for one in listed)
 
 
 def test_nothing_registered_is_said_in_words(tmp_path: Path) -> None:

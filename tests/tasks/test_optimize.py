@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
-from artifacts.recipe import PassChoice, Recipe
+from artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe
 from artifacts.signature import Dimension
 from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks import optimize
@@ -34,22 +34,25 @@ class Net(nn.Module):
 
 
 def run(
-    tmp_path: Path, *passes: PassChoice, module: nn.Module | None = None, size: int = 6
+    tmp_path: Path,
+    *passes: PassChoice,
+    module: nn.Module | None = None,
+    size: int = 6,
+    broken_passes: Literal["refuse", "leave out"] = "refuse",
 ) -> OptimizeResult:
     torch.manual_seed(0)
     chosen = Net() if module is None else module
     folder = tmp_path / "delivery"
     write_delivery(folder, chosen.eval(), {"x": torch.randn(size, 3, 8, 8)}, batch=Dimension(1, 32))
-    recipe = Recipe(passes=passes) if passes else Recipe()
+    recipe = Recipe(passes=passes or DEFAULT_PASSES, broken_passes=broken_passes)
     return optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))
 
 
 def test_the_default_recipe_drops_and_folds_and_keeps_what_is_computed(tmp_path: Path) -> None:
     result = run(tmp_path)
-    assert [(e.name, e.modified) for e in result.effects] == [
-        ("drop-inference-noops", True),
-        ("fold-batch-norm", True),
-    ]
+    assert [effect.name for effect in result.effects if effect.modified] == [
+        "drop-inference-noops", "eliminate-dead-code", "fold-batch-norm",
+    ]  # fmt: skip
     assert all(effect.max_abs < 1e-6 for effect in result.effects)
     (output,) = result.outputs
     assert (output.dtype, output.shape) == ("float32", ("batch", 4))
@@ -105,9 +108,9 @@ class WithInfinities(nn.Module):
 
 
 def test_equal_infinities_are_no_difference(tmp_path: Path) -> None:
-    effects = run(tmp_path, module=WithInfinities()).effects
-    assert effects[1].modified
-    assert effects[1].max_abs < 1e-6
+    effects = {e.name: e for e in run(tmp_path, module=WithInfinities()).effects}
+    assert effects["fold-batch-norm"].modified
+    assert effects["fold-batch-norm"].max_abs < 1e-6
 
 
 class Spoiling(Pass[ExportedProgram]):
@@ -131,8 +134,97 @@ def test_a_planted_fault_is_caught_before_the_next_pass(
         run(tmp_path, PassChoice("spoiling"), PassChoice("fold-batch-norm"))
 
 
+def test_a_pass_that_deviates_is_told_with_the_first_node_that_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "spoiling", Spoiling)
+    with pytest.raises(BlessingRefused, match=r"first seen at conv2d \(aten.conv2d"):
+        run(tmp_path, PassChoice("spoiling"))
+
+
+def test_a_pass_that_deviates_is_left_out_where_the_recipe_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "spoiling", Spoiling)
+    folding = PassChoice("fold-batch-norm")
+    result = run(tmp_path, PassChoice("spoiling"), folding, broken_passes="leave out")
+    spoiled, folded = result.effects
+    assert not spoiled.modified
+    assert "difference" in spoiled.left_out
+    assert folded.modified
+    x = torch.randn(5, 3, 8, 8)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        got = torch.export.load(result.program).module()(x)
+        torch.testing.assert_close(got, Net().eval()(x))
+
+
+class WritingToWeights(Spoiling):
+    """Plants its fault in the weight itself, of which there is no second copy."""
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Write to the first weight."""
+        with torch.no_grad():
+            next(iter(program.state_dict.values())).mul_(1.001)
+        return True
+
+
+def test_a_pass_that_wrote_to_weights_cannot_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "spoiling", WritingToWeights)
+    with pytest.raises(BlessingRefused, match="the pass spoiling"):
+        run(tmp_path, PassChoice("spoiling"), broken_passes="leave out")
+
+
+class Everything(nn.Module):
+    """Something to do for every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.conv, self.norm = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.middle, self.last = nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.dropout, self.forgotten = nn.Dropout(0.5), nn.Linear(4, 4)
+        self.gate = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.dropout(torch.relu(self.norm(self.conv(self.before(x))))).mean((2, 3))
+        self.forgotten(y)
+        y = torch.exp(y) * torch.exp(y) * torch.sigmoid(self.gate)
+        return self.last(self.middle(y))  # type: ignore[no-any-return]
+
+
+def _spoiled(name: str) -> type[Pass[Any]]:
+    """Return a pass that does its work, and then one thing wrong."""
+    chosen: Any = PASSES[name]
+
+    class Spoiled(chosen):  # type: ignore[misc]
+        def call(self, program: Any) -> bool:
+            super().call(program)
+            if isinstance(program, ExportedProgram):
+                Spoiling({}).call(program)
+            else:
+                relu = next(n for n in program.graph.nodes if n.target is torch.relu)
+                relu.target = torch.neg
+            return True
+
+    return Spoiled
+
+
+@pytest.mark.parametrize("name", sorted(PASSES))
+def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = RELU_TO_LEAKY | {"new": "relu6.default"} if name == "replace-operator" else {}
+    passes = (PassChoice(name, parameters),)
+    assert run(tmp_path / "right", *passes, module=Everything()).effects[0].modified
+    monkeypatch.setitem(PASSES, name, _spoiled(name))
+    with pytest.raises(BlessingRefused, match=f"the pass {name} changes what the model computes"):
+        run(tmp_path / "wrong", *passes, module=Everything())
+
+
 def test_a_pass_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(UsageProblem, match=r"one of drop-inference-noops.* got go-faster"):
+    with pytest.raises(UsageProblem, match=r"one of .*drop-inference-noops.* got go-faster"):
         run(tmp_path, PassChoice("go-faster"))
 
 

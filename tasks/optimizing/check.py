@@ -1,0 +1,111 @@
+"""Applies a pass and compares what the program computes with what it computed before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch.fx
+from torch.export import ExportedProgram
+
+from artifacts.errors import BlessingRefused
+from artifacts.evidence import PassEffect
+from artifacts.recipe import PassChoice, Recipe
+from tasks.optimizing.running import Outputs, compute, difference, first_difference
+from tasks.optimizing.snapshot import snapshot
+from tasks.passes.base import Pass, PassBroken, apply_pass, held_tensors
+
+Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
+
+
+class PassCheck:
+    """Holds the outputs on the check's inputs, and compares those after each pass with them."""
+
+    def __init__(
+        self, recipe: Recipe, inputs: Sequence[Outputs], module: torch.fx.GraphModule
+    ) -> None:
+        """Compute what `module` gives on each of `inputs`, in float64."""
+        self._recipe = recipe
+        self._inputs = inputs
+        self._outputs = [compute(module, given) for given in inputs]
+
+    def apply(
+        self, choice: PassChoice, chosen: Pass[Any], program: Program
+    ) -> tuple[Program, PassEffect]:
+        """Return the program after the pass, and what the pass did.
+
+        Raises `BlessingRefused` for a pass that breaks its own conditions or the tolerance, unless
+        the recipe says that such a pass is left out: then the program is as it was before.
+        """
+        before = snapshot(program)
+        held = held_tensors(before)
+        try:
+            return program, self._apply(choice, chosen, before, program)
+        except BlessingRefused as refusal:
+            if self._recipe.broken_passes == "refuse":
+                raise
+            if held_tensors(before) != held:
+                # It wrote to weights, of which there is no second copy to go back to.
+                raise
+            effect = PassEffect(
+                chosen.name, chosen.level, modified=False, nodes_before=len(before.graph.nodes),
+                nodes_after=len(before.graph.nodes), left_out=f"{refusal.what}: {refusal.got}",
+            )  # fmt: skip
+            return before, effect
+
+    def _apply(
+        self, choice: PassChoice, chosen: Pass[Any], before: Program, program: Program
+    ) -> PassEffect:
+        try:
+            modified = apply_pass(chosen, program)
+        except PassBroken as error:
+            raise _refusal(chosen, "the conditions that the pass states", str(error)) from error
+        largest = 0.0
+        if modified:
+            outputs = [compute(program, inputs) for inputs in self._inputs]
+            for place, after in enumerate(outputs):
+                apart = self._compare(choice, chosen, place, after, (before, program))
+                largest = max(largest, apart)
+            self._outputs = outputs
+        return PassEffect(
+            chosen.name, chosen.level, modified, len(before.graph.nodes),
+            len(program.graph.nodes), largest, choice.intended,
+        )  # fmt: skip
+
+    def _compare(
+        self,
+        choice: PassChoice,
+        chosen: Pass[Any],
+        place: int,
+        after: Outputs,
+        programs: tuple[Program, Program],
+    ) -> float:
+        """Return the largest difference on one of the inputs; refuse one that is too large."""
+        expected = self._outputs[place]
+        shapes = [[list(tensor.shape) for tensor in outputs] for outputs in (expected, after)]
+        if shapes[0] != shapes[1]:
+            raise _refusal(chosen, f"outputs of the shapes {shapes[0]}", f"{shapes[1]}")
+        largest = 0.0
+        for index, (old, new) in enumerate(zip(expected, after, strict=True)):
+            apart, is_outside = difference(new, old, self._recipe)
+            largest = max(largest, apart)
+            if is_outside and not choice.intended:
+                bound = self._recipe.tolerance_for("float32")
+                where = first_difference(*programs, self._inputs[place], self._recipe)
+                raise _refusal(
+                    chosen,
+                    f"output {index} within atol {bound.atol:g} and rtol {bound.rtol:g} of before",
+                    f"a difference of {apart:.3g} in float64"
+                    + (f", first seen at {where}" if where else ""),
+                )
+        return largest
+
+
+def _refusal(chosen: Pass[Any], expected: str, got: str) -> BlessingRefused:
+    return BlessingRefused(
+        f"the pass {chosen.name} changes what the model computes",
+        expected=expected,
+        got=got,
+        remedy='Leave the pass out of the recipe (broken_passes = "leave out" does it), or mark it '
+        "'intended = true' if that is meant",
+    )
