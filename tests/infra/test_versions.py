@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,16 @@ def _post(address: str, plain: object) -> Any:
     request = urllib.request.Request(
         address, json.dumps(plain).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.loads(answer.read())
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            # The server's SQLite was busy, which Prefect's own client answers in the same way.
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 def test_the_fastapi_here_can_load_prefects_server() -> None:
