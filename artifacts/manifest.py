@@ -11,7 +11,7 @@ from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
 from artifacts.recipe import Recipe
-from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
 from artifacts.target import Fit
 from artifacts.tolerance import Deviation
@@ -42,7 +42,7 @@ class TargetRecord:
     """One target of a release: its packages, what they ask of a machine, and the evidence.
 
     `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
-    were not compared, and why.
+    were not compared, and why. `instruction_sets` are those found in the package's code.
     """
 
     slug: str
@@ -55,6 +55,7 @@ class TargetRecord:
     timings: tuple[Timing, ...] = ()
     compile_s: float = 0.0
     size_bytes: int = 0
+    instruction_sets: tuple[str, ...] = later(())
 
     @property
     def speedup(self) -> float | None:

@@ -150,12 +150,16 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """The packages of one target, what they ask of a machine, and how long the compiler took."""
+    """The packages of one target, what they ask of a machine, and how long the compiler took.
+
+    `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names.
+    """
 
     files: tuple[PackageFile, ...]
     fit: Fit
     compile_s: float
     toolchain: dict[str, str]
+    instruction_sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

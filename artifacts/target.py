@@ -8,16 +8,23 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-Isa = Literal["avx2", "avx512"]
+Isa = Literal["avx2", "avx512", "avx512-bf16", "amx"]
 
 # The x86-64 psABI's micro-architecture levels, by the flags of /proc/cpuinfo (the ABI's table 3.1).
 _V3_FLAGS = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2"})
 _V4_FLAGS = _V3_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+# What came after the levels, and pays where a recipe allows low precision.
+_BF16_FLAGS = _V4_FLAGS | {"avx512_bf16"}
+_AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
 
 
 @dataclass(frozen=True)
 class CpuTarget:
-    """An x86-64 processor of an instruction set level: `avx2` (x86-64-v3), `avx512` (x86-64-v4)."""
+    """An x86-64 processor of an instruction set level.
+
+    `avx2` is x86-64-v3, `avx512` x86-64-v4, `avx512-bf16` that with bfloat16 dot products (Cooper
+    Lake, Zen 4), `amx` that with tiles (Sapphire Rapids).
+    """
 
     isa: Isa
     kind: Literal["cpu"] = "cpu"
@@ -29,19 +36,30 @@ class CpuTarget:
 
     @property
     def march(self) -> str:
-        """The level as g++ names it."""
-        return {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}[self.isa]
+        """The level as g++ names it; Inductor adds what is beyond it."""
+        return "x86-64-v3" if self.isa == "avx2" else "x86-64-v4"
+
+    @property
+    def capability(self) -> str:
+        """The level as ATen names it in `ATEN_CPU_CAPABILITY`."""
+        return "avx2" if self.isa == "avx2" else "avx512"
 
     @property
     def cpu_flags(self) -> frozenset[str]:
         """The flags of /proc/cpuinfo that a processor of this level has."""
-        return {"avx2": _V3_FLAGS, "avx512": _V4_FLAGS}[self.isa]
+        return {
+            "avx2": _V3_FLAGS, "avx512": _V4_FLAGS, "avx512-bf16": _BF16_FLAGS, "amx": _AMX_FLAGS,
+        }[self.isa]  # fmt: skip
 
 
 # A union of one; a further kind of target joins it here.
 Target = CpuTarget
 
-TARGETS: dict[str, Target] = {t.slug: t for t in (CpuTarget("avx512"), CpuTarget("avx2"))}
+# The psABI's levels, which `cpu` stands for, and those beyond it.
+_LEVELS = (CpuTarget("avx512"), CpuTarget("avx2"))
+TARGETS: dict[str, Target] = {
+    target.slug: target for target in (*_LEVELS, CpuTarget("avx512-bf16"), CpuTarget("amx"))
+}
 
 
 def parse_target(slug: str) -> Target:
@@ -58,7 +76,7 @@ def parse_target(slug: str) -> Target:
 
 def native_cpu_target() -> CpuTarget:
     """Return the highest level that this machine's processor has; raise `ValueError` for none."""
-    for target in TARGETS.values():
+    for target in _LEVELS:
         if target.cpu_flags <= host_cpu_flags():
             return target
     raise ValueError(

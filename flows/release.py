@@ -112,7 +112,7 @@ def bless(
 ) -> TargetRecord:
     """Verify one target's packages and, when they are accepted, time them."""
     folder = lanes.package(target)
-    runner = lanes.runner()
+    runner = lanes.runner(target)
     verified = verify(runner, VerifyJob(folder, reference.file, lanes.recipe), target.slug)
     timed = None
     if verified.accepted:

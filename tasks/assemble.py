@@ -59,6 +59,7 @@ def bless(
         timings=timed.timings if timed else (),
         compile_s=compiled.compile_s,
         size_bytes=sum(file.size_bytes for file in compiled.files),
+        instruction_sets=compiled.instruction_sets,
     )
 
 

@@ -15,22 +15,17 @@ from pathlib import Path
 
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
-from torch._inductor import cpu_vec_isa
 from torch.export import ExportedProgram
 
 from artifacts.digest import digest_file
-from artifacts.errors import BlessingRefused, EnvironmentLacking
+from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
 from artifacts.manifest import PackageFile
 from artifacts.steps import CompileJob, CompileResult
-from artifacts.target import Fit, Target, host_cpu_flags
+from artifacts.target import Fit, Target, host_cpu_flags, native_cpu_target
+from tasks.compiling.input_checks import checked_inputs
+from tasks.compiling.instructions import find_instruction_sets
+from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.loading import PACKAGE, SHARED_LIBRARY
-
-# What Inductor's own flags beyond the target's level are called in /proc/cpuinfo.
-_EXTRA_FLAGS = {
-    "avx512_vnni": "avx512_vnni",
-    "amx_tile": "amx_tile",
-    "amx_fp16": "amx_fp16",
-}
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
 _INSTRUCTION_FLAG = re.compile(
@@ -41,10 +36,12 @@ _INSTRUCTION_FLAG = re.compile(
 def prepare() -> None:
     """Do what every compilation needs and none depends on, before the first job is known.
 
-    Inductor finds out which vector instructions can be compiled and run here by compiling and
-    running some, which takes seconds with a cache of its own.
+    Which vector instructions can be compiled and run here is found out by compiling and running
+    some, which takes seconds with a cache of its own.
     """
-    cpu_vec_isa.pick_vec_isa()
+    level = os.environ.get("ATEN_CPU_CAPABILITY")
+    if level in ("avx2", "avx512"):
+        vector_isa(level)
 
 
 def run(job: CompileJob) -> CompileResult:
@@ -60,12 +57,14 @@ def run(job: CompileJob) -> CompileResult:
         _compile(job, program, building / PACKAGE)
         seconds = time.monotonic() - began
         _extract_shared_library(building / PACKAGE, building / SHARED_LIBRARY)
+        used = find_instruction_sets(building / SHARED_LIBRARY)
+        _require_level(job.target, used)
     files = tuple(
         PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
         for name in (PACKAGE, SHARED_LIBRARY)
         for path in [job.folder / name]
     )
-    return CompileResult(files, _fit(job.target), seconds, _toolchain(compiler))
+    return CompileResult(files, _fit(job.target), seconds, _toolchain(compiler), used)
 
 
 @contextmanager
@@ -93,12 +92,29 @@ def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> None:
         options["cpp.march"] = job.target.march
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
-        with torch.no_grad():
+        with torch.no_grad(), checked_inputs(program), vectorised_for(job.target):
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options
             )
+    except HandoffError:
+        raise
     except Exception as error:
         raise _compile_failed(job, error) from error
+
+
+def _require_level(target: Target, used: tuple[str, ...]) -> None:
+    """Raise `BlessingRefused` for a package that uses instructions which its target may lack."""
+    beyond = sorted(set(used) - target.cpu_flags)
+    if not has_march_option() and target == native_cpu_target():
+        # This torch compiles for the building machine's own processor, and `_fit` says so.
+        beyond = sorted(set(beyond) - host_cpu_flags())
+    if beyond:
+        raise BlessingRefused(
+            f"the package for {target.slug} needs more than its target has",
+            expected=f"instructions of {target.march} ({', '.join(sorted(target.cpu_flags))})",
+            got=", ".join(beyond),
+            remedy="Name a target that has them, or build with torch 2.13 or newer",
+        )
 
 
 def _require_compiler() -> str:
@@ -157,7 +173,7 @@ def has_march_option() -> bool:
 
 
 def _fit(target: Target) -> Fit:
-    """Return what the package needs: the target's level, and what Inductor found here beyond it.
+    """Return what the package needs of a machine: the target's level.
 
     A torch that always compiles for the building machine's own processor makes packages that may
     need whatever that processor has.
@@ -165,12 +181,7 @@ def _fit(target: Target) -> Fit:
     if not has_march_option():
         native = {flag for flag in host_cpu_flags() if _INSTRUCTION_FLAG.fullmatch(flag)}
         return Fit(tuple(sorted(native)), torch=torch.__version__, machine=platform.machine())
-    isa = cpu_vec_isa.pick_vec_isa()
-    names = set(str(isa).split())
-    extra = {flag for name, flag in _EXTRA_FLAGS.items() if name in names}
-    if getattr(isa, "is_avx512_bf16_supported", bool)():
-        extra.add("avx512_bf16")
-    flags = tuple(sorted(target.cpu_flags | extra))
+    flags = tuple(sorted(target.cpu_flags))
     return Fit(cpu_flags=flags, torch=torch.__version__, machine=platform.machine())
 
 

@@ -21,7 +21,7 @@ from artifacts.steps import (
     TraceabilityJob,
     TraceabilityResult,
 )
-from artifacts.target import Target
+from artifacts.target import Target, native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
 
 # Seconds after which a step's process is ended. A step that needs longer has hung.
@@ -93,10 +93,22 @@ class Lanes:
         """Return the process that compiles for `target`."""
         return self._compilers[target.slug]
 
-    def runner(self) -> StepProcess:
-        """Return the process that runs models and packages; start it at the first call."""
+    def runner(self, target: Target | None = None) -> StepProcess:
+        """Return the process that runs models and packages; start it at the first call.
+
+        The packages of a target below this machine's level run in one of their own, where torch,
+        oneDNN and MKL are held to that level, as they will be on the machines it is meant for.
+        """
         preload = ("tasks.reference", "tasks.verify")
-        return self._started(ProcessPlan("run", preload, self.recipe.operators))
+        operators = self.recipe.operators
+        if target is None or target.capability == native_cpu_target().capability:
+            return self._started(ProcessPlan("run", preload, operators))
+        caps = {
+            "ATEN_CPU_CAPABILITY": target.capability,
+            "ONEDNN_MAX_CPU_ISA": target.capability.upper(),
+            "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
+        }
+        return self._started(ProcessPlan(f"run-{target.slug}", preload, operators, caps))
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
@@ -130,7 +142,7 @@ class Lanes:
         scratch = self.workspace.parent / "compiler"
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         return {
-            "ATEN_CPU_CAPABILITY": target.isa,
+            "ATEN_CPU_CAPABILITY": target.capability,
             "TORCHINDUCTOR_CACHE_DIR": str(self.workspace / "cache" / target.slug),
             "TMPDIR": str(scratch),
         }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+
 from artifacts.steps import VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.compare import compare, same_elements
@@ -34,6 +38,7 @@ def run(job: VerifyJob) -> VerifyResult:
         compared = _compare_case(case, outputs, job)
         deviations += compared[0]
         reasons += compared[1]
+    reasons += _unchecked_inputs(library, cases)
     if not cases:
         reasons.append("no case of the input plan could be compared")
     elif deviations and not any(d.rms > 0 for d in deviations):
@@ -41,6 +46,24 @@ def run(job: VerifyJob) -> VerifyResult:
             "every output of every case is exactly zero in float64, so no comparison could fail"
         )
     return VerifyResult(tuple(deviations), tuple(reasons))
+
+
+def _unchecked_inputs(
+    library: Callable[[Tensors], Tensors], cases: tuple[ReferenceCase, ...]
+) -> list[str]:
+    """Return a reason where the package runs on another dtype than the declared one.
+
+    The other one is wider, so that a package which doesn't look reads no further than it should.
+    """
+    if not cases or not cases[0].inputs:
+        return []
+    first, *rest = _copies(cases[0].inputs)
+    other = torch.int64 if first.dtype is torch.float64 else torch.float64
+    try:
+        library((first.to(other), *rest))
+    except RuntimeError:
+        return []
+    return ["the package takes an input of another dtype without a word"]
 
 
 def _compare_case(

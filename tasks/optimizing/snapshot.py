@@ -20,7 +20,7 @@ def snapshot(program: Program) -> Program:
 
 
 def _copy(program: torch.fx.GraphModule | ExportedProgram) -> object:
-    graph = copy.deepcopy(program.graph)
+    graph = _copy_graph(program.graph)
     if isinstance(program, torch.fx.GraphModule):
         module = torch.fx.GraphModule(program, graph, program.__class__.__name__)
         return module.train(program.training)
@@ -35,3 +35,15 @@ def _copy(program: torch.fx.GraphModule | ExportedProgram) -> object:
         constants=dict(program.constants),
         verifiers=program.verifiers,
     )
+
+
+def _copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """Return a copy whose nodes have the same names, which an exported program's signature holds.
+
+    Copying gives a name such as `input`, which Python knows already, a number.
+    """
+    copied = copy.deepcopy(graph)
+    for old, new in zip(graph.nodes, copied.nodes, strict=True):
+        if new.name != old.name:
+            new.name = old.name
+    return copied

@@ -82,7 +82,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "HANDOFF_HOME": str(folder / "home"),
         "TORCHINDUCTOR_CACHE_DIR": cache,
         "TMPDIR": str(scratch),
-        "ATEN_CPU_CAPABILITY": native_cpu_target().isa,
+        "ATEN_CPU_CAPABILITY": native_cpu_target().capability,
     }
 
 

@@ -30,9 +30,12 @@ from artifacts.steps import (
 )
 from artifacts.target import CpuTarget, native_cpu_target
 from tasks import verify
+from tasks.compile import _extract_shared_library, _require_level
 from tasks.lanes import Lanes
+from tasks.loading import open_shared_library
 from tasks.reference import load_cases
 from tests.tasks.deliveries import write_delivery
+from tests.tasks.passes.exporting import export
 
 pytestmark = pytest.mark.compile
 LIMIT_S = 300.0
@@ -94,6 +97,64 @@ def test_the_package_says_what_it_needs_of_a_machine(built: Built) -> None:
     assert fit.misfit(torch.__version__) is None
     assert "torch 2.0" in str(fit.misfit("2.0.0"))
     assert "lacks" in str(replace(fit, cpu_flags=("no_such_flag",)).misfit(torch.__version__))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [torch.randn(65, 8), torch.randn(0, 8), torch.randn(5, 9), torch.randn(5, 8).double()],
+    ids=["beyond the range", "below the range", "another width", "another dtype"],
+)
+def test_inputs_that_were_not_declared_are_refused_by_the_package(
+    built: Built, inputs: torch.Tensor
+) -> None:
+    library = open_shared_library(built.folder / "model.so")
+    assert library((torch.randn(1, 8),))[0].shape == (1, 4)
+    with pytest.raises(RuntimeError):
+        library((inputs,))
+
+
+def test_a_package_that_takes_what_was_not_declared_is_refused(
+    built: Built, tmp_path: Path
+) -> None:
+    # As torch builds it on its own: nothing is checked, and nothing else than a loop reads it.
+    program = export(nn.GELU(), torch.randn(5, 8))
+    folder = tmp_path / "unchecked"
+    folder.mkdir()
+    with torch.no_grad():
+        torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
+    _extract_shared_library(folder / "model.pt2", folder / "model.so")
+    cases = [dict(vars(case)) for case in load_cases(built.reference.file)]
+    for case in cases:
+        x = case["inputs"][0]
+        case["eager"] = (nn.functional.gelu(x),)
+        case["float64"] = (nn.functional.gelu(x.double()),)
+    torch.save(cases, tmp_path / "reference.pt")
+    result = verify.run(VerifyJob(folder, tmp_path / "reference.pt", built.recipe))
+    assert result.reasons == ("the package takes an input of another dtype without a word",)
+
+
+def test_the_level_of_the_code_is_recorded_and_is_the_targets(built: Built) -> None:
+    assert built.compiled.instruction_sets
+    assert set(built.compiled.instruction_sets) <= built.target.cpu_flags
+
+
+def test_a_package_beyond_its_targets_level_is_refused() -> None:
+    with pytest.raises(BlessingRefused, match=r"cpu-avx2 needs more .* got avx512f"):
+        _require_level(CpuTarget("avx2"), ("avx", "avx512f"))
+
+
+def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
+    built: Built, tmp_path: Path
+) -> None:
+    target = CpuTarget("avx2")
+    with Lanes(tmp_path / "workspace", Recipe(targets=("cpu-avx2",))) as lanes:
+        job = lanes.compile_job(built.optimized, target)
+        compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=LIMIT_S))
+        assert set(compiled.instruction_sets) <= target.cpu_flags
+        assert compiled.fit.cpu_flags == tuple(sorted(target.cpu_flags))
+        verifying = VerifyJob(lanes.package(target), built.reference.file, built.recipe)
+        result = lanes.runner(target).run(verifying, limit_s=LIMIT_S)
+    assert result.accepted, result.reasons
 
 
 def test_only_the_packages_lie_in_the_folder(built: Built) -> None:

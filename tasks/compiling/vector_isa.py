@@ -1,0 +1,63 @@
+"""Makes Inductor vectorise for a target's level, and for nothing beyond it.
+
+Left alone, Inductor takes the best that the building machine has below `ATEN_CPU_CAPABILITY`: with
+`avx512` that may be AVX512-VNNI, bfloat16 dot products or AMX, whichever the machine happens to
+have. A package's name would then say less than the package needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch._inductor import cpu_vec_isa
+from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
+
+from artifacts.errors import EnvironmentLacking
+from artifacts.target import CpuTarget, Isa
+from tasks.compiling.patching import replaced
+
+
+class _PlainAVX512(VecAVX512):
+    """AVX-512 without the bfloat16 that Inductor adds where the building machine has it."""
+
+    __hash__ = VecISA.__hash__  # type: ignore[assignment]
+
+    @functools.cached_property
+    def _usable(self) -> bool:
+        return VecISA.__bool__(self)
+
+    def __bool__(self) -> bool:  # type: ignore[override]
+        return self._usable
+
+
+@functools.cache
+def vector_isa(isa: Isa) -> VecISA:
+    """Return Inductor's description of the level, once it was seen to compile and load here.
+
+    Raises `EnvironmentLacking` where this machine or its compiler lacks the level. The probe takes
+    seconds with a cache of its own.
+    """
+    chosen: VecISA = {
+        "avx2": VecAVX2, "avx512": _PlainAVX512, "avx512-bf16": VecAVX512, "amx": VecAMX,
+    }[isa]()  # fmt: skip
+    usable = bool(chosen)
+    if isa == "avx512-bf16":
+        usable = usable and "avx512bf16" in chosen.build_arch_flags()
+    if not usable:
+        raise EnvironmentLacking(
+            f"packages for cpu-{isa} can't be built here",
+            expected="a processor and a C++ compiler with that level",
+            got="a test program that could not be compiled or loaded",
+            remedy="Build on such a machine, or leave that target out of the recipe",
+        )
+    return chosen
+
+
+@contextmanager
+def vectorised_for(target: CpuTarget) -> Iterator[None]:
+    """Let Inductor know of no other level than the target's in the body."""
+    only = [vector_isa(target.isa)]
+    with replaced(cpu_vec_isa, "valid_vec_isa_list", lambda: only):
+        yield
