@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
@@ -43,6 +44,7 @@ class TargetRecord:
 
     `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
     were not compared, and why. `instruction_sets` are those found in the package's code.
+    `reused` says what of it came from an earlier compilation of the same graph.
     """
 
     slug: str
@@ -56,6 +58,7 @@ class TargetRecord:
     compile_s: float = 0.0
     size_bytes: int = 0
     instruction_sets: tuple[str, ...] = later(())
+    reused: Literal["", "code", "package"] = later("")
 
     @property
     def speedup(self) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from artifacts.delivery import DeliveryContract
 from artifacts.digest import Digest
@@ -140,19 +141,29 @@ class OptimizeResult:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Compile the exported program in `program` for `target`; write the packages to `folder`."""
+    """Compile the exported program in `program` for `target`; write the packages to `folder`.
+
+    Packages that were compiled before are looked for in the folder `cache` (None: nowhere), unless
+    the compilation has to be `fresh`, and kept there.
+    """
 
     program: Path
     target: Target
     folder: Path
     options: dict[str, object]
+    cache: Path | None = None
+    fresh: bool = False
+
+
+Reused = Literal["", "code", "package"]
 
 
 @dataclass(frozen=True)
 class CompileResult:
     """The packages of one target, what they ask of a machine, and how long the compiler took.
 
-    `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names.
+    `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
+    what came from the cache: the package whole, its code with other weights, or nothing.
     """
 
     files: tuple[PackageFile, ...]
@@ -160,6 +171,7 @@ class CompileResult:
     compile_s: float
     toolchain: dict[str, str]
     instruction_sets: tuple[str, ...] = ()
+    reused: Reused = ""
 
 
 @dataclass(frozen=True)
@@ -183,11 +195,15 @@ class ReferenceResult:
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """Compare the packages in `folder` with the reference outputs in `reference`."""
+    """Compare the packages in `folder` with the reference outputs in `reference`.
+
+    `library` is the digest that the `.so` has to have; '' leaves that out.
+    """
 
     folder: Path
     reference: Path
     recipe: Recipe
+    library: str = ""
 
 
 @dataclass(frozen=True)

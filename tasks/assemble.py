@@ -60,6 +60,7 @@ def bless(
         compile_s=compiled.compile_s,
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
+        reused=compiled.reused,
     )
 
 

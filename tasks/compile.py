@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +16,24 @@ import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 from torch.export import ExportedProgram
 
-from artifacts.digest import digest_file
+from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
 from artifacts.manifest import PackageFile
-from artifacts.steps import CompileJob, CompileResult
+from artifacts.steps import CompileJob, CompileResult, Reused
 from artifacts.target import Fit, Target, host_cpu_flags, native_cpu_target
+from tasks.compiling.cache import find_entry, keep_entry
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
+from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
+from tasks.compiling.packages import extract_library, write_package
+from tasks.compiling.place import fixed_place
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
+from tasks.compiling.weights import (
+    KEEPING_OPTIONS,
+    find_weights,
+    put_weights,
+    weights_kept_apart,
+)
 from tasks.loading import PACKAGE, SHARED_LIBRARY
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
@@ -47,16 +56,20 @@ def prepare() -> None:
 def run(job: CompileJob) -> CompileResult:
     """Write `model.pt2` and the `model.so` in it to `job.folder`, all or nothing.
 
-    The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what
-    Inductor chooses its vector width by; the compiler's `-march` alone doesn't hold it back.
+    A package of the same graph, options, target and toolchain that lies in `job.cache` is taken,
+    with this program's weights put in. The process has to run with `ATEN_CPU_CAPABILITY` set to
+    the target's level, which is what ATen goes by; the compiler's `-march` alone doesn't hold it
+    back.
     """
-    compiler = _require_compiler()
+    toolchain = _toolchain(_require_compiler())
     program = torch.export.load(job.program)
+    key = compilation_key(program, job, toolchain)
     with _built_apart(job.folder) as building:
         began = time.monotonic()
-        _compile(job, program, building / PACKAGE)
+        reused: Reused = "" if job.fresh else _reuse(job, key, program, building)
+        if not reused:
+            _build(job, key, program, building)
         seconds = time.monotonic() - began
-        _extract_shared_library(building / PACKAGE, building / SHARED_LIBRARY)
         used = find_instruction_sets(building / SHARED_LIBRARY)
         _require_level(job.target, used)
     files = tuple(
@@ -64,7 +77,40 @@ def run(job: CompileJob) -> CompileResult:
         for name in (PACKAGE, SHARED_LIBRARY)
         for path in [job.folder / name]
     )
-    return CompileResult(files, _fit(job.target), seconds, _toolchain(compiler), used)
+    return CompileResult(files, _fit(job.target), seconds, toolchain, used, reused)
+
+
+def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> Reused:
+    """Fill `building` from the cache; return what was reused, or '' for nothing."""
+    found = find_entry(job.cache, key) if job.cache else None
+    if found is None:
+        return ""
+    entry, package = found
+    weights = digest_weights(program)
+    if weights != entry.weights and not entry.slots:
+        return ""
+    library = building / SHARED_LIBRARY
+    extract_library(package, library)
+    if weights == entry.weights:
+        shutil.copyfile(package, building / PACKAGE)
+        return "package"
+    put_weights(entry.slots, program.state_dict, library)
+    write_package(package, library, building / PACKAGE)
+    return "code"
+
+
+def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> None:
+    """Compile, and keep what came out in the cache where that is sound."""
+    library = building / SHARED_LIBRARY
+    with fixed_place(key) as place:
+        # There, too: the path of the package is written into it.
+        original = place / PACKAGE
+        _compile(job, program, original)
+        extract_library(original, library)
+        write_package(original, library, building / PACKAGE)
+        slots = find_weights(program, original, library) or ()
+    if job.cache is not None and has_own_operators_only(program):
+        keep_entry(job.cache, key, building / PACKAGE, digest_weights(program), slots)
 
 
 @contextmanager
@@ -87,12 +133,15 @@ def _built_apart(folder: Path) -> Iterator[Path]:
 
 def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> None:
     # A fresh dict: torch writes into the one that it is given.
-    options = dict(job.options)
+    options = {**KEEPING_OPTIONS, **job.options}
     if has_march_option():
         options["cpp.march"] = job.target.march
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
-        with torch.no_grad(), checked_inputs(program), vectorised_for(job.target):
+        with (
+            torch.no_grad(), checked_inputs(program), vectorised_for(job.target),
+            weights_kept_apart(),
+        ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options
             )
@@ -140,22 +189,6 @@ def _compile_failed(job: CompileJob, error: Exception) -> BlessingRefused:
         got=f"{type(error).__name__}: {' '.join(lines[:2])[:400]}",
         remedy="Leave this target or the recipe's options out, or run again with --debug",
     )
-
-
-def _extract_shared_library(package: Path, destination: Path) -> None:
-    """Copy the one shared library in the package, which holds code and weights, to a file."""
-    with zipfile.ZipFile(package) as archive:
-        libraries = [name for name in archive.namelist() if name.endswith(".so")]
-        if len(libraries) != 1:
-            raise BlessingRefused(
-                "the compiled package is not whole",
-                expected="one shared library in it",
-                got=f"{len(libraries)}",
-                remedy="Run again; if it stays, report it with the torch version",
-            )
-        with archive.open(libraries[0]) as source, destination.open("wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-    destination.chmod(0o755)
 
 
 def _flush(folder: Path) -> None:

@@ -79,10 +79,13 @@ class Lanes:
         """Return the job that runs the recipe's passes."""
         return OptimizeJob(self.staging, self.workspace / "program", self.recipe)
 
-    def compile_job(self, optimized: OptimizeResult, target: Target) -> CompileJob:
+    def compile_job(
+        self, optimized: OptimizeResult, target: Target, *, fresh: bool = False
+    ) -> CompileJob:
         """Return the job that compiles for `target`."""
         folder = self.package(target)
-        return CompileJob(optimized.program, target, folder, self.recipe.options)
+        options, cache = self.recipe.options, self.workspace.parent / "packages"
+        return CompileJob(optimized.program, target, folder, options, cache, fresh)
 
     def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""

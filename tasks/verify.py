@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from artifacts.digest import digest_file
 from artifacts.steps import VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.compare import compare, same_elements
@@ -24,7 +25,7 @@ def run(job: VerifyJob) -> VerifyResult:
     library = open_shared_library(job.folder / SHARED_LIBRARY)
     package = open_package(job.folder / PACKAGE)
     deviations: list[Deviation] = []
-    reasons: list[str] = []
+    reasons = _other_library(job)
     for case in cases:
         try:
             # Copies, because a model may change its inputs in place.
@@ -46,6 +47,12 @@ def run(job: VerifyJob) -> VerifyResult:
             "every output of every case is exactly zero in float64, so no comparison could fail"
         )
     return VerifyResult(tuple(deviations), tuple(reasons))
+
+
+def _other_library(job: VerifyJob) -> list[str]:
+    if job.library and digest_file(job.folder / SHARED_LIBRARY) != job.library:
+        return ["model.so is not the one that was compiled"]
+    return []
 
 
 def _unchecked_inputs(

@@ -30,7 +30,8 @@ from artifacts.steps import (
 )
 from artifacts.target import CpuTarget, native_cpu_target
 from tasks import verify
-from tasks.compile import _extract_shared_library, _require_level
+from tasks.compile import _require_level
+from tasks.compiling.packages import extract_library
 from tasks.lanes import Lanes
 from tasks.loading import open_shared_library
 from tasks.reference import load_cases
@@ -122,7 +123,7 @@ def test_a_package_that_takes_what_was_not_declared_is_refused(
     folder.mkdir()
     with torch.no_grad():
         torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
-    _extract_shared_library(folder / "model.pt2", folder / "model.so")
+    extract_library(folder / "model.pt2", folder / "model.so")
     cases = [dict(vars(case)) for case in load_cases(built.reference.file)]
     for case in cases:
         x = case["inputs"][0]
@@ -222,11 +223,18 @@ def test_a_package_of_other_weights_is_refused(built: Built, tmp_path: Path) -> 
 
 
 def operators_called(folder: Path) -> set[str]:
-    """Return the ATen operators that the generated C++ calls, read from the package's sources."""
-    with zipfile.ZipFile(folder / "model.pt2") as archive:
-        sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
-    assert sources
-    return {name.decode() for text in sources for name in re.findall(rb"aoti_torch_cpu_\w+", text)}
+    """Return the ATen operators that the compiled code calls, by the symbols that it asks for."""
+    library = (folder / "model.so").read_bytes()
+    return {name.decode() for name in re.findall(rb"aoti_torch_cpu_\w+", library)}
+
+
+def test_a_package_holds_no_sources_and_no_paths_of_the_building_machine(built: Built) -> None:
+    with zipfile.ZipFile(built.folder / "model.pt2") as archive:
+        names = archive.namelist()
+        texts = b"".join(archive.read(name) for name in names if not name.endswith(".so"))
+    assert not [name for name in names if name.endswith((".cpp", ".o"))]
+    assert str(built.lanes.workspace).encode() not in texts
+    assert str(built.lanes.workspace).encode() not in (built.folder / "model.so").read_bytes()
 
 
 def test_freezing_is_not_silently_left_out(built: Built) -> None:

@@ -1,0 +1,94 @@
+"""The key of a compilation: one digest of all that its code depends on, weight values left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
+from artifacts.steps import CompileJob
+from tasks.compiling.weights import first_of_storage, weight_bytes
+
+# Operators whose code is torch's own; that of others may change behind their names.
+_OWN_NAMESPACES = {"aten", "prims", "prim"}
+
+
+def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[str, str]) -> Digest:
+    """Return the digest of graph, shapes, layouts, options, target, toolchain and our own code."""
+    plain = {
+        "graph": str(program.graph),
+        "values": [_describe(node.meta.get("val")) for node in program.graph.nodes],
+        "ranges": {str(k): str(v) for k, v in program.range_constraints.items()},
+        "signature": str(program.graph_signature),
+        "state": {name: _layout(tensor) for name, tensor in program.state_dict.items()},
+        "tied": first_of_storage(program),
+        "constants": {
+            name: _digest_value(value) for name, value in sorted(program.constants.items())
+        },
+        "options": {name: str(value) for name, value in sorted(job.options.items())},
+        "target": job.target.slug,
+        "toolchain": toolchain,
+        "machine": _processor(),
+        "code": _own_code(),
+    }
+    return digest_bytes(json.dumps(plain, sort_keys=True, default=str).encode())
+
+
+def digest_weights(program: ExportedProgram) -> dict[str, str]:
+    """Return the digest of each weight's bytes."""
+    return {
+        name: hashlib.sha256(weight_bytes(tensor)).hexdigest()
+        for name, tensor in program.state_dict.items()
+    }
+
+
+def has_own_operators_only(program: ExportedProgram) -> bool:
+    """Tell whether everything that the graph calls is torch's own, and nothing is nested."""
+    for node in program.graph.nodes:
+        target = node.target
+        if node.op == "get_attr" or isinstance(target, torch._ops.HigherOrderOperator):
+            return False
+        if isinstance(target, torch._ops.OpOverload) and target.namespace not in _OWN_NAMESPACES:
+            return False
+    return True
+
+
+def _describe(value: Any) -> Any:  # noqa: ANN401 - a node's value may be anything
+    return [
+        (str(leaf.dtype), str(tuple(leaf.shape)), str(leaf.stride()), str(leaf.device))
+        if isinstance(leaf, torch.Tensor) else str(leaf)
+        for leaf in pytree.tree_leaves(value)
+    ]  # fmt: skip
+
+
+def _layout(tensor: torch.Tensor) -> list[str]:
+    storage = tensor.untyped_storage()
+    return [
+        str(tensor.dtype), str(tuple(tensor.shape)), str(tensor.stride()),
+        str(tensor.storage_offset()), str(storage.nbytes()), str(tensor.requires_grad),
+    ]  # fmt: skip
+
+
+def _digest_value(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{_layout(value)} {hashlib.sha256(weight_bytes(value)).hexdigest()}"
+    return str(value)
+
+
+def _own_code() -> Digest:
+    """Return the digest of the modules that decide what is emitted."""
+    folder = Path(__file__).parent
+    files = {path.name: digest_file(path) for path in folder.glob("*.py")}
+    return digest_tree({**files, "compile.py": digest_file(folder.parent / "compile.py")})
+
+
+def _processor() -> str:
+    # Inductor sizes the blocks of its matrix products by the machine's caches.
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,68 @@
+"""The `.pt2` package that is shipped: the library and what a loader reads, and no build's traces.
+
+Inductor leaves the C++ in it, with the compiler's command lines and so the paths of the machine
+that built it. Without that, the same library makes the same package, byte for byte.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+from artifacts.digest import digest_bytes, digest_file
+from artifacts.errors import BlessingRefused
+
+# The dates of torch's own archives: none.
+_NO_DATE = (1980, 1, 1, 0, 0, 0)
+_SOURCES = (".cpp", ".o", ".log")
+_ID_FILE = ".data/serialization_id"
+_ID_DIGITS = 40
+
+
+def extract_library(package: Path, destination: Path) -> None:
+    """Copy the one shared library in the package, which holds code and weights, to a file."""
+    with (
+        zipfile.ZipFile(package) as archive,
+        archive.open(_library_name(archive)) as source,
+        destination.open("wb") as target,
+    ):
+        shutil.copyfileobj(source, target, 1 << 20)
+    destination.chmod(0o755)
+
+
+def write_package(original: Path, library: Path, destination: Path) -> None:
+    """Write the package to ship: the entries of `original` but for sources, and this library."""
+    with zipfile.ZipFile(original) as old, zipfile.ZipFile(destination, "w") as new:
+        name = _library_name(old)
+        told = [
+            f"{entry.filename} {entry.CRC}" for entry in old.infolist()
+            if not entry.filename.endswith((*_SOURCES, _ID_FILE, name))
+        ]  # fmt: skip
+        # What stands for the contents, as torch's writer puts it there.
+        digest = digest_bytes("\n".join([*told, digest_file(library)]).encode())
+        number = str(int(digest.hex, 16))[:_ID_DIGITS].zfill(_ID_DIGITS)
+        for entry in old.infolist():
+            if entry.filename.endswith(_SOURCES):
+                continue
+            kept = zipfile.ZipInfo(entry.filename, _NO_DATE)
+            if entry.filename == name:
+                kept.file_size = library.stat().st_size
+                with library.open("rb") as source, new.open(kept, "w") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+            elif entry.filename.endswith(_ID_FILE):
+                new.writestr(kept, number)
+            else:
+                new.writestr(kept, old.read(entry))
+
+
+def _library_name(archive: zipfile.ZipFile) -> str:
+    libraries = [name for name in archive.namelist() if name.endswith(".so")]
+    if len(libraries) != 1:
+        raise BlessingRefused(
+            "the compiled package is not whole",
+            expected="one shared library in it",
+            got=f"{len(libraries)}",
+            remedy="Run again; if it stays, report it with the torch version",
+        )
+    return libraries[0]

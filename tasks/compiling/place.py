@@ -1,0 +1,65 @@
+"""Where a compilation works: the same path each time, so that the same bytes come out.
+
+Inductor hashes and embeds the path of its cache: with another one the library differs. The folder
+is therefore named after the compilation's key, begins empty, and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from artifacts.digest import Digest
+from artifacts.errors import EnvironmentLacking
+
+_ROOT = Path("/tmp")  # noqa: S108 - a fixed path is the point; the folder is private
+
+
+@contextmanager
+def fixed_place(key: Digest) -> Iterator[Path]:
+    """Give an empty private folder for Inductor's files, and make it Inductor's cache.
+
+    A second process that compiles the same waits for the first. Raises `EnvironmentLacking` where
+    the path belongs to somebody else.
+    """
+    folder = _ROOT / f"handoff-{key.hex[:16]}"
+    lock = _ROOT / f"handoff-{key.hex[:16]}.lock"
+    descriptor = _open_lock(lock)
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        yield folder
+    finally:
+        if before is None:
+            os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+        else:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    try:
+        # Not through a link that somebody else has put there.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        owner = os.fstat(descriptor).st_uid
+    except OSError as error:
+        owner = -1
+        reason = error.strerror or str(error)
+    else:
+        reason = f"one of user {owner}"
+    if owner != os.getuid():
+        raise EnvironmentLacking(
+            f"{path} can't be used",
+            expected="a lock file of one's own, for a build at a fixed path",
+            got=reason,
+            remedy="Remove it, or let its owner finish the same build",
+        )
+    return descriptor

@@ -1,0 +1,144 @@
+"""Where a package keeps its weights, and how other weights are put in their place.
+
+AOTInductor appends the weights to the code as one block, in the section `.lrodata` of the shared
+library, at its end: the storage of each, filled up to a multiple of 64 bytes, in the order of
+`constants_info_` in the C++ that lies in the package. As long as no weight's value has become part
+of the code, a model of the same graph and other weights has the same code.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
+from torch.export import ExportedProgram
+
+from tasks.compiling.patching import replaced
+
+# Without it, Inductor writes weights of up to 8 elements into the code.
+KEEPING_OPTIONS: dict[str, object] = {"always_keep_tensor_constants": True}
+
+_ALIGNMENT = 64
+_CONSTANT = re.compile(
+    r"constants_info_\[(\d+)\]\.data_size = (\d+);.*?"
+    r'constants_info_\[\1\]\.original_fqn = "([^"]*)";',
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class WeightSlot:
+    """The place of one weight: its name in the program's state, offset in the library, and room."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@contextmanager
+def weights_kept_apart() -> Iterator[None]:
+    """Keep Inductor from computing with the values of weights of one element in the body."""
+    original = UniformValueConstantFolder._deduce_value
+
+    def deduce_value(self: Any, node: torch.fx.Node) -> Any:  # noqa: ANN401
+        return self.unknown_value if node.op == "get_attr" else original(self, node)
+
+    with replaced(UniformValueConstantFolder, "_deduce_value", deduce_value):
+        yield
+
+
+def weight_bytes(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor's whole storage, as a package holds them."""
+    storage = tensor.detach().untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return bytes(whole.numpy())
+
+
+def first_of_storage(program: ExportedProgram) -> dict[str, str]:
+    """Return for each weight the first one that shares its memory: itself, unless they are tied."""
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(tensor.untyped_storage().data_ptr(), name)
+        for name, tensor in program.state_dict.items()
+    }
+
+
+def find_weights(
+    program: ExportedProgram, package: Path, library: Path
+) -> tuple[WeightSlot, ...] | None:
+    """Return where the weights of `program` lie in the library that was built from it.
+
+    None where they don't lie as described above, or where one that the program uses isn't there:
+    its value is part of the code then.
+    """
+    section = _weights_section(library)
+    sizes = _constants(package)
+    held = {**program.state_dict, **program.constants}
+    if section is None or not sizes or any(name not in held for name, _ in sizes):
+        return None
+    place, length = section
+    offset = place + length - sum(size for _, size in sizes)
+    slots = []
+    for name, size in sizes:
+        slots.append(WeightSlot(name, offset, size))
+        offset += size
+    # Of weights that are tied, one may stand for all.
+    tied = first_of_storage(program)
+    present = {tied.get(slot.name) for slot in slots}
+    if slots[0].offset < place or not set(tied.values()) <= present:
+        return None
+    with library.open("rb") as stream:
+        for slot in slots:
+            data = weight_bytes(held[slot.name])
+            stream.seek(slot.offset)
+            if len(data) > slot.size or stream.read(len(data)) != data:
+                return None
+    return tuple(slots)
+
+
+def put_weights(
+    slots: tuple[WeightSlot, ...], tensors: Mapping[str, torch.Tensor], library: Path
+) -> None:
+    """Write the tensors into the library's slots; raise `ValueError` where one doesn't fit."""
+    with library.open("r+b") as stream:
+        for slot in slots:
+            data = weight_bytes(tensors[slot.name])
+            if not slot.size - _ALIGNMENT < len(data) <= slot.size:
+                raise ValueError(f"expected {slot.size} bytes for {slot.name}, got {len(data)}")
+            stream.seek(slot.offset)
+            stream.write(data)
+
+
+def _constants(package: Path) -> list[tuple[str, int]]:
+    """Return name and size of each constant, from the C++ in the package."""
+    with zipfile.ZipFile(package) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".wrapper.cpp")]
+        if len(names) != 1:
+            return []
+        code = archive.read(names[0]).decode("utf-8", "replace")
+    return [(found[3], int(found[2])) for found in _CONSTANT.finditer(code)]
+
+
+def _weights_section(library: Path) -> tuple[int, int] | None:
+    """Return file offset and size of the section `.lrodata` of a 64-bit little-endian ELF file."""
+    with library.open("rb") as stream:
+        header = stream.read(64)
+        if header[:6] != b"\x7fELF\x02\x01":
+            return None
+        table, entry_size, count, names_at = struct.unpack_from("<Q10xHHH", header, 40)
+        stream.seek(table)
+        entries = [struct.unpack_from("<IIQQQQ", stream.read(entry_size)) for _ in range(count)]
+        stream.seek(entries[names_at][4])
+        names = stream.read(entries[names_at][5])
+    for name_at, _, _, _, offset, size in entries:
+        if names[name_at : names.find(b"\0", name_at)] == b".lrodata":
+            return offset, size
+    return None

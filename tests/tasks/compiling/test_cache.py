@@ -1,0 +1,194 @@
+"""Compiled once: the same bytes again, the same code for other weights, no wrong package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from artifacts.digest import digest_bytes, digest_file
+from artifacts.recipe import Recipe
+from artifacts.steps import CompileJob, CompileResult
+from artifacts.target import native_cpu_target
+from tasks.compiling.cache import find_entry, keep_entry
+from tasks.compiling.place import fixed_place
+from tasks.lanes import Lanes
+from tasks.loading import open_package, open_shared_library
+from tests.tasks.passes.exporting import export
+
+pytestmark = pytest.mark.compile
+LIMIT_S = 300.0
+TARGET = native_cpu_target()
+
+
+class Scorer(nn.Module):
+    """Weights of every awkward kind: one element, few, tied, uniform at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.slope, self.norm = nn.PReLU(), nn.LayerNorm(8)
+        self.register_buffer("shift", torch.zeros(3))
+        self.shift: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.slope(self.first(x)))
+        return torch.cat([self.second(y), x[:, :3] + self.shift], 1)
+
+
+def trained(seed: int) -> Scorer:
+    torch.manual_seed(seed)
+    module = Scorer()
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.normal_()
+    return module
+
+
+class Builder:
+    """Compiles modules in one compiler process, with one cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        self.lanes = Lanes(folder / "builds" / "workspace", Recipe(targets=(TARGET.slug,)))
+        self.cache = folder / "cache"
+
+    def build(self, module: nn.Module, *, fresh: bool = False) -> tuple[Path, CompileResult]:
+        self.count += 1
+        program = self.folder / f"program-{self.count}.pt2"
+        torch.export.save(export(module, torch.randn(5, 8)), program)
+        folder = self.folder / f"package-{self.count}"
+        job = CompileJob(program, TARGET, folder, {}, self.cache, fresh)
+        result = self.lanes.compiler(TARGET).run(job, limit_s=LIMIT_S)
+        return folder, cast(CompileResult, result)
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    made = Builder(tmp_path_factory.mktemp("cache"))
+    with made.lanes:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def first(builder: Builder) -> tuple[Path, CompileResult]:
+    return builder.build(Scorer())
+
+
+def assert_right(folder: Path, module: nn.Module) -> None:
+    for batch in (1, 5, 64):
+        x = torch.randn(batch, 8)
+        with torch.no_grad():
+            want = module(x)
+        for opened in (
+            open_shared_library(folder / "model.so"),
+            open_package(folder / "model.pt2"),
+        ):
+            torch.testing.assert_close(opened((x,))[0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_other_weights_of_a_known_graph_take_its_code(
+    builder: Builder, first: tuple[Path, CompileResult]
+) -> None:
+    assert first[1].reused == ""
+    module = trained(1)
+    folder, result = builder.build(module)
+    assert result.reused == "code"
+    assert_right(folder, module)
+
+
+def test_the_same_weights_take_the_package_as_it_is(
+    builder: Builder, first: tuple[Path, CompileResult]
+) -> None:
+    module = trained(2)
+    kept, _ = builder.build(module, fresh=True)
+    folder, result = builder.build(module)
+    assert result.reused == "package"
+    assert digest_file(folder / "model.so") == digest_file(kept / "model.so")
+
+
+def test_a_rebuild_gives_the_same_bytes(builder: Builder) -> None:
+    module = trained(3)
+    digests = []
+    for _ in range(2):
+        folder, result = builder.build(module, fresh=True)
+        assert result.reused == ""
+        digests.append([file.digest for file in result.files])
+        assert_right(folder, module)
+    assert digests[0] == digests[1]
+
+
+def test_another_process_at_another_place_gives_the_same_bytes(
+    builder: Builder, tmp_path: Path
+) -> None:
+    module = trained(3)
+    _, here = builder.build(module, fresh=True)
+    other = Builder(tmp_path)
+    with other.lanes:
+        _, there = other.build(module, fresh=True)
+    assert [file.digest for file in here.files] == [file.digest for file in there.files]
+
+
+class Wider(Scorer):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2.0
+
+
+def test_another_graph_is_another_key(builder: Builder, first: tuple[Path, CompileResult]) -> None:
+    module = Wider()
+    folder, result = builder.build(module)
+    assert result.reused == ""
+    assert_right(folder, module)
+
+
+class Untied(Scorer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.second.weight = nn.Parameter(torch.randn(8, 8))
+
+
+def test_weights_that_are_no_longer_tied_are_compiled_anew(
+    builder: Builder, first: tuple[Path, CompileResult]
+) -> None:
+    module = Untied()
+    folder, result = builder.build(module)
+    assert result.reused == ""
+    assert_right(folder, module)
+
+
+def test_an_entry_that_was_tampered_with_is_not_used(builder: Builder) -> None:
+    builder.build(trained(4))
+    for package in builder.cache.glob("*/model.pt2"):
+        data = bytearray(package.read_bytes())
+        data[len(data) // 2] ^= 1
+        package.write_bytes(data)
+    folder, result = builder.build(trained(5))
+    assert result.reused == ""
+    assert_right(folder, trained(5))
+
+
+def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
+    key = digest_bytes(b"key")
+    package = tmp_path / "model.pt2"
+    package.write_bytes(b"package")
+    keep_entry(tmp_path / "cache", key, package, {"w": "0"}, ())
+    assert find_entry(tmp_path / "cache", key) is not None
+    (tmp_path / "cache" / key.hex / "entry.json").write_text("{")
+    assert find_entry(tmp_path / "cache", key) is None
+
+
+def test_the_fixed_place_is_empty_private_and_gone_afterwards() -> None:
+    key = digest_bytes(b"somewhere")
+    with fixed_place(key) as place:
+        assert not list(place.iterdir())
+        assert place.stat().st_mode & 0o077 == 0
+        (place / "left").write_text("over")
+    assert not place.exists()
+    with fixed_place(key) as again:
+        assert again == place
+        assert not list(again.iterdir())
