@@ -155,6 +155,20 @@ class CompileJob:
     fresh: bool = False
 
 
+@dataclass(frozen=True)
+class AssumedRange:
+    """A narrower range than the declared one, which the compiler assumed for an input's axis.
+
+    It may have chosen an implementation by it: whether the package is right beyond it has to be
+    seen.
+    """
+
+    place: int
+    axis: int
+    low: int
+    high: int
+
+
 Reused = Literal["", "code", "package"]
 
 
@@ -172,6 +186,7 @@ class CompileResult:
     toolchain: dict[str, str]
     instruction_sets: tuple[str, ...] = ()
     reused: Reused = ""
+    assumed: tuple[AssumedRange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,13 +212,15 @@ class ReferenceResult:
 class VerifyJob:
     """Compare the packages in `folder` with the reference outputs in `reference`.
 
-    `library` is the digest that the `.so` has to have; '' leaves that out.
+    `library` is the digest that the `.so` has to have; '' leaves that out. Beyond the ranges that
+    the compiler `assumed` there has to be a case.
     """
 
     folder: Path
     reference: Path
     recipe: Recipe
     library: str = ""
+    assumed: tuple[AssumedRange, ...] = ()
 
 
 @dataclass(frozen=True)

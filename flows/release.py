@@ -121,7 +121,7 @@ def bless(
     folder = lanes.package(target)
     runner = lanes.runner(target)
     library = next(file.digest for file in compiled.files if file.path.endswith(".so"))
-    job = VerifyJob(folder, reference.file, lanes.recipe, library)
+    job = VerifyJob(folder, reference.file, lanes.recipe, library, compiled.assumed)
     verified = verify(runner, job, target.slug)
     timed = None
     if verified.accepted:

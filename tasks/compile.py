@@ -19,9 +19,9 @@ from torch.export import ExportedProgram
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
 from artifacts.manifest import PackageFile
-from artifacts.steps import CompileJob, CompileResult, Reused
+from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
 from artifacts.target import Fit, Target, host_cpu_flags, native_cpu_target
-from tasks.compiling.cache import find_entry, keep_entry
+from tasks.compiling.cache import CacheEntry, find_entry, keep_entry
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
 from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
@@ -66,9 +66,9 @@ def run(job: CompileJob) -> CompileResult:
     key = compilation_key(program, job, toolchain)
     with _built_apart(job.folder) as building:
         began = time.monotonic()
-        reused: Reused = "" if job.fresh else _reuse(job, key, program, building)
+        reused, assumed = _reuse(job, key, program, building)
         if not reused:
-            _build(job, key, program, building)
+            assumed = _build(job, key, program, building)
         seconds = time.monotonic() - began
         used = find_instruction_sets(building / SHARED_LIBRARY)
         _require_level(job.target, used)
@@ -77,40 +77,48 @@ def run(job: CompileJob) -> CompileResult:
         for name in (PACKAGE, SHARED_LIBRARY)
         for path in [job.folder / name]
     )
-    return CompileResult(files, _fit(job.target), seconds, toolchain, used, reused)
+    fit = _fit(job.target)
+    return CompileResult(files, fit, seconds, toolchain, used, reused, assumed)
 
 
-def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> Reused:
-    """Fill `building` from the cache; return what was reused, or '' for nothing."""
-    found = find_entry(job.cache, key) if job.cache else None
+_Assumed = tuple[AssumedRange, ...]
+
+
+def _reuse(
+    job: CompileJob, key: Digest, program: ExportedProgram, building: Path
+) -> tuple[Reused, _Assumed]:
+    """Fill `building` from the cache; return what was reused ('' for nothing) and was assumed."""
+    found = find_entry(job.cache, key) if job.cache and not job.fresh else None
     if found is None:
-        return ""
+        return "", ()
     entry, package = found
     weights = digest_weights(program)
     if weights != entry.weights and not entry.slots:
-        return ""
+        return "", ()
     library = building / SHARED_LIBRARY
     extract_library(package, library)
     if weights == entry.weights:
         shutil.copyfile(package, building / PACKAGE)
-        return "package"
+        return "package", entry.assumed
     put_weights(entry.slots, program.state_dict, library)
     write_package(package, library, building / PACKAGE)
-    return "code"
+    return "code", entry.assumed
 
 
-def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> None:
+def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Assumed:
     """Compile, and keep what came out in the cache where that is sound."""
-    library = building / SHARED_LIBRARY
+    package, library = building / PACKAGE, building / SHARED_LIBRARY
     with fixed_place(key) as place:
         # There, too: the path of the package is written into it.
         original = place / PACKAGE
-        _compile(job, program, original)
+        assumed = _compile(job, program, original)
         extract_library(original, library)
-        write_package(original, library, building / PACKAGE)
+        write_package(original, library, package)
         slots = find_weights(program, original, library) or ()
     if job.cache is not None and has_own_operators_only(program):
-        keep_entry(job.cache, key, building / PACKAGE, digest_weights(program), slots)
+        entry = CacheEntry(digest_file(package), digest_weights(program), slots, assumed)
+        keep_entry(job.cache, key, package, entry)
+    return assumed
 
 
 @contextmanager
@@ -131,7 +139,7 @@ def _built_apart(folder: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> None:
+def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> _Assumed:
     # A fresh dict: torch writes into the one that it is given.
     options = {**KEEPING_OPTIONS, **job.options}
     if has_march_option():
@@ -139,7 +147,7 @@ def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> None:
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
-            torch.no_grad(), checked_inputs(program), vectorised_for(job.target),
+            torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
             weights_kept_apart(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
@@ -149,6 +157,7 @@ def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> None:
         raise
     except Exception as error:
         raise _compile_failed(job, error) from error
+    return tuple(assumed)
 
 
 def _require_level(target: Target, used: tuple[str, ...]) -> None:

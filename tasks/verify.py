@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from artifacts.digest import digest_file
-from artifacts.steps import VerifyJob, VerifyResult
+from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.compare import compare, same_elements
 from tasks.loading import PACKAGE, SHARED_LIBRARY, Tensors, open_package, open_shared_library
@@ -40,6 +40,7 @@ def run(job: VerifyJob) -> VerifyResult:
         deviations += compared[0]
         reasons += compared[1]
     reasons += _unchecked_inputs(library, cases)
+    reasons += [reason for range_ in job.assumed for reason in _not_compared_beyond(range_, cases)]
     if not cases:
         reasons.append("no case of the input plan could be compared")
     elif deviations and not any(d.rms > 0 for d in deviations):
@@ -53,6 +54,17 @@ def _other_library(job: VerifyJob) -> list[str]:
     if job.library and digest_file(job.folder / SHARED_LIBRARY) != job.library:
         return ["model.so is not the one that was compiled"]
     return []
+
+
+def _not_compared_beyond(assumed: AssumedRange, cases: tuple[ReferenceCase, ...]) -> list[str]:
+    """Return a reason where the compiler assumed a range and nothing was compared beyond it."""
+    sizes = [case.inputs[assumed.place].shape[assumed.axis] for case in cases]
+    if any(not assumed.low <= size <= assumed.high for size in sizes):
+        return []
+    return [
+        f"the compiler assumed axis {assumed.axis} of input {assumed.place} to be {assumed.low} to "
+        f"{assumed.high}, less than was declared, and no size beyond that was compared"
+    ]
 
 
 def _unchecked_inputs(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from artifacts.digest import Digest, digest_file
 from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.steps import AssumedRange
 from tasks.compiling.weights import WeightSlot
 
 _ENTRY_FILE = "entry.json"
@@ -24,11 +25,12 @@ _MAX_BYTES = 8 << 30
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A compiled package: its digest, the weights it was compiled with, and where they lie."""
+    """A compiled package: its digest, its weights and where they lie, what was assumed."""
 
     package: Digest
     weights: dict[str, str]
     slots: tuple[WeightSlot, ...]
+    assumed: tuple[AssumedRange, ...]
 
 
 def find_entry(cache: Path, key: Digest) -> tuple[CacheEntry, Path] | None:
@@ -47,15 +49,12 @@ def find_entry(cache: Path, key: Digest) -> tuple[CacheEntry, Path] | None:
     return entry, folder / _PACKAGE_FILE
 
 
-def keep_entry(
-    cache: Path, key: Digest, package: Path, weights: dict[str, str], slots: tuple[WeightSlot, ...]
-) -> None:
+def keep_entry(cache: Path, key: Digest, package: Path, entry: CacheEntry) -> None:
     """Keep a copy of a package, whole or not at all, in the place of an earlier one."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     building = Path(tempfile.mkdtemp(prefix=".entry-", dir=cache))
     try:
         shutil.copyfile(package, building / _PACKAGE_FILE)
-        entry = CacheEntry(digest_file(building / _PACKAGE_FILE), weights, slots)
         (building / _ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
         shutil.rmtree(cache / key.hex, ignore_errors=True)
         building.rename(cache / key.hex)

@@ -2,9 +2,12 @@
 
 AOTInductor emits checks of every input's dtype, sizes, strides and device, and leaves them off
 unless the serving process sets `AOTI_RUNTIME_CHECK_INPUTS`: another dtype is then read as if it
-were the right one. And a range from 1 is checked as one from 2, because `torch.export` takes 1 for
-a case of its own. Both are mended in the C++ that is about to be compiled; Inductor has no option
-for either (torch 2.11 to 2.15). `AOTI_RUNTIME_CHECK_INPUTS=0` turns the checks off.
+were the right one. The ranges that it emits are not those that were declared, either: one from 1 is
+checked as one from 2, because `torch.export` takes 1 for a case of its own, and one that the
+compiler had to choose in (`batch < 16`, to pick a convolution's implementation) is cut short. All
+of that is mended in the C++ that is about to be compiled; Inductor has no option for it (torch 2.11
+to 2.15). What was assumed is reported, so that it is compared beyond it; a dimension that was fixed
+is refused. `AOTI_RUNTIME_CHECK_INPUTS=0` turns the checks off.
 """
 
 from __future__ import annotations
@@ -17,36 +20,48 @@ from typing import Any
 import torch
 from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
+from torch.utils._sympy.value_ranges import bound_sympy
 
-from artifacts.errors import EnvironmentLacking
+from artifacts.errors import BlessingRefused, EnvironmentLacking
+from artifacts.signature import Dimension
+from artifacts.steps import AssumedRange
 from tasks.compiling.patching import replaced
+
+# Place of an input, and its axis.
+Axis = tuple[int, int]
 
 _OFF_BY_DEFAULT = "env_var_value != nullptr && env_var_value[0] != '0'"
 _ON_BY_DEFAULT = "env_var_value == nullptr || env_var_value[0] != '0'"
-_TOO_SMALL = re.compile(r"(_size\[(\d+)\] < )2(\))(.*?expected it to be >= )2(\b)", re.DOTALL)
+_CHECK = re.compile(r"(?=static void check_input_\d+\()")
+_PLACE = re.compile(r"static void check_input_(\d+)")
+_TOO_SMALL = re.compile(r"(_size\[(\d+)\] < )(\d+)(\).*?expected it to be >= )\d+", re.DOTALL)
+_TOO_LARGE = re.compile(r"(_size\[(\d+)\] > )(\d+)(\).*?expected to be <= )\d+", re.DOTALL)
+_FIXED = re.compile(r"if \((\d+) != \w+_size\[(\d+)\]\)")
 
 
 @contextmanager
-def checked_inputs(program: ExportedProgram) -> Iterator[None]:
+def checked_inputs(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
     """Let what is compiled from `program` in the body check its inputs unless told not to.
 
-    Raises `EnvironmentLacking` where this torch emits something else than what is mended here.
+    The list is filled with what the compiler assumed. Raises `BlessingRefused` where it fixed a
+    dimension that is declared as dynamic, and `EnvironmentLacking` where this torch emits something
+    else than what is mended here.
     """
-    smallest = _smallest_sizes(program)
+    declared = declared_ranges(program)
     original = AotCodeCompiler.compile
+    assumed: list[AssumedRange] = []
 
     def compile_checked(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return original(graph, turn_on(code, smallest), *args, **kwargs)
+        checked, found = turn_on(code, declared)
+        assumed.extend(found)
+        return original(graph, checked, *args, **kwargs)
 
     with replaced(AotCodeCompiler, "compile", staticmethod(compile_checked)):
-        yield
+        yield assumed
 
 
-def turn_on(code: str, smallest: Mapping[tuple[int, int], int]) -> str:
-    """Return generated C++ whose input checks are on, from the `smallest` sizes that are declared.
-
-    `smallest` maps an input's place and an axis to a size below 2.
-    """
+def turn_on(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[AssumedRange]]:
+    """Return generated C++ whose checks are on and as declared, and what it had assumed instead."""
     if code.count(_OFF_BY_DEFAULT) != 1:
         raise EnvironmentLacking(
             "packages can't be made to check their inputs",
@@ -54,30 +69,60 @@ def turn_on(code: str, smallest: Mapping[tuple[int, int], int]) -> str:
             got=f"something else from torch {torch.__version__}",
             remedy="Build with one of those, or mend tasks/compiling/input_checks.py",
         )
-    code = code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT)
-    parts = re.split(r"(?=static void check_input_\d+\()", code)
-    return "".join(parts[:1] + [_with_smallest(part, smallest) for part in parts[1:]])
+    first, *checks = _CHECK.split(code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT))
+    assumed: dict[Axis, Dimension] = {}
+    mended = [first, *(_mend(check, declared, assumed) for check in checks)]
+    return "".join(mended), [
+        AssumedRange(place, axis, limits.min, limits.max)
+        for (place, axis), limits in assumed.items()
+    ]
 
 
-def _with_smallest(check: str, smallest: Mapping[tuple[int, int], int]) -> str:
-    place = int(re.match(r"static void check_input_(\d+)", check).group(1))  # type: ignore[union-attr]
+def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Dimension]) -> str:
+    """Put the declared bounds into the check of one input; note those that were narrower."""
+    found = _PLACE.match(check)
+    assert found is not None
+    place = int(found[1])
+    for size, axis in _FIXED.findall(check):
+        if (place, int(axis)) in declared:
+            raise _fixed(place, int(axis), size, declared[place, int(axis)])
+    emitted = {int(axis): [2, 1 << 62] for _, axis, _, _ in _TOO_SMALL.findall(check)}
 
-    def mend(found: re.Match[str]) -> str:
-        size = smallest.get((place, int(found.group(2))), 2)
-        return f"{found.group(1)}{size}{found.group(3)}{found.group(4)}{size}{found.group(5)}"
+    def bound(match: re.Match[str], end: int) -> str:
+        axis = int(match[2])
+        limits = declared.get((place, axis))
+        emitted.setdefault(axis, [0, 1 << 62])[end] = int(match[3])
+        if limits is None:
+            return match[0]
+        wanted = limits.max if end else limits.min
+        return f"{match[1]}{wanted}{match[4]}{wanted}"
 
-    return _TOO_SMALL.sub(mend, check)
+    check = _TOO_SMALL.sub(lambda match: bound(match, 0), check)
+    check = _TOO_LARGE.sub(lambda match: bound(match, 1), check)
+    for axis, (low, high) in emitted.items():
+        limits = declared.get((place, axis))
+        if limits is not None and (low > max(limits.min, 2) or high < limits.max):
+            assumed[place, axis] = Dimension(low, high)
+    return check
 
 
-def _smallest_sizes(program: ExportedProgram) -> dict[tuple[int, int], int]:
-    """Return the declared minimum of each dynamic axis of an input that may be below 2."""
+def _fixed(place: int, axis: int, size: str, limits: Dimension) -> BlessingRefused:
+    return BlessingRefused(
+        f"the compiler fixed axis {axis} of input {place} at {size}",
+        expected=f"a package for {limits.min} to {limits.max}, as the delivery declares",
+        got=f"one for {size} alone",
+        remedy="Leave the option out that does it ('freezing' is one), or declare that size",
+    )
+
+
+def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
+    """Return the range of each dynamic axis of the program's inputs."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    found: dict[tuple[int, int], int] = {}
+    found: dict[Axis, Dimension] = {}
     for place, name in enumerate(program.graph_signature.user_inputs):
         value = nodes[str(name)].meta["val"]
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
-            limits = program.range_constraints.get(symbol)
-            if limits is not None and int(limits.lower) < 2:
-                found[place, axis] = int(limits.lower)
+            if isinstance(size, torch.SymInt):
+                limits = bound_sympy(size.node.expr, program.range_constraints)
+                found[place, axis] = Dimension(int(limits.lower), int(limits.upper))
     return found

@@ -17,6 +17,7 @@ from torch import nn
 from artifacts.errors import BlessingRefused
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.steps import (
+    AssumedRange,
     BenchmarkJob,
     BenchmarkResult,
     CompileJob,
@@ -132,6 +133,15 @@ def test_a_package_that_takes_what_was_not_declared_is_refused(
     torch.save(cases, tmp_path / "reference.pt")
     result = verify.run(VerifyJob(folder, tmp_path / "reference.pt", built.recipe))
     assert result.reasons == ("the package takes an input of another dtype without a word",)
+
+
+def test_what_the_compiler_assumed_has_to_be_compared_beyond(built: Built) -> None:
+    seen = AssumedRange(0, 0, 2, 15)
+    unseen = AssumedRange(0, 0, 1, 64)
+    job = VerifyJob(built.folder, built.reference.file, built.recipe, assumed=(seen,))
+    assert verify.run(job).accepted
+    (reason,) = verify.run(replace(job, assumed=(unseen,))).reasons
+    assert "no size beyond that was compared" in reason
 
 
 def test_the_level_of_the_code_is_recorded_and_is_the_targets(built: Built) -> None:

@@ -14,7 +14,7 @@ from artifacts.digest import digest_bytes, digest_file
 from artifacts.recipe import Recipe
 from artifacts.steps import CompileJob, CompileResult
 from artifacts.target import native_cpu_target
-from tasks.compiling.cache import find_entry, keep_entry
+from tasks.compiling.cache import CacheEntry, find_entry, keep_entry
 from tasks.compiling.place import fixed_place
 from tasks.lanes import Lanes
 from tasks.loading import open_package, open_shared_library
@@ -176,7 +176,7 @@ def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
     key = digest_bytes(b"key")
     package = tmp_path / "model.pt2"
     package.write_bytes(b"package")
-    keep_entry(tmp_path / "cache", key, package, {"w": "0"}, ())
+    keep_entry(tmp_path / "cache", key, package, CacheEntry(digest_file(package), {}, (), ()))
     assert find_entry(tmp_path / "cache", key) is not None
     (tmp_path / "cache" / key.hex / "entry.json").write_text("{")
     assert find_entry(tmp_path / "cache", key) is None
