@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,3 +68,66 @@ class Timing:
     speedup_high: float
     rounds: int
     threads: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant of a package that was tried, and what became of it.
+
+    `times_s` are the medians of its seconds a call on the timed inputs, `ratios` the plain
+    package's time by its own in the same round, with a 95 % interval each. `reasons` say why one
+    is out of the running: it crashed, broke the tolerance, fixed a dimension, or there was no time.
+    """
+
+    name: str
+    accepted: bool
+    reasons: tuple[str, ...] = ()
+    compile_s: float = 0.0
+    size_bytes: int = 0
+    max_abs: float = 0.0
+    times_s: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = ()
+    ratios_low: tuple[float, ...] = ()
+    ratios_high: tuple[float, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """The geometric mean of the ratios; 0 for one that was not timed."""
+        return math.prod(self.ratios) ** (1 / len(self.ratios)) if self.ratios else 0.0
+
+    @property
+    def is_faster(self) -> bool:
+        """Tell whether it is faster than the plain one for sure somewhere, and slower nowhere."""
+        return (
+            bool(self.ratios)
+            and any(low > 1.0 for low in self.ratios_low)
+            and all(high >= 1.0 for high in self.ratios_high)
+        )
+
+
+def choose(candidates: tuple[Candidate, ...]) -> Candidate:
+    """Return the one to release: the fastest that is faster for sure, else the plain one, first."""
+    faster = [one for one in candidates[1:] if one.accepted and one.is_faster]
+    return max(faster, key=lambda one: one.score, default=candidates[0])
+
+
+def pareto(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """Return the timed ones that no other one equals or beats in everything.
+
+    That is speed, error, size and compile time; of equal ones the first counts.
+    """
+    timed = [one for one in candidates if one.ratios]
+
+    def cost(one: Candidate) -> tuple[float, ...]:
+        return (-one.score, one.max_abs, float(one.size_bytes), one.compile_s)
+
+    return tuple(
+        one
+        for place, one in enumerate(timed)
+        if not any(
+            all(a <= b for a, b in zip(cost(other), cost(one), strict=True))
+            and (cost(other) != cost(one) or timed.index(other) < place)
+            for other in timed
+            if other is not one
+        )
+    )

@@ -10,7 +10,7 @@ from typing import Literal
 from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
-from artifacts.evidence import Finding, PassEffect, Timing, Verdict
+from artifacts.evidence import Candidate, Finding, PassEffect, Timing, Verdict
 from artifacts.recipe import Recipe
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
@@ -44,7 +44,8 @@ class TargetRecord:
 
     `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
     were not compared, and why. `instruction_sets` are those found in the package's code.
-    `reused` says what of it came from an earlier compilation of the same graph.
+    `reused` says what of it came from an earlier compilation of the same graph. `candidates` are
+    the variants that a search tried, the plain one first, and `chosen` the one that is shipped.
     """
 
     slug: str
@@ -59,6 +60,8 @@ class TargetRecord:
     size_bytes: int = 0
     instruction_sets: tuple[str, ...] = later(())
     reused: Literal["", "code", "package"] = later("")
+    candidates: tuple[Candidate, ...] = later(())
+    chosen: str = later("")
 
     @property
     def speedup(self) -> float | None:

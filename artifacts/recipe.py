@@ -65,6 +65,47 @@ class VerifyPlan:
             raise ValueError(f"expected 1 to 100 seeds, got {self.seeds}")
 
 
+def _require_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"expected {what} among {', '.join(known)}, got {name[:60]!r}")
+
+
+# What a candidate of the search is made of: words, joined by '+', and the options they stand for.
+KNOBS: dict[str, dict[str, object]] = {
+    "freezing": {"freezing": True},
+    "max-autotune": {"max_autotune": True},
+    "no-epilogue-fusion": {"epilogue_fusion": False},
+}
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which variants of the package are tried beside the plain one, for how many seconds a target.
+
+    Each is compiled and verified, those that are accepted are timed in turns, and the fastest is
+    released. With 0 seconds there is no search.
+    """
+
+    seconds: float = 0.0
+    candidates: tuple[str, ...] = ("freezing", "max-autotune", "freezing+max-autotune")
+
+    def __post_init__(self) -> None:
+        """Check the budget and that every candidate is known."""
+        if not 0 <= self.seconds <= 86_400:
+            raise ValueError(f"expected 0 to 86400 seconds for the search, got {self.seconds}")
+        for candidate in self.candidates:
+            _require_known("a search's candidates", candidate.split("+"), KNOBS)
+
+    @staticmethod
+    def options(candidate: str) -> dict[str, object]:
+        """Return the options that a candidate stands for."""
+        return {k: v for word in candidate.split("+") for k, v in KNOBS[word].items()}
+
+
+NO_SEARCH = Search()
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What to build from a delivery and how exact it has to be; the README shows one.
@@ -82,6 +123,7 @@ class Recipe:
     required_lineage: tuple[str, ...] = later(())
     operators: tuple[str, ...] = later(())
     broken_passes: Literal["refuse", "leave out"] = later("refuse")
+    search: Search = later(NO_SEARCH)
 
     def __post_init__(self) -> None:
         """Check targets, options, lineage, operators and the dtypes that have tolerances."""
@@ -111,12 +153,6 @@ class Recipe:
     def tolerance_for(self, dtype: str) -> Tolerance:
         """Return the agreed tolerance for outputs of `dtype`; integers and booleans are exact."""
         return self.tolerance.get(dtype) or DEFAULT_TOLERANCES.get(dtype, EXACT)
-
-
-def _require_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"expected {what} among {', '.join(known)}, got {name[:60]!r}")
 
 
 def read_recipe(path: Path) -> Recipe:

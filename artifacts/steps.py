@@ -253,6 +253,31 @@ class BenchmarkResult:
 
 
 @dataclass(frozen=True)
+class RaceJob:
+    """Time the packages in `folders`, the plain one first, call by call in turns."""
+
+    folders: tuple[Path, ...]
+    reference: Path
+
+
+@dataclass(frozen=True)
+class RaceLap:
+    """One package's median seconds on each timed input, and the plain one's time by its own."""
+
+    times_s: tuple[float, ...]
+    ratios: tuple[float, ...]
+    ratios_low: tuple[float, ...]
+    ratios_high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """One lap for each of the job's folders."""
+
+    laps: tuple[RaceLap, ...]
+
+
+@dataclass(frozen=True)
 class PullJob:
     """Fetch the version that `reference` names (None: the newest) into the folder `to`.
 

@@ -40,6 +40,7 @@ REFERENCE = {**_STEP, "name": "reference"}
 COMPILE = {**_STEP, "name": "compile", "task_run_name": "compile {slug}"}
 VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}"}
 BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}"}
+RACE = {**_STEP, "name": "race", "task_run_name": "race {slug}"}
 REGISTER = {**_STEP, "name": "register"}
 
 # Seconds after which a step's process is ended.
@@ -51,6 +52,7 @@ LIMITS_S = {
     "reference": REFERENCE_LIMIT_S,
     "verify": 3600.0,
     "benchmark": 900.0,
+    "race": 900.0,
     "look up": 600.0,
     "register": 1800.0,
 }

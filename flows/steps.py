@@ -17,6 +17,8 @@ from artifacts.steps import (
     LookUpResult,
     OptimizeJob,
     OptimizeResult,
+    RaceJob,
+    RaceResult,
     ReferenceJob,
     ReferenceResult,
     RegisterJob,
@@ -62,9 +64,11 @@ def run_reference(process: StepProcess, job: ReferenceJob) -> ReferenceResult:
 
 
 @task(**policies.COMPILE)
-def compile_package(process: StepProcess, job: CompileJob, slug: str) -> CompileResult:
+def compile_package(
+    process: StepProcess, job: CompileJob, slug: str, limit_s: float = policies.LIMITS_S["compile"]
+) -> CompileResult:
     """Compile the captured program for one target."""
-    return cast(CompileResult, _wait(process, job, f"compile {slug}", policies.LIMITS_S["compile"]))
+    return cast(CompileResult, _wait(process, job, f"compile {slug}", limit_s))
 
 
 @task(**policies.VERIFY)
@@ -79,6 +83,12 @@ def benchmark(process: StepProcess, job: BenchmarkJob, slug: str) -> BenchmarkRe
     return cast(
         BenchmarkResult, _wait(process, job, f"benchmark {slug}", policies.LIMITS_S["benchmark"])
     )
+
+
+@task(**policies.RACE)
+def race(process: StepProcess, job: RaceJob, slug: str) -> RaceResult:
+    """Time the accepted variants of a target's package against each other."""
+    return cast(RaceResult, _wait(process, job, f"race {slug}", policies.LIMITS_S["race"]))
 
 
 @task(**policies.REGISTER)

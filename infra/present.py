@@ -11,6 +11,7 @@ from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, TargetRecord, par
 from artifacts.record import to_plain
 from infra.console import print_findings, print_table, seconds, size
 from infra.settings import Settings
+from tasks.report import SEARCH_COLUMNS, search_rows
 
 
 def release_object(
@@ -48,6 +49,10 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "speedup": target.speedup,
         "timings": to_plain(target.timings),
         "compile_s": target.compile_s,
+        "reused": target.reused,
+        "instruction_sets": list(target.instruction_sets),
+        "candidates": to_plain(target.candidates),
+        "chosen": target.chosen,
         "files": to_plain(target.files),
     }
 
@@ -60,6 +65,8 @@ def print_release(manifest: Manifest, *, version: int | None, aliases: tuple[str
     print_findings(manifest.findings)
     print_table("", _COLUMNS, [row for target in manifest.targets for row in _rows(target)])
     for target in manifest.targets:
+        if target.candidates:
+            print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
         for text in target.skipped:
             click.echo(f"  {target.slug}: not compared at {text}")
         for reason in target.reasons[:8]:

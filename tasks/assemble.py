@@ -6,12 +6,14 @@ These are the rules of a release, and nothing here runs a model: no torch is imp
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from artifacts.delivery import EXAMPLES_FILE
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
+from artifacts.evidence import Candidate
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
@@ -20,6 +22,7 @@ from artifacts.steps import (
     CompileResult,
     IntakeResult,
     OptimizeResult,
+    RaceLap,
     ReferenceResult,
     TraceabilityResult,
     VerifyResult,
@@ -62,6 +65,29 @@ def bless(
         instruction_sets=compiled.instruction_sets,
         reused=compiled.reused,
     )
+
+
+def with_lap(candidate: Candidate, lap: RaceLap | None) -> Candidate:
+    """Return a candidate with what the race has measured of it."""
+    if lap is None:
+        return candidate
+    return replace(
+        candidate, times_s=lap.times_s, ratios=lap.ratios,
+        ratios_low=lap.ratios_low, ratios_high=lap.ratios_high,
+    )  # fmt: skip
+
+
+def with_search(
+    record: TargetRecord, candidates: tuple[Candidate, ...], chosen: str
+) -> TargetRecord:
+    """Return a target's record with what a search has tried; unchanged without one."""
+    return replace(record, candidates=candidates, chosen=chosen) if candidates else record
+
+
+def adopt(winner: Path, folder: Path) -> None:
+    """Put a candidate's packages in the place of the plain ones."""
+    shutil.rmtree(folder)
+    winner.rename(folder)
 
 
 def refuse_target(slug: str, error: HandoffError) -> TargetRecord:

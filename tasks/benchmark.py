@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -24,8 +25,7 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     """Time eager and the shared library on the plan's smallest and largest inputs."""
     module = read_delivery(job.staging).module
     library = open_shared_library(job.folder / SHARED_LIBRARY)
-    cases = sorted(load_cases(job.reference), key=_elements)
-    chosen = [cases[0]] if _elements(cases[0]) == _elements(cases[-1]) else [cases[0], cases[-1]]
+    chosen = timed_cases(job.reference)
 
     def eager(inputs: Tensors) -> object:
         return module(*inputs)
@@ -33,6 +33,12 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     return BenchmarkResult(
         tuple(time_in_turns(case.name, case.inputs, eager, library) for case in chosen)
     )
+
+
+def timed_cases(reference: Path) -> list[ReferenceCase]:
+    """Return the smallest and the largest case of the reference; one where they are as large."""
+    cases = sorted(load_cases(reference), key=_elements)
+    return [cases[0]] if _elements(cases[0]) == _elements(cases[-1]) else [cases[0], cases[-1]]
 
 
 def _elements(case: ReferenceCase) -> int:
@@ -56,7 +62,7 @@ def time_in_turns(
         while len(rounds) < _MIN_ROUNDS or (
             len(rounds) < _MAX_ROUNDS and time.perf_counter() - began < _BUDGET_S
         ):
-            rounds.append((_seconds(eager, inputs), _seconds(package, inputs)))
+            rounds.append((seconds_of(eager, inputs), seconds_of(package, inputs)))
     ratios = sorted(slow / fast for slow, fast in rounds)
     low, high = median_interval(len(ratios))
     return Timing(
@@ -71,7 +77,8 @@ def time_in_turns(
     )
 
 
-def _seconds(call: Callable[[Tensors], object], inputs: Tensors) -> float:
+def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
+    """Return how long one call takes."""
     began = time.perf_counter()
     call(inputs)
     return time.perf_counter() - began

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 from artifacts.recipe import Recipe
@@ -86,6 +87,14 @@ class Lanes:
         folder = self.package(target)
         options, cache = self.recipe.options, self.workspace.parent / "packages"
         return CompileJob(optimized.program, target, folder, options, cache, fresh)
+
+    def candidate_job(
+        self, optimized: OptimizeResult, target: Target, name: str, options: dict[str, object]
+    ) -> CompileJob:
+        """Return the job that compiles a variant of the package, with further options."""
+        folder = self.workspace / "candidates" / target.slug / name
+        job = self.compile_job(optimized, target)
+        return replace(job, folder=folder, options={**job.options, **options})
 
     def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""

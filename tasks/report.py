@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from artifacts.evidence import PassEffect
+from artifacts.evidence import PassEffect, pareto
 from artifacts.manifest import Manifest, TargetRecord
 
 
@@ -110,6 +110,30 @@ def _nodes(effect: PassEffect) -> str:
     return f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged"
 
 
+SEARCH_COLUMNS = ("variant", "", "x plain", "95 %", "max error", "size", "compile", "why not")
+
+
+def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
+    """Return one row for each variant that a search tried; `*` marks the Pareto front.
+
+    The front is that of speed, error, size and compile time; ratios are those at the largest input.
+    """
+    front = pareto(target.candidates)
+    return [
+        (
+            one.name,
+            "shipped" if one.name == target.chosen else "*" if one in front else "",
+            f"{one.ratios[-1]:.2f}" if one.ratios else "-",
+            f"{one.ratios_low[-1]:.2f} to {one.ratios_high[-1]:.2f}" if one.ratios else "-",
+            f"{one.max_abs:.2g}" if one.compile_s else "-",
+            f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes else "-",
+            f"{one.compile_s:.1f} s" if one.compile_s else "-",
+            "; ".join(one.reasons)[:160],
+        )
+        for one in target.candidates
+    ]
+
+
 def _evidence(target: TargetRecord) -> str:
     rows = [
         (
@@ -133,12 +157,15 @@ def _evidence(target: TargetRecord) -> str:
         )
         for t in target.timings
     ]
+    search = search_rows(target)
     parts = [
         f"## {target.slug}",
         "\n".join(f"- refused: {reason}" for reason in target.reasons),
         _table(columns, rows),
         "\n".join(f"- not compared at {text}" for text in target.skipped),
         _table(("input", "eager", "package", "speed-up (95 %)"), timings),
+        f"### The search\n\n{_table(SEARCH_COLUMNS, search)}" if search else "",
+        f"Instruction sets: {', '.join(target.instruction_sets) or 'none beyond SSE2'}.",
     ]
     return "\n\n".join(part for part in parts if part)
 

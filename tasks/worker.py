@@ -47,6 +47,7 @@ STEPS: dict[type[Any], Step] = {
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
     steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
+    steps.RaceJob: Step("tasks.race", steps.RaceResult),
     steps.LookUpJob: Step("tasks.look_up", steps.LookUpResult),
     steps.RegisterJob: Step("tasks.register", steps.RegisterResult),
 }

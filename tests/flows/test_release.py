@@ -89,9 +89,56 @@ def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> 
     assert answer["report"]
 
 
+def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_any_other(
+    training: Path, home: Path
+) -> None:
+    other = (training / "small.py").read_text().replace("manual_seed(0)", "manual_seed(7)")
+    (training / "trained.py").write_text(other)
+    made = handoff(
+        "deliver", "trained:build", "--to", "trained", "--name", "trained", home=home, cwd=training
+    )
+    assert made.returncode == 0, made.stderr
+    result = handoff("release", str(training / "trained"), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["reused"] == "code"
+    assert len(target["deviations"]) == len(released(home)["targets"][0]["deviations"])
+    assert target["instruction_sets"] == released(home)["targets"][0]["instruction_sets"]
+
+
+def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
+    training: Path, home: Path
+) -> None:
+    recipe = training / "search.toml"
+    recipe.write_text('[search]\nseconds = 300\ncandidates = ["freezing", "max-autotune"]\n')
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
+    result = handoff(*arguments, "--json", "--alias", "trial", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    told = {one["name"]: one for one in target["candidates"]}
+    assert list(told) == ["plain", "freezing", "max-autotune"]
+    assert told["plain"]["ratios"] == [1.0, 1.0]
+    assert all(one["accepted"] and one["ratios"] for one in told.values())
+    assert told[target["chosen"]]["accepted"]
+    shown = handoff("show", "small@trial", home=home)
+    assert "freezing" in shown.stdout
+    assert "shipped" in shown.stdout
+
+
+def test_a_search_without_time_ships_the_plain_package(training: Path, home: Path) -> None:
+    recipe = training / "short.toml"
+    recipe.write_text('[search]\nseconds = 0.001\ncandidates = ["freezing"]\n')
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
+    result = handoff(*arguments, "--json", "--alias", "trial", home=home)
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["chosen"] == "plain"
+    assert not target["candidates"][1]["accepted"]
+    assert target["candidates"][1]["reasons"]
+
+
 def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
     expected = released(home)
-    for reference in ("small", "small@candidate", "small@1"):
+    for reference in ("small@candidate", "small@1"):
         shown = handoff("show", reference, "--json", home=home)
         assert shown.returncode == 0, shown.stderr
         assert json.loads(shown.stdout) == expected

@@ -1,0 +1,149 @@
+"""One target of a release: compiled, verified, searched for something faster, timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.errors import BlessingRefused, StepCrashed
+from artifacts.evidence import Candidate, choose
+from artifacts.manifest import TargetRecord
+from artifacts.recipe import Search
+from artifacts.steps import (
+    BenchmarkJob,
+    CompileResult,
+    OptimizeResult,
+    RaceJob,
+    ReferenceResult,
+    VerifyJob,
+    VerifyResult,
+)
+from artifacts.target import Target
+from flows import policies
+from flows.steps import benchmark, compile_package, race, run_reference, verify
+from tasks import assemble
+from tasks.lanes import Lanes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the work on one target goes by."""
+
+    lanes: Lanes
+    target: Target
+    optimized: OptimizeResult
+    reference: ReferenceResult
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A package that was compiled and verified, and what is to be told of it."""
+
+    folder: Path
+    compiled: CompileResult
+    verified: VerifyResult
+    told: Candidate
+
+
+def build(
+    lanes: Lanes, optimized: OptimizeResult
+) -> tuple[tuple[TargetRecord, ...], dict[str, str]]:
+    """Compile every target, beside the reference; return the targets' records and the toolchain."""
+    compiling = [
+        (target, compile_package.submit(lanes.compiler(target), job, target.slug))
+        for target in lanes.targets
+        for job in [lanes.compile_job(optimized, target)]
+    ]
+    reference = run_reference(lanes.runner(), lanes.reference_job(optimized))
+    records: list[TargetRecord] = []
+    toolchain: dict[str, str] = {}
+    for target, future in compiling:
+        try:
+            compiled = future.result()
+            toolchain = compiled.toolchain
+            records.append(bless(Work(lanes, target, optimized, reference), compiled))
+        except (StepCrashed, BlessingRefused) as error:
+            # A compiler or a package that fails is this target's answer, not the flow's end.
+            records.append(assemble.refuse_target(target.slug, error))
+        finally:
+            lanes.compiler(target).close()
+    return tuple(records), toolchain
+
+
+def bless(work: Work, compiled: CompileResult) -> TargetRecord:
+    """Verify one target's packages, look for faster ones, and time what is shipped."""
+    lanes, target = work.lanes, work.target
+    folder = lanes.package(target)
+    plain = check(work, "plain", folder, compiled)
+    if compiled.reused and not plain.verified.accepted:
+        # What came from the cache is wrong here: that is no verdict on this model.
+        again = lanes.compile_job(work.optimized, target, fresh=True)
+        compiled = compile_package(lanes.compiler(target), again, target.slug)
+        plain = check(work, "plain", folder, compiled)
+    if not plain.verified.accepted:
+        return assemble.bless(target.slug, plain.compiled, work.reference, plain.verified, None)
+    winner, candidates = search(work, plain)
+    if winner is not plain:
+        assemble.adopt(winner.folder, folder)
+    timing = BenchmarkJob(lanes.staging, folder, work.reference.file)
+    timed = benchmark(lanes.runner(target), timing, target.slug)
+    record = assemble.bless(target.slug, winner.compiled, work.reference, winner.verified, timed)
+    return assemble.with_search(record, candidates, winner.told.name)
+
+
+def check(work: Work, name: str, folder: Path, compiled: CompileResult) -> Variant:
+    """Verify a variant; return it, accepted or not."""
+    (library,) = [file for file in compiled.files if file.path.endswith(".so")]
+    file, recipe = work.reference.file, work.lanes.recipe
+    job = VerifyJob(folder, file, recipe, library.digest, compiled.assumed)
+    verified = verify(work.lanes.runner(work.target), job, work.target.slug)
+    told = Candidate(
+        name=name,
+        accepted=verified.accepted,
+        reasons=verified.reasons,
+        compile_s=compiled.compile_s,
+        size_bytes=library.size_bytes,
+        max_abs=max((d.max_abs for d in verified.deviations), default=0.0),
+    )
+    return Variant(folder, compiled, verified, told)
+
+
+def search(work: Work, plain: Variant) -> tuple[Variant, tuple[Candidate, ...]]:
+    """Return the fastest variant that is accepted, and what was tried; the plain one without."""
+    wanted = work.lanes.recipe.search
+    if not wanted.seconds:
+        return plain, ()
+    deadline = time.monotonic() + wanted.seconds
+    found: dict[str, Variant] = {"plain": plain}
+    tried = [plain.told]
+    for name in wanted.candidates:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            reason = f"the search's {wanted.seconds:g} s were over"
+            tried.append(Candidate(name, accepted=False, reasons=(reason,)))
+            continue
+        try:
+            found[name] = attempt(work, name, left_s)
+            tried.append(found[name].told)
+        except (StepCrashed, BlessingRefused) as error:
+            tried.append(Candidate(name, accepted=False, reasons=(str(error),)))
+    candidates = rate(work, [v for v in found.values() if v.verified.accepted], tried)
+    return found[choose(candidates).name], candidates
+
+
+def attempt(work: Work, name: str, left_s: float) -> Variant:
+    """Compile and verify one variant, in what is left of the search's time for the compiler."""
+    lanes, target = work.lanes, work.target
+    job = lanes.candidate_job(work.optimized, target, name, Search.options(name))
+    limit_s = min(policies.LIMITS_S["compile"], left_s)
+    compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
+    return check(work, name, job.folder, compiled)
+
+
+def rate(work: Work, accepted: list[Variant], tried: list[Candidate]) -> tuple[Candidate, ...]:
+    """Return what was tried with the times of what was accepted."""
+    job = RaceJob(tuple(variant.folder for variant in accepted), work.reference.file)
+    laps = race(work.lanes.runner(work.target), job, work.target.slug).laps
+    timed = {variant.told.name: lap for variant, lap in zip(accepted, laps, strict=True)}
+    return tuple(assemble.with_lap(candidate, timed.get(candidate.name)) for candidate in tried)

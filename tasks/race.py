@@ -1,0 +1,62 @@
+"""Race: the accepted variants of a package against each other, call by call in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from artifacts.steps import RaceJob, RaceLap, RaceResult
+from tasks.benchmark import median_interval, seconds_of, timed_cases
+from tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
+
+_MIN_ROUNDS = 15
+_MAX_ROUNDS = 200
+_BUDGET_S = 4.0
+_WARM_UP_CALLS = 3
+
+
+def run(job: RaceJob) -> RaceResult:
+    """Time every package on the plan's smallest and largest inputs."""
+    libraries = [open_shared_library(folder / SHARED_LIBRARY) for folder in job.folders]
+    cases = [_race(libraries, case.inputs) for case in timed_cases(job.reference)]
+    return RaceResult(
+        tuple(_lap([rounds[place] for rounds in cases], [rounds[0] for rounds in cases])
+              for place in range(len(libraries)))
+    )  # fmt: skip
+
+
+def _race(libraries: Sequence[Callable[[Tensors], object]], inputs: Tensors) -> list[list[float]]:
+    """Return for each library its seconds in each round.
+
+    The one that begins a round changes, because the first call after another's has a cold cache.
+    """
+    inputs = tuple(tensor.clone() for tensor in inputs)
+    seconds: list[list[float]] = [[] for _ in libraries]
+    order = list(range(len(libraries)))
+    with torch.no_grad():
+        for library in libraries:
+            for _ in range(_WARM_UP_CALLS):
+                library(inputs)
+        began = time.perf_counter()
+        while len(seconds[0]) < _MIN_ROUNDS or (
+            len(seconds[0]) < _MAX_ROUNDS and time.perf_counter() - began < _BUDGET_S
+        ):
+            for place in order:
+                seconds[place].append(seconds_of(libraries[place], inputs))
+            order.append(order.pop(0))
+    return seconds
+
+
+def _lap(own: list[list[float]], plain: list[list[float]]) -> RaceLap:
+    times, ratios, lows, highs = [], [], [], []
+    for mine, its in zip(own, plain, strict=True):
+        quotients = sorted(a / b for a, b in zip(its, mine, strict=True))
+        low, high = median_interval(len(quotients))
+        times.append(statistics.median(mine))
+        ratios.append(statistics.median(quotients))
+        lows.append(quotients[low])
+        highs.append(quotients[high])
+    return RaceLap(tuple(times), tuple(ratios), tuple(lows), tuple(highs))
