@@ -15,7 +15,7 @@ from artifacts.record import RecordInvalid, from_plain, later
 from artifacts.target import TARGETS, Target, parse_target
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Tolerance
 
-_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(@sha256:[0-9a-f]{64})?")
 
 # AOTInductor options that a recipe may set, each with the type of its value. The list is closed:
 # most of Inductor's options are not about what is shipped, and some run code.
@@ -110,8 +110,8 @@ NO_SEARCH = Search()
 class Recipe:
     """What to build from a delivery and how exact it has to be; the README shows one.
 
-    `required_lineage` names what a delivery has to say of where it comes from. `operators` are
-    Python modules that register operators with `torch.library`, which delivered graphs may call.
+    `required_lineage` names what a delivery has to say of where it comes from. `extensions` are
+    Python modules, each with its digest, that register operators or bring passes.
     `broken_passes` says what becomes of a release one of whose passes breaks the tolerance.
     """
 
@@ -121,12 +121,12 @@ class Recipe:
     tolerance: dict[str, Tolerance] = field(default_factory=dict)
     verify: VerifyPlan = VerifyPlan()
     required_lineage: tuple[str, ...] = later(())
-    operators: tuple[str, ...] = later(())
+    extensions: tuple[str, ...] = later(())
     broken_passes: Literal["refuse", "leave out"] = later("refuse")
     search: Search = later(NO_SEARCH)
 
     def __post_init__(self) -> None:
-        """Check targets, options, lineage, operators and the dtypes that have tolerances."""
+        """Check targets, options, lineage, extensions and the dtypes that have tolerances."""
         if not self.targets:
             raise ValueError("expected at least one target, got none")
         # Targets are not resolved here: a recipe is read on machines that it does not build for.
@@ -139,9 +139,11 @@ class Recipe:
         for name, value in self.options.items():
             if type(value) is not OPTIONS[name]:
                 raise ValueError(f"expected option {name} to be true or false, got {value!r}")
-        for module in self.operators:
-            if not _MODULE.fullmatch(module):
-                raise ValueError(f"expected a module's name under operators, got {module[:60]!r}")
+        for named in self.extensions:
+            if not _EXTENSION.fullmatch(named):
+                raise ValueError(
+                    f"expected MODULE@sha256:DIGEST under extensions, got {named[:60]!r}"
+                )
 
     def resolved_targets(self) -> tuple[Target, ...]:
         """Return the targets, each once, `cpu` being this machine's level.

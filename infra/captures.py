@@ -15,15 +15,15 @@ from tasks.child import ProcessPlan, StepProcess
 _LIMIT_S = 180.0
 
 
-def capture_table(staging: Path, operators: tuple[str, ...]) -> tuple[CaptureRow, ...]:
+def capture_table(staging: Path, extensions: tuple[str, ...]) -> tuple[CaptureRow, ...]:
     """Return a row for each road, gone with the delivery in `staging`."""
-    return tuple(_row(staging, road, operators) for road in ROADS)
+    return tuple(_row(staging, road, extensions) for road in ROADS)
 
 
-def _row(staging: Path, road: Road, operators: tuple[str, ...]) -> CaptureRow:
+def _row(staging: Path, road: Road, extensions: tuple[str, ...]) -> CaptureRow:
     name = road.replace(".", "-").replace(" ", "-")
     log = staging.with_name(f"{name}.log")
-    process = StepProcess(ProcessPlan(name, operators=operators), log)
+    process = StepProcess(ProcessPlan(name, extensions=extensions), log)
     try:
         return cast(CaptureRow, process.run(CaptureJob(staging, road), limit_s=_LIMIT_S))
     except StepCrashed as error:

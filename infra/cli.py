@@ -133,7 +133,7 @@ def deliver(factory: str, folder: Path, name: str, as_json: bool) -> None:
 @click.option("--commit", default="", help="The commit that it was trained with.")
 @click.option("--training-run", default="", help="The training run, as its tracker names it.")
 @click.option("--author", default="", help="Who hands it over.")
-@click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for its operators.")
+@click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for its extensions.")
 @click.option("--yes", is_flag=True, help="Take what was inferred, and ask nothing.")
 @click.option("--force", is_flag=True, help="Replace the contract that is there.")
 @json_option

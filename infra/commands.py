@@ -63,13 +63,13 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = _run_alone(
-            ProcessPlan("inspect", operators=wanted.operators),
+            ProcessPlan("inspect", extensions=wanted.extensions),
             [
                 (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
                 (TraceabilityJob(staging, wanted.required_lineage), TRACEABILITY_LIMIT_S),
             ],
         )
-        rows = capture_table(staging, wanted.operators) if captures else ()
+        rows = capture_table(staging, wanted.extensions) if captures else ()
     taken, judged = cast(IntakeResult, taken), cast(TraceabilityResult, judged)
     if as_json:
         print_json(_inspection(taken, judged, rows))

@@ -45,7 +45,7 @@ class Wishes:
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     source: Lineage = field(default_factory=Lineage)
-    operators: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
 
 
 def read_wishes(
@@ -64,7 +64,7 @@ def read_wishes(
         dimensions=dict(parse_dimension(text) for text in dimensions),
         ranges=dict(parse_range(text) for text in ranges),
         source=Lineage(**lineage),
-        operators=read_recipe(recipe).operators if recipe else (),
+        extensions=read_recipe(recipe).extensions if recipe else (),
     )
 
 
@@ -83,7 +83,7 @@ def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_js
         )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="handoff-init-") as scratch:
         staging = Path(scratch) / "staging"
-        plan = ProcessPlan("init", operators=wishes.operators)
+        plan = ProcessPlan("init", extensions=wishes.extensions)
         process = StepProcess(plan, Path(scratch) / "init.log")
         try:
             job = ProposeJob(folder, staging, wishes.inputs, wishes.dimensions)

@@ -35,14 +35,14 @@ _POLL_S = 1.0
 class ProcessPlan:
     """How a step process is started.
 
-    `preload` names modules to import before the first job, and `operators` operator libraries.
+    `preload` names modules to import before the first job, and `extensions` those of the recipe.
     `environment` is added to what the launcher lets through: `bare` is what a compiler needs,
     `stores` adds the stores' credentials, `whole` is everything.
     """
 
     name: str
     preload: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     sees: Literal["bare", "stores", "whole"] = "bare"
 
@@ -97,7 +97,7 @@ class StepProcess:
         sees = [] if self.plan.sees == "bare" else [f"--{self.plan.sees}"]
         launcher = [sys.executable, "-m", "infra.sandbox", *sees, *settings]
         worker = [sys.executable, "-m", "tasks.worker", "--answers", str(writing)]
-        modules = (*self.plan.preload, *(f"operators:{name}" for name in self.plan.operators))
+        modules = (*self.plan.preload, *(f"extension:{name}" for name in self.plan.extensions))
         with self.log.open("ab") as output:
             process = subprocess.Popen(
                 [*launcher, "--", *worker, *modules],

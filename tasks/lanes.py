@@ -44,14 +44,14 @@ class Lanes:
         self._later: dict[str, StepProcess] = {}
         self._lock = threading.Lock()
         self.graph = self._open(
-            ProcessPlan("graph", preload=("tasks.intake",), operators=recipe.operators)
+            ProcessPlan("graph", preload=("tasks.intake",), extensions=recipe.extensions)
         )
         self._compilers = {
             target.slug: self._open(
                 ProcessPlan(
                     f"compile-{target.slug}",
                     preload=("tasks.compile",),
-                    operators=recipe.operators,
+                    extensions=recipe.extensions,
                     environment=self._compiler_environment(target),
                 )
             )
@@ -112,15 +112,15 @@ class Lanes:
         oneDNN and MKL are held to that level, as they will be on the machines it is meant for.
         """
         preload = ("tasks.reference", "tasks.verify")
-        operators = self.recipe.operators
+        extensions = self.recipe.extensions
         if target is None or target.capability == native_cpu_target().capability:
-            return self._started(ProcessPlan("run", preload, operators))
+            return self._started(ProcessPlan("run", preload, extensions))
         caps = {
             "ATEN_CPU_CAPABILITY": target.capability,
             "ONEDNN_MAX_CPU_ISA": target.capability.upper(),
             "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
         }
-        return self._started(ProcessPlan(f"run-{target.slug}", preload, operators, caps))
+        return self._started(ProcessPlan(f"run-{target.slug}", preload, extensions, caps))
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""

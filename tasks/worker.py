@@ -4,7 +4,7 @@
     python -m tasks.worker STEP JOB.json              run one job again and print its result
 
 The modules named are imported before the first request, and their `prepare()` is called where they
-have one; `operators:NAME` is an operator library (`tasks.operators`). A request is one line of
+have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A request is one line of
 JSON, `[step, path of the job's JSON file]`; an answer is one, too: the `result` or the `error`, and
 the `seconds` that it took. Answers have a descriptor of their own, because compilers and compiled
 code print.
@@ -108,15 +108,15 @@ def _serve(answers: int, modules: list[str]) -> None:
 
 
 def _prepare(modules: list[str]) -> dict[str, Any] | None:
-    """Import what was named; return the answer to every job where an operator library is wrong."""
+    """Import what was named; return the answer to every job where an extension is wrong."""
     for module in modules:
         kind, separator, name = module.partition(":")
         if separator:
-            from tasks.operators import load_library
+            from tasks.extensions import load_extension
 
-            assert kind == "operators"
+            assert kind == "extension"
             try:
-                load_library(name)
+                load_extension(name)
             except HandoffError as error:
                 return {"error": error.as_record()}
         else:

@@ -90,7 +90,9 @@ class Work:
         loaded = read_delivery(self.folder, BUILT_IN | own)
         for case in kept:
             _require_same(loaded.module, case, "what was written")
-        note = f"calls operators of {', '.join(sorted(own))}: the recipe has to name their library"
+        note = (
+            f"calls operators of {', '.join(sorted(own))}: the recipe has to name their extension"
+        )
         return DeliverResult(self.folder, narrowed, (*captured.notes, *([note] if own else [])))
 
 

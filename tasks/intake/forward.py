@@ -275,6 +275,6 @@ class ForwardReader:
             raise refuse_line(
                 node, "a function of torch or Python's operators", name,
                 f"Deliver the model with 'handoff deliver', which traces into {name}; or, if it "
-                "is an operator of your own, register its library in the recipe",
+                "is an operator of your own, name its extension in the recipe",
             )  # fmt: skip
         return "call_function", function, args, kwargs

@@ -132,7 +132,7 @@ def _read_wrap(node: ast.stmt, namespaces: frozenset[str]) -> str:
                 raise refuse_line(
                     node, "functions of torch or Python's operators", f"wrap({name!r})",
                     f"Deliver the model with 'handoff deliver', which traces into {name}; or, if "
-                    "it is an operator of your own, register its library in the recipe",
+                    "it is an operator of your own, name its extension in the recipe",
                 )  # fmt: skip
             return name
     raise refuse_line(node, "nothing between __init__ and forward")
