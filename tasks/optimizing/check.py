@@ -11,7 +11,13 @@ from torch.export import ExportedProgram
 from artifacts.errors import BlessingRefused
 from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice, Recipe
-from tasks.optimizing.running import Outputs, compute, difference, first_difference
+from tasks.optimizing.running import (
+    Outputs,
+    compute,
+    compute_natively,
+    difference,
+    first_difference,
+)
 from tasks.optimizing.snapshot import snapshot
 from tasks.passes.base import Pass, PassBroken, apply_pass, held_tensors
 
@@ -62,11 +68,13 @@ class PassCheck:
             raise _refusal(chosen, "the conditions that the pass states", str(error)) from error
         largest = 0.0
         if modified:
-            outputs = [compute(program, inputs) for inputs in self._inputs]
+            run = compute_natively if chosen.rounds else compute
+            outputs = [run(program, inputs) for inputs in self._inputs]
             for place, after in enumerate(outputs):
                 apart = self._compare(choice, chosen, place, after, (before, program))
                 largest = max(largest, apart)
-            self._outputs = outputs
+            # In float64 a pass that rounds changes nothing, and the next one is compared in that.
+            self._outputs = self._outputs if chosen.rounds else outputs
         return PassEffect(
             chosen.name, chosen.level, modified, len(before.graph.nodes),
             len(program.graph.nodes), largest, choice.intended,

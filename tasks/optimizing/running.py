@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from artifacts.recipe import Recipe
 from tasks.compare import same_elements
-from tasks.float64 import Float64Interpreter, lifted_inputs, run_in_float64
+from tasks.float64 import Float64Interpreter, flat_tensors, lifted_inputs, run_in_float64
 
 Outputs = tuple[torch.Tensor, ...]
 AnyProgram = torch.fx.GraphModule | ExportedProgram
@@ -21,6 +21,16 @@ AnyProgram = torch.fx.GraphModule | ExportedProgram
 def compute(program: AnyProgram, inputs: Outputs) -> Outputs:
     """Return the program's outputs in float64."""
     return run_in_float64(*_callable(program, inputs))[0]
+
+
+def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
+    """Return the program's outputs, computed in its own precisions, in float64."""
+    module, arguments = _callable(program, inputs)
+    with torch.no_grad():
+        result = module(*[tensor.clone() for tensor in arguments])
+    return tuple(
+        tensor.double() if tensor.is_floating_point() else tensor for tensor in flat_tensors(result)
+    )
 
 
 def _callable(

@@ -12,6 +12,7 @@ from tasks.passes.eliminate_dead_code import EliminateDeadCode
 from tasks.passes.fold_batch_norm import FoldBatchNorm
 from tasks.passes.fold_constants import FoldConstants
 from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
+from tasks.passes.lower_precision import LowerPrecision
 from tasks.passes.replace_operator import ReplaceOperator
 
 PASSES: dict[str, type[Pass[Any]]] = {
@@ -24,6 +25,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CommonSubexpressions,
         FoldBatchNorm,
         FoldLeadingBatchNorm,
+        LowerPrecision,
         DecomposeToCore,
     )
 }

@@ -31,6 +31,8 @@ class Pass(ABC, Generic[Program]):
 
     name: ClassVar[str]
     level: ClassVar[Literal["fx", "aten"]]
+    # Whether it makes the program compute in another precision: float64 would hide what it does.
+    rounds: ClassVar[bool] = False
     # Parameter names, each with what it means; a recipe has to give all of them and no others.
     parameters: ClassVar[Mapping[str, str]] = {}
 

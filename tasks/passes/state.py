@@ -52,6 +52,19 @@ def change_state(program: ExportedProgram, node: torch.fx.Node, value: torch.Ten
     program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if parameter else new
 
 
+def retype_state(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dtype) -> None:
+    """Keep the tensor that the placeholder `node` stands for in another dtype from now on.
+
+    Weights that are tied to it by a name of their own are not changed.
+    """
+    name = state_name(program, node)
+    old = program.state_dict[name]
+    new = old.detach().to(dtype)
+    parameter = isinstance(old, torch.nn.Parameter)
+    program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if parameter else new
+    node.meta["val"] = node.meta["val"].to(dtype)
+
+
 def add_buffer(program: ExportedProgram, wish: str, value: torch.Tensor) -> torch.fx.Node:
     """Add a buffer to the program's state, and return its placeholder.
 

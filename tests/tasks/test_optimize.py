@@ -15,6 +15,7 @@ from artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
 from artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe
 from artifacts.signature import Dimension
 from artifacts.steps import OptimizeJob, OptimizeResult
+from artifacts.tolerance import Tolerance
 from tasks import optimize
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
@@ -39,12 +40,16 @@ def run(
     module: nn.Module | None = None,
     size: int = 6,
     broken_passes: Literal["refuse", "leave out"] = "refuse",
+    tolerance: float = 1e-5,
 ) -> OptimizeResult:
     torch.manual_seed(0)
     chosen = Net() if module is None else module
     folder = tmp_path / "delivery"
     write_delivery(folder, chosen.eval(), {"x": torch.randn(size, 3, 8, 8)}, batch=Dimension(1, 32))
-    recipe = Recipe(passes=passes or DEFAULT_PASSES, broken_passes=broken_passes)
+    bound = Tolerance(atol=tolerance / 10, rtol=tolerance)
+    recipe = Recipe(
+        passes=passes or DEFAULT_PASSES, broken_passes=broken_passes, tolerance={"float32": bound}
+    )
     return optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))
 
 
@@ -202,7 +207,8 @@ def _spoiled(name: str) -> type[Pass[Any]]:
         def call(self, program: Any) -> bool:
             super().call(program)
             if isinstance(program, ExportedProgram):
-                Spoiling({}).call(program)
+                name, weight = next(iter(program.state_dict.items()))
+                program.state_dict[name] = nn.Parameter(weight * 30.0, requires_grad=False)
             else:
                 relu = next(n for n in program.graph.nodes if n.target is torch.relu)
                 relu.target = torch.neg
@@ -215,12 +221,17 @@ def _spoiled(name: str) -> type[Pass[Any]]:
 def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parameters = RELU_TO_LEAKY | {"new": "relu6.default"} if name == "replace-operator" else {}
-    passes = (PassChoice(name, parameters),)
-    assert run(tmp_path / "right", *passes, module=Everything()).effects[0].modified
+    parameters = {
+        "replace-operator": RELU_TO_LEAKY | {"new": "relu6.default"},
+        "lower-precision": {"dtype": "bfloat16", "operators": "linear"},
+    }
+    passes = (PassChoice(name, parameters.get(name, {})),)
+    room = 0.05 if PASSES[name].rounds else 1e-5
+    right = run(tmp_path / "right", *passes, module=Everything(), tolerance=room)
+    assert right.effects[0].modified
     monkeypatch.setitem(PASSES, name, _spoiled(name))
     with pytest.raises(BlessingRefused, match=f"the pass {name} changes what the model computes"):
-        run(tmp_path / "wrong", *passes, module=Everything())
+        run(tmp_path / "wrong", *passes, module=Everything(), tolerance=room)
 
 
 def test_a_pass_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
