@@ -1,0 +1,120 @@
+"""The NVIDIA GPUs that a package can be compiled for where there is none: their figures, as data.
+
+What belongs to a compute capability (threads, blocks, registers and shared memory of a
+multiprocessor) is from the CUDA C++ Programming Guide, section "Compute Capabilities", table
+"Technical Specifications per Compute Capability". What belongs to a product (multiprocessors, L2,
+memory) is from NVIDIA's datasheets and architecture papers: A100 (SXM, 80 GB), A10, L4, H100 (SXM,
+80 GB) and B200. The H200 is an H100 with more memory; its profile is the smaller one's, since a
+package for the one runs on the other.
+
+The compiler is told these figures in place of a device's own. Code for another product of the same
+compute capability is right all the same; only choices of speed rest on the figures that differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True)
+class GpuProfile:
+    """One GPU as a compiler sees it: sizes in bytes, the capability as 90 for 9.0.
+
+    `shared_memory_per_block_optin` is what a block may use after asking for it,
+    `shared_memory_per_block` what it may use without.
+    """
+
+    name: str
+    capability: int
+    multiprocessors: int
+    max_threads_per_multiprocessor: int
+    max_blocks_per_multiprocessor: int
+    shared_memory_per_multiprocessor: int
+    shared_memory_per_block_optin: int
+    l2_bytes: int
+    total_memory: int
+    registers_per_multiprocessor: int = 64 * KIB
+    max_threads_per_block: int = 1024
+    shared_memory_per_block: int = 48 * KIB
+    warp_size: int = 32
+
+    @property
+    def slug(self) -> str:
+        """The compute capability as NVIDIA's tools name it: `sm_90`."""
+        return f"sm_{self.capability}"
+
+    @property
+    def major(self) -> int:
+        """The capability's first number: 9 for 9.0."""
+        return self.capability // 10
+
+    @property
+    def minor(self) -> int:
+        """The capability's second number: 0 for 9.0."""
+        return self.capability % 10
+
+
+PROFILES: dict[str, GpuProfile] = {
+    profile.slug: profile
+    for profile in (
+        GpuProfile(
+            name="NVIDIA A100-SXM4-80GB",
+            capability=80,
+            multiprocessors=108,
+            max_threads_per_multiprocessor=2048,
+            max_blocks_per_multiprocessor=32,
+            shared_memory_per_multiprocessor=164 * KIB,
+            shared_memory_per_block_optin=163 * KIB,
+            l2_bytes=40 * MIB,
+            total_memory=80 * GIB,
+        ),
+        GpuProfile(
+            name="NVIDIA A10",
+            capability=86,
+            multiprocessors=72,
+            max_threads_per_multiprocessor=1536,
+            max_blocks_per_multiprocessor=16,
+            shared_memory_per_multiprocessor=100 * KIB,
+            shared_memory_per_block_optin=99 * KIB,
+            l2_bytes=6 * MIB,
+            total_memory=24 * GIB,
+        ),
+        GpuProfile(
+            name="NVIDIA L4",
+            capability=89,
+            multiprocessors=58,
+            max_threads_per_multiprocessor=1536,
+            max_blocks_per_multiprocessor=24,
+            shared_memory_per_multiprocessor=100 * KIB,
+            shared_memory_per_block_optin=99 * KIB,
+            l2_bytes=48 * MIB,
+            total_memory=24 * GIB,
+        ),
+        GpuProfile(
+            name="NVIDIA H100 80GB HBM3",
+            capability=90,
+            multiprocessors=132,
+            max_threads_per_multiprocessor=2048,
+            max_blocks_per_multiprocessor=32,
+            shared_memory_per_multiprocessor=228 * KIB,
+            shared_memory_per_block_optin=227 * KIB,
+            l2_bytes=50 * MIB,
+            total_memory=80 * GIB,
+        ),
+        GpuProfile(
+            name="NVIDIA B200",
+            capability=100,
+            multiprocessors=148,
+            max_threads_per_multiprocessor=2048,
+            max_blocks_per_multiprocessor=32,
+            shared_memory_per_multiprocessor=228 * KIB,
+            shared_memory_per_block_optin=227 * KIB,
+            l2_bytes=126 * MIB,
+            total_memory=180 * GIB,
+        ),
+    )
+}

@@ -1,0 +1,198 @@
+"""What cross-compiling leans on: a known torch, Triton's assembler, CUDA's headers, a compiler.
+
+All of it comes with the wheels that a CUDA build of torch from the package index depends on, g++
+apart; no CUDA toolkit has to be installed. `fatbinary` doesn't: it is in the wheel of
+`nvidia-cuda-nvcc` and in a toolkit, and is asked for only where PTX is to go beside the binary.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from artifacts.errors import EnvironmentLacking
+from artifacts.gpu import GpuProfile
+from artifacts.target import base_version
+
+# Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
+# joins this list when the tests in tests/tasks/cross pass with it, `compile` ones included.
+KNOWN_TORCH: dict[str, str] = {"2.15.0": "3.9.0"}
+
+# What the wrapper that AOTInductor writes includes, by way of torch's own headers.
+_HEADERS = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h", "nv/target")
+_CUDA_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
+
+# What the wrapper calls of the driver. A linker may leave out a library of which nothing is used,
+# and nothing else would bring the driver in when the package is loaded.
+_DRIVER_FUNCTIONS = (
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuFuncSetAttribute",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuGetErrorString",
+)
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """The tools that were found: folders of CUDA's headers in order of preference, and programs."""
+
+    headers: tuple[Path, ...]
+    ptxas: Path
+    compiler: str
+    fatbinary: Path | None
+
+
+def why_not_here() -> str | None:
+    """Return why this torch can't cross-compile, or None where it can."""
+    base = base_version(torch.__version__)
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__}, which was built without CUDA"
+    if base not in KNOWN_TORCH:
+        return f"torch {torch.__version__}"
+    if find_spec("triton") is None or version("triton") != KNOWN_TORCH[base]:
+        found = "no triton" if find_spec("triton") is None else f"triton {version('triton')}"
+        return f"torch {base} with {found}"
+    return None
+
+
+def require_known_torch() -> None:
+    """Raise `EnvironmentLacking` unless this torch's internals are known."""
+    if reason := why_not_here():
+        known = ", ".join(f"torch {t} with triton {k}" for t, k in KNOWN_TORCH.items())
+        raise EnvironmentLacking(
+            "compiling for a GPU where there is none leans on torch's internals",
+            expected=f"a CUDA build of a version that they are known of ({known})",
+            got=reason,
+            remedy="Install that version, or compile on a machine with the GPU",
+        )
+
+
+def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
+    """Return the tools to compile for `profile`, with `fatbinary` where `ptx` is wanted.
+
+    Raises `EnvironmentLacking`, naming what is missing and what brings it.
+    """
+    require_known_torch()
+    return Toolkit(
+        headers=_find_headers(),
+        ptxas=_find_ptxas(profile),
+        compiler=_find_compiler(),
+        fatbinary=_find_fatbinary() if ptx else None,
+    )
+
+
+def write_driver_stub(compiler: str, folder: Path) -> Path:
+    """Write a `libcuda.so` to `folder` that stands for the driver's while linking; return it.
+
+    Its name for the dynamic linker is the driver's own, so that the package loads the driver's.
+
+    Raises `EnvironmentLacking` where the compiler makes no shared library.
+    """
+    library = folder / "libcuda.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Made apart and put there at once, since another process may link to it meanwhile.
+    with tempfile.TemporaryDirectory(dir=folder) as apart:
+        source, made = Path(apart) / "libcuda.c", Path(apart) / "libcuda.so"
+        source.write_text("".join(f"void {name}(void) {{}}\n" for name in _DRIVER_FUNCTIONS))
+        command = [compiler, "-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+        command += ["-o", str(made), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if not done.returncode:
+            made.replace(library)
+    if done.returncode:
+        raise EnvironmentLacking(
+            f"{compiler} makes no shared library", expected="one that stands for the driver's",
+            got=done.stderr.strip()[-200:], remedy="Install a whole g++ and run the command again",
+        )  # fmt: skip
+    return library
+
+
+def _find_headers() -> tuple[Path, ...]:
+    """Return the folders that hold CUDA's headers: those of torch's own wheels, then Triton's.
+
+    The wheel of the CUDA runtime leaves `crt/` to another, which nothing that torch depends on
+    brings; Triton carries a whole set, of a minor version of its own.
+    """
+    major = str(torch.version.cuda).partition(".")[0]
+    wheels = _package_folder("nvidia")
+    candidates = [folder / f"cu{major}" / "include" for folder in wheels]
+    candidates += [f / "backends" / "nvidia" / "include" for f in _package_folder("triton")]
+    folders = tuple(f for f in candidates if f.is_dir() and _cuda_major(f) in (None, major))
+    missing = [name for name in _HEADERS if not any((f / name).is_file() for f in folders)]
+    if missing:
+        raise EnvironmentLacking(
+            "CUDA's headers are not whole", expected=f"{', '.join(_HEADERS)} of CUDA {major}",
+            got=f"no {', '.join(missing)}",
+            remedy=f"Install the wheels nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl "
+            f"of CUDA {major}",
+        )  # fmt: skip
+    return folders
+
+
+def _cuda_major(folder: Path) -> str | None:
+    header = folder / "cuda.h"
+    found = _CUDA_VERSION.search(header.read_text(errors="replace")) if header.is_file() else None
+    return str(int(found.group(1)) // 1000) if found else None
+
+
+def _find_ptxas(profile: GpuProfile) -> Path:
+    """Return the assembler that Triton will call for this capability, and see that it runs."""
+    # Imported by name, because a CPU build of torch brings no Triton for mypy to look at.
+    backend = import_module("triton.backends.nvidia.compiler")
+    try:
+        tool = backend.get_ptxas(profile.capability)
+        subprocess.run([tool.path, "--version"], check=True, capture_output=True, timeout=30)
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        raise EnvironmentLacking(
+            f"Triton has no assembler for {profile.slug}", expected="a ptxas that runs",
+            got=str(error)[:200], remedy="Install the triton wheel that torch depends on again",
+        ) from error  # fmt: skip
+    return Path(tool.path)
+
+
+def _find_compiler() -> str:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        return str(get_cpp_compiler())
+    except Exception as error:
+        raise EnvironmentLacking(
+            "no C++ compiler was found",
+            expected="g++ (or the compiler that CXX names) on the PATH", got="none",
+            remedy="Install one (Debian: apt-get install g++) and run the same command again",
+        ) from error  # fmt: skip
+
+
+def find_fatbinary() -> Path | None:
+    """Return NVIDIA's `fatbinary`, from the wheels beside torch or the PATH, or None."""
+    wheels = [path for f in _package_folder("nvidia") for path in f.glob("cu*/bin/fatbinary")]
+    on_path = shutil.which("fatbinary")
+    return next(iter(wheels), Path(on_path) if on_path else None)
+
+
+def _find_fatbinary() -> Path:
+    found = find_fatbinary()
+    if found is None:
+        raise EnvironmentLacking(
+            "PTX can't be put beside the kernels", expected="NVIDIA's fatbinary", got="none",
+            remedy="Install the wheel nvidia-cuda-nvcc of torch's CUDA, or leave the PTX out",
+        )  # fmt: skip
+    return found
+
+
+def _package_folder(name: str) -> list[Path]:
+    spec = find_spec(name)
+    return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []

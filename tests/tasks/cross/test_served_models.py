@@ -1,0 +1,43 @@
+"""The kinds of models that are served from GPUs, each compiled for two of them; the slow ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch.export import ExportedProgram
+
+from artifacts.gpu import PROFILES
+from tasks.cross.build import compile_for
+from tests.tasks.cross import models
+from tests.tasks.cross.packages import embedded_weights
+
+pytestmark = [models.needs_known_torch, pytest.mark.compile]
+
+
+@pytest.mark.parametrize("slug", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [
+        (models.resnet18, 10),
+        (models.user_model, 5),
+        (models.encoder, 5),
+        (models.transformer, 5),
+        (models.dlrm, 5),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_models_that_are_served_from_gpus_compile(
+    make: Callable[[], ExportedProgram], least: int, slug: str, tmp_path: Path
+) -> None:
+    program = make()
+    made = compile_for(program, PROFILES[slug], tmp_path / "out")
+    assert made.inspection.capabilities == {PROFILES[slug].capability}
+    assert len(made.kernels) >= least
+    found = embedded_weights(made.package)
+    for name, tensor in program.state_dict.items():
+        # Counts of batches are left out, since nothing reads them.
+        if name in found:
+            assert found[name] == tensor.detach().numpy().tobytes(), name
+    assert len(found) >= len(list(program.named_parameters()))
