@@ -45,7 +45,9 @@ class TargetRecord:
     `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
     were not compared, and why. `instruction_sets` are those found in the package's code.
     `reused` says what of it came from an earlier compilation of the same graph. `candidates` are
-    the variants that a search tried, the plain one first, and `chosen` the one that is shipped.
+    the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
+    target that was built where it can't be run is neither accepted nor refused: `unverified` says
+    why. `kernels` are those for a GPU, each with the configuration that was kept.
     """
 
     slug: str
@@ -62,6 +64,15 @@ class TargetRecord:
     reused: Literal["", "code", "package"] = later("")
     candidates: tuple[Candidate, ...] = later(())
     chosen: str = later("")
+    unverified: str = later("")
+    kernels: tuple[str, ...] = later(())
+
+    @property
+    def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
+        """What was decided on this target."""
+        if self.accepted:
+            return "accepted"
+        return "built, not yet verified" if self.unverified else "refused"
 
     @property
     def speedup(self) -> float | None:

@@ -39,8 +39,8 @@ def check_release(folder: Path, torch_version: str | None) -> CheckedRelease:
         if not target.accepted or misfit:
             raise PackageRefused(
                 f"{target.slug} is not for this machine", expected="a package that fits it",
-                got=misfit or "one that was refused", remedy="Pull the release on the machine "
-                "that it is for, with --target auto",
+                got=misfit or f"one that was {target.verdict}",
+                remedy="Pull the release on the machine that it is for, with --target auto",
             )  # fmt: skip
     return CheckedRelease(manifest, tuple(target.slug for target in present))
 

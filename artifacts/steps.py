@@ -177,7 +177,8 @@ class CompileResult:
     """The packages of one target, what they ask of a machine, and how long the compiler took.
 
     `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
-    what came from the cache: the package whole, its code with other weights, or nothing.
+    what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
+    tells each GPU kernel with the configuration that was kept.
     """
 
     files: tuple[PackageFile, ...]
@@ -187,6 +188,7 @@ class CompileResult:
     instruction_sets: tuple[str, ...] = ()
     reused: Reused = ""
     assumed: tuple[AssumedRange, ...] = ()
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
+
+from artifacts.gpu import PROFILES, GpuProfile
+from artifacts.record import later
 
 Isa = Literal["avx2", "avx512", "avx512-bf16", "amx"]
 
@@ -52,14 +56,48 @@ class CpuTarget:
         }[self.isa]  # fmt: skip
 
 
-# A union of one; a further kind of target joins it here.
-Target = CpuTarget
+@dataclass(frozen=True)
+class CudaTarget:
+    """An NVIDIA GPU of a compute capability, `sm` being 90 for 9.0, beside an x86-64-v3 host."""
+
+    sm: int
+    kind: Literal["cuda"] = "cuda"
+
+    @property
+    def slug(self) -> str:
+        """The target's name in recipes, folders and the registry: `cuda-sm90`."""
+        return f"cuda-sm{self.sm}"
+
+    @property
+    def profile(self) -> GpuProfile:
+        """The figures of such a GPU that a compiler goes by."""
+        return PROFILES[f"sm_{self.sm}"]
+
+    @property
+    def march(self) -> str:
+        """The level of the host's code as g++ names it."""
+        return "x86-64-v3"
+
+    @property
+    def capability(self) -> str:
+        """The host's level as ATen names it in `ATEN_CPU_CAPABILITY`."""
+        return "avx2"
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The flags of /proc/cpuinfo that the host has."""
+        return _V3_FLAGS
+
+
+Target = CpuTarget | CudaTarget
 
 # The psABI's levels, which `cpu` stands for, and those beyond it.
 _LEVELS = (CpuTarget("avx512"), CpuTarget("avx2"))
-TARGETS: dict[str, Target] = {
-    target.slug: target for target in (*_LEVELS, CpuTarget("avx512-bf16"), CpuTarget("amx"))
-}
+_ALL: tuple[Target, ...] = (
+    *_LEVELS, CpuTarget("avx512-bf16"), CpuTarget("amx"),
+    *(CudaTarget(profile.capability) for profile in PROFILES.values()),
+)  # fmt: skip
+TARGETS: dict[str, Target] = {target.slug: target for target in _ALL}
 
 
 def parse_target(slug: str) -> Target:
@@ -103,12 +141,15 @@ class Fit:
     """What a package asks of the machine it runs on.
 
     An AOTInductor package loads only into the torch that it was built with (its shim calls move
-    between versions), and ends with SIGILL on a processor that lacks an instruction.
+    between versions), and ends with SIGILL on a processor that lacks an instruction. Machine code
+    for a GPU runs on those of its capability (90 for 9.0; 0: none is needed) and of a later minor
+    one (CUDA C++ Programming Guide, "Binary Compatibility").
     """
 
     cpu_flags: tuple[str, ...]
     torch: str
     machine: str = "x86_64"
+    gpu_capability: int = later(0)
 
     def misfit(self, torch_version: str | None) -> str | None:
         """Return why this machine can't run the package, or None where it can.
@@ -121,9 +162,42 @@ class Fit:
         lacking = sorted(set(self.cpu_flags) - host_cpu_flags())
         if lacking:
             return f"it needs a processor with {', '.join(lacking)}, which this one lacks"
+        if self.gpu_capability and not any(map(self._runs_on, host_gpu_capabilities())):
+            found = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "none"
+            needed = f"an NVIDIA GPU of compute capability {self.gpu_capability / 10:.1f}"
+            return f"it needs {needed} (or a later {self.gpu_capability // 10}.x); here: {found}"
         if torch_version is not None and base_version(torch_version) != base_version(self.torch):
             return f"it needs torch {base_version(self.torch)}, and this is torch {torch_version}"
         return None
+
+    def _runs_on(self, capability: int) -> bool:
+        same_major = capability // 10 == self.gpu_capability // 10
+        return same_major and capability >= self.gpu_capability
+
+
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of the driver's interface.
+_MAJOR, _MINOR = 75, 76
+
+
+@cache
+def host_gpu_capabilities() -> tuple[int, ...]:
+    """Return the compute capability of each NVIDIA GPU here, 90 for 9.0; none without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ()
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return ()
+    found = []
+    for device in range(count.value):
+        numbers = []
+        for attribute in (_MAJOR, _MINOR):
+            value = ctypes.c_int(0)
+            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+            numbers.append(value.value)
+        found.append(numbers[0] * 10 + numbers[1])
+    return tuple(found)
 
 
 def base_version(version: str) -> str:

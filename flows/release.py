@@ -30,6 +30,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
     `RegistryFailed`; nothing is registered then.
     """
     recipe = parameters.parsed_recipe()
+    assemble.require_trial_alias(recipe, parameters.alias)
     with open_lanes(parameters.workspace, recipe) as lanes:
         taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.staging))
         fingerprint = fingerprint_release(taken.digest, recipe, parameters.compiler)

@@ -19,7 +19,7 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import Target
+from artifacts.target import CudaTarget, Target
 from flows import policies
 from flows.steps import benchmark, compile_package, race, run_reference, verify
 from tasks import assemble
@@ -74,6 +74,8 @@ def build(
 def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     """Verify one target's packages, look for faster ones, and time what is shipped."""
     lanes, target = work.lanes, work.target
+    if isinstance(target, CudaTarget):
+        return assemble.built_only(target, compiled)
     folder = lanes.package(target)
     plain = check(work, "plain", folder, compiled)
     if compiled.reused and not plain.verified.accepted:

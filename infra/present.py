@@ -44,6 +44,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "slug": target.slug,
         "accepted": target.accepted,
         "reasons": list(target.reasons),
+        "unverified": target.unverified,
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
         "speedup": target.speedup,
@@ -53,6 +54,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "instruction_sets": list(target.instruction_sets),
         "candidates": to_plain(target.candidates),
         "chosen": target.chosen,
+        "kernels": list(target.kernels),
         "files": to_plain(target.files),
     }
 
@@ -69,6 +71,8 @@ def print_release(manifest: Manifest, *, version: int | None, aliases: tuple[str
             print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
         for text in target.skipped:
             click.echo(f"  {target.slug}: not compared at {text}")
+        if target.unverified:
+            click.echo(f"  {target.slug}: not yet verified: {target.unverified}")
         for reason in target.reasons[:8]:
             click.echo(f"  {target.slug}: refused: {reason}")
 
@@ -77,7 +81,7 @@ _COLUMNS = ("target", "verdict", "input", "eager", ".so", "ratio", "95 %", "max 
 
 
 def _rows(target: TargetRecord) -> list[tuple[str, ...]]:
-    verdict = "accepted" if target.accepted else "REFUSED"
+    verdict = "REFUSED" if target.verdict == "refused" else target.verdict
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     package = next((f for f in target.files if f.path.endswith(".so")), None)
     weight = size(package.size_bytes) if package else "-"

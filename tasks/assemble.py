@@ -27,6 +27,10 @@ from artifacts.steps import (
     TraceabilityResult,
     VerifyResult,
 )
+from artifacts.target import CudaTarget, host_gpu_capabilities
+
+# What a release may carry that holds a package which was not run yet.
+TRIAL_ALIAS = "candidate"
 
 
 def refuse_unsound(result: TraceabilityResult) -> None:
@@ -65,6 +69,36 @@ def bless(
         instruction_sets=compiled.instruction_sets,
         reused=compiled.reused,
     )
+
+
+def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
+    """Return the record of a target that was compiled on a machine that can't run it."""
+    here = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "no NVIDIA GPU"
+    return TargetRecord(
+        slug=target.slug,
+        accepted=False,
+        reasons=(),
+        files=compiled.files,
+        fit=compiled.fit,
+        compile_s=compiled.compile_s,
+        size_bytes=sum(file.size_bytes for file in compiled.files),
+        instruction_sets=compiled.instruction_sets,
+        unverified=f"compiled for {target.profile.name} (sm_{target.sm}) on a machine with {here}: "
+        "its kernels were seen to be for that GPU, and nothing was run",
+        kernels=compiled.kernels,
+    )
+
+
+def require_trial_alias(recipe: Recipe, alias: str) -> None:
+    """Raise `BlessingRefused` where a package that nobody has run would get a further alias."""
+    unverified = [t.slug for t in recipe.resolved_targets() if isinstance(t, CudaTarget)]
+    if unverified and alias != TRIAL_ALIAS:
+        raise BlessingRefused(
+            f"the alias {alias} can't be set on this release",
+            expected=f"{TRIAL_ALIAS}, as long as {', '.join(unverified)} is not yet verified",
+            got=alias,
+            remedy=f"Leave --alias out; verify the package on its GPU before it gets {alias}",
+        )
 
 
 def with_lap(candidate: Candidate, lap: RaceLap | None) -> Candidate:
@@ -137,7 +171,7 @@ def assemble(
 
 def require_accepted(manifest: Manifest) -> None:
     """Raise `BlessingRefused` unless every target was accepted: a release is all or nothing."""
-    refused = [target for target in manifest.targets if not target.accepted]
+    refused = [target for target in manifest.targets if target.verdict == "refused"]
     if not refused:
         return
     reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.reasons]

@@ -57,12 +57,14 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
     """
     accepted = [target for target in manifest.targets if target.accepted and target.fit]
     if wanted != "auto":
-        named = [target for target in accepted if target.slug == wanted]
+        # One that is not yet verified has to come to its GPU to be.
+        there = [*accepted, *(target for target in manifest.targets if target.unverified)]
+        named = [target for target in there if target.slug == wanted]
         if named:
             return named[0]
         raise UsageProblem(
             f"{manifest.model} has no package for {wanted[:60]}",
-            expected=f"auto, or one of {', '.join(t.slug for t in accepted)}", got=wanted[:60],
+            expected=f"auto, or one of {', '.join(t.slug for t in there)}", got=wanted[:60],
             remedy="Name one of these, or release the model for that target",
         )  # fmt: skip
     misfits = {}

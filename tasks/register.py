@@ -7,7 +7,7 @@ from artifacts.manifest import PackageFile
 from artifacts.registry import Registry, VersionEntry
 from artifacts.steps import RegisterJob, RegisterResult
 from artifacts.store import open_store
-from tasks.assemble import require_accepted
+from tasks.assemble import require_accepted, require_trial_alias
 from tasks.report import render
 
 
@@ -19,6 +19,8 @@ def run(job: RegisterJob) -> RegisterResult:
     """
     manifest = job.manifest
     require_accepted(manifest)
+    if any(target.unverified for target in manifest.targets):
+        require_trial_alias(manifest.recipe, job.alias)
     store = open_store(job.stores.objects)
     for file in (*manifest.files, *[f for target in manifest.targets for f in target.files]):
         _require_digest(file, str(store.put_file(job.folder / file.path)))

@@ -24,8 +24,8 @@ def render(manifest: Manifest) -> str:
 
 
 def _verdict(manifest: Manifest) -> str:
-    accepted = sum(target.accepted for target in manifest.targets)
-    blessed = "accepted" if accepted == len(manifest.targets) else "refused"
+    verdicts = [target.verdict for target in manifest.targets]
+    blessed = "refused" if "refused" in verdicts else ", ".join(dict.fromkeys(verdicts))
     return f"{blessed}, delivery {manifest.verdict}"
 
 
@@ -49,7 +49,7 @@ def _targets(manifest: Manifest) -> str:
     rows = [
         (
             target.slug,
-            "accepted" if target.accepted else "refused",
+            target.verdict,
             _number(target.max_abs, ".2e"),
             _number(target.rmse_ratio, ".2f"),
             _number(target.speedup, ".2f"),
@@ -161,9 +161,11 @@ def _evidence(target: TargetRecord) -> str:
     parts = [
         f"## {target.slug}",
         "\n".join(f"- refused: {reason}" for reason in target.reasons),
+        f"Not yet verified: {target.unverified}." if target.unverified else "",
         _table(columns, rows),
         "\n".join(f"- not compared at {text}" for text in target.skipped),
         _table(("input", "eager", "package", "speed-up (95 %)"), timings),
+        "\n".join(f"- `{kernel}`" for kernel in target.kernels),
         f"### The search\n\n{_table(SEARCH_COLUMNS, search)}" if search else "",
         f"Instruction sets: {', '.join(target.instruction_sets) or 'none beyond SSE2'}.",
     ]

@@ -63,3 +63,31 @@ def _open_lock(path: Path) -> int:
             remedy="Remove it, or let its owner finish the same build",
         )
     return descriptor
+
+
+@contextmanager
+def built_apart(folder: Path) -> Iterator[Path]:
+    """Give a folder beside `folder` that takes its place once the body has filled it, or is gone.
+
+    What a process left there that was killed is removed first.
+    """
+    building = folder.with_name(folder.name + ".building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        yield building
+        flush(building)
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def flush(folder: Path) -> None:
+    """Write the folder's files through to the disk."""
+    for path in [*folder.iterdir(), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from torch.export import ExportedProgram
 
 from artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from artifacts.gpu import GpuProfile
+from tasks.compiling.place import built_apart
 from tasks.cross.inspect_binary import Inspection, inspect_binary
 from tasks.cross.kernels import KernelChoice
 from tasks.cross.pretend import pretend_gpu
@@ -25,7 +23,7 @@ from tasks.cross.toolkit import find_toolkit, write_driver_stub
 from tasks.loading import PACKAGE
 
 # Options of AOTInductor that need a device to time on, or weights with values while compiling.
-_NEED_A_GPU = frozenset({
+NEED_A_GPU = frozenset({
     "freezing", "max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "shape_padding",
     "coordinate_descent_tuning", "benchmark_kernel", "benchmark_fusion",
 })  # fmt: skip
@@ -66,7 +64,7 @@ def compile_for(
     began = time.monotonic()
     retargeted = retarget(program)
     with (
-        _built_apart(folder) as building,
+        built_apart(folder) as building,
         torch.no_grad(),
         pretend_gpu(
             profile,
@@ -93,7 +91,7 @@ def _libraries() -> Path:
 
 def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
     """Return Inductor's options; raise `UsageProblem` for one that can't be had without a GPU."""
-    refused = sorted(name for name, value in options.items() if name in _NEED_A_GPU and value)
+    refused = sorted(name for name, value in options.items() if name in NEED_A_GPU and value)
     if refused:
         raise UsageProblem(
             f"{', '.join(refused)} can't be had where there is no GPU",
@@ -104,7 +102,7 @@ def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
     return {
         **options,
         # Whatever the environment has set them to.
-        **dict.fromkeys(sorted(_NEED_A_GPU), False),
+        **dict.fromkeys(sorted(NEED_A_GPU), False),
         "compile_threads": 1,
         "triton.autotune_at_compile_time": True,
         "aot_inductor.embed_kernel_binary": True,
@@ -163,26 +161,3 @@ def _not_what_was_compiled(expected: str, got: str) -> BlessingRefused:
         "the package's bytes are not what was compiled", expected=expected, got=got,
         remedy="Run again; if it stays, report it with the versions of torch and triton",
     )  # fmt: skip
-
-
-@contextmanager
-def _built_apart(folder: Path) -> Iterator[Path]:
-    """Give a folder beside `folder` that takes its place once the body has filled it, or is gone.
-
-    What a process left there that was killed is removed first.
-    """
-    building = folder.with_name(folder.name + ".building")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
-        yield building
-        for path in [*building.iterdir(), building]:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
-        building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)

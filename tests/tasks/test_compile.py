@@ -31,7 +31,7 @@ from artifacts.steps import (
 )
 from artifacts.target import CpuTarget, native_cpu_target
 from tasks import verify
-from tasks.compile import _require_level
+from tasks.compiling.machine import require_level
 from tasks.compiling.packages import extract_library
 from tasks.lanes import Lanes
 from tasks.loading import open_shared_library
@@ -151,7 +151,7 @@ def test_the_level_of_the_code_is_recorded_and_is_the_targets(built: Built) -> N
 
 def test_a_package_beyond_its_targets_level_is_refused() -> None:
     with pytest.raises(BlessingRefused, match=r"cpu-avx2 needs more .* got avx512f"):
-        _require_level(CpuTarget("avx2"), ("avx", "avx512f"))
+        require_level(CpuTarget("avx2"), ("avx", "avx512f"))
 
 
 def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
