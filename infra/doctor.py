@@ -81,7 +81,10 @@ def _compiler() -> Check:
 
 def _processor() -> Check:
     flags = host_cpu_flags()
-    fitting = [slug for slug, target in TARGETS.items() if target.cpu_flags <= flags]
+    fitting = [
+        slug for slug, target in TARGETS.items()
+        if target.kind == "cpu" and target.cpu_flags <= flags
+    ]  # fmt: skip
     if not fitting:
         return Check(
             "processor", "missing", f"{platform.machine()} without AVX2",
@@ -94,7 +97,7 @@ def _processor() -> Check:
 def _gpu() -> Check:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return Check("gpu", "note", "none: no nvidia-smi; CPU targets only")
+        return Check("gpu", "note", "none: no nvidia-smi; packages for GPUs are built, not run")
     answer = subprocess.run(
         [program, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"],
         capture_output=True, text=True, timeout=30, check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from artifacts.manifest import PackageFile, parse_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.signature import DTYPES, Dimension, ModelSignature, TensorSpec
-from artifacts.target import CpuTarget, parse_target
+from artifacts.target import CpuTarget, Fit, Target, parse_target
 from tests.artifacts.samples import sample_manifest
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifest-1.json"
@@ -241,3 +242,31 @@ def test_dimensions_are_measured_and_inputs_have_to_agree() -> None:
     ):
         with pytest.raises(ValueError, match=match):
             signature.measure(shapes)
+
+
+@dataclass(frozen=True)
+class Held:
+    target: Target
+
+
+def test_machine_code_for_a_gpu_fits_its_capability_and_later_minor_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fit = Fit((), "2.15.0", platform.machine(), gpu_capability=80)
+    for here, fits in (
+        ((80,), True),
+        ((75, 86), True),
+        ((90,), False),
+        ((75,), False),
+        ((), False),
+    ):
+        monkeypatch.setattr("artifacts.target.host_gpu_capabilities", lambda here=here: here)
+        misfit = fit.misfit("2.15.0+cu130")
+        assert (misfit is None) == fits
+        assert fits or "compute capability 8.0 (or a later 8.x)" in str(misfit)
+
+
+def test_a_gpu_target_is_read_back_as_one() -> None:
+    target = parse_target("cuda-sm90")
+    assert from_plain(Held, to_plain(Held(target))) == Held(target)
+    assert target.slug == "cuda-sm90"

@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tasks.cross.inspect_binary import inspect_binary
+from tasks.cross.toolkit import why_not_here
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
 
@@ -134,6 +136,49 @@ def test_a_search_without_time_ships_the_plain_package(training: Path, home: Pat
     assert target["chosen"] == "plain"
     assert not target["candidates"][1]["accepted"]
     assert target["candidates"][1]["reasons"]
+
+
+@pytest.fixture(scope="module")
+def for_gpu(
+    training: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """Release for this processor and for a GPU that isn't here; return home and what came out."""
+    if reason := why_not_here():
+        pytest.skip(reason)
+    home, recipe = tmp_path_factory.mktemp("gpu-home"), training / "gpu.toml"
+    recipe.write_text('targets = ["cpu", "cuda-sm90"]\n[options]\nfreezing = true\n')
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
+    refused = handoff(*arguments, "--alias", "production", home=home)
+    assert_is_a_sentence(refused, 4, "production", "cuda-sm90 is not yet verified", "candidate")
+    result = handoff(*arguments, "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    return home, json.loads(result.stdout)
+
+
+def test_a_gpu_that_is_not_here_gets_a_package_that_is_not_yet_verified(
+    for_gpu: tuple[Path, dict[str, Any]],
+) -> None:
+    cpu, gpu = for_gpu[1]["targets"]
+    assert cpu["accepted"]
+    assert not gpu["accepted"]
+    assert "nothing was run" in gpu["unverified"]
+    assert gpu["kernels"]
+    assert not gpu["reasons"]
+
+
+def test_only_who_names_it_gets_a_package_that_is_not_yet_verified(
+    for_gpu: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    home, reference = for_gpu[0], "small@candidate"
+    pulled = handoff("pull", reference, "--to", str(tmp_path / "auto"), "--json", home=home)
+    assert json.loads(pulled.stdout)["target"].startswith("cpu-")
+    there = tmp_path / "gpu"
+    named = handoff("pull", reference, "--to", str(there), "--target", "cuda-sm90", home=home)
+    assert named.returncode == 0, named.stderr
+    found = inspect_binary(there / "cuda-sm90" / "model.so")
+    assert {kernel.capability for kernel in found.kernels} == {90}
+    refused = handoff("verify", str(there), home=home)
+    assert_is_a_sentence(refused, 6, "cuda-sm90 is not for this machine")
 
 
 def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
