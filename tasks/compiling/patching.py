@@ -1,25 +1,56 @@
-"""Replaces an attribute of torch's for as long as a compilation takes."""
+"""Replaces names and environment variables of torch's for as long as a compilation takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+from artifacts.errors import EnvironmentLacking
 
 
 @contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Let `owner.name` be `value` in the body, and what it was afterwards.
+    """Let `owner.name` (of a module, a class or an object) be `value` until the body ends.
 
-    Raises `AttributeError` where there is none: what is replaced has to be there.
+    Raises `EnvironmentLacking` where there is no such name: torch has moved it.
     """
-    missing = object()
-    own = vars(owner).get(name, missing)
-    getattr(owner, name)
+    if not hasattr(owner, name):
+        raise moved(f"{getattr(owner, '__name__', owner)}.{name}")
+    # What the owner itself holds: a static method as it stands, or nothing where it is inherited.
+    held = vars(owner)
+    is_own, before = name in held, held.get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if own is missing:
-            delattr(owner, name)
+        if is_own:
+            setattr(owner, name, before)
         else:
-            setattr(owner, name, own)
+            delattr(owner, name)
+
+
+@contextmanager
+def environment(names: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables until the body ends; None leaves one as it is until then.
+
+    All are as before afterwards, also those that the body set.
+    """
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update({name: value for name, value in names.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def moved(name: str) -> EnvironmentLacking:
+    """Return the refusal of a torch that lacks a piece of itself that is leant on."""
+    return EnvironmentLacking(
+        "torch has moved a piece that compiling leans on", expected=name, got="none",
+        remedy="Install the torch that this version of Handoff was made for",
+    )  # fmt: skip

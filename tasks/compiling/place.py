@@ -15,6 +15,7 @@ from pathlib import Path
 
 from artifacts.digest import Digest
 from artifacts.errors import EnvironmentLacking
+from tasks.compiling.patching import environment
 
 _ROOT = Path("/tmp")  # noqa: S108 - a fixed path is the point; the folder is private
 
@@ -29,18 +30,13 @@ def fixed_place(key: Digest) -> Iterator[Path]:
     folder = _ROOT / f"handoff-{key.hex[:16]}"
     lock = _ROOT / f"handoff-{key.hex[:16]}.lock"
     descriptor = _open_lock(lock)
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-        yield folder
+        with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}):
+            yield folder
     finally:
-        if before is None:
-            os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
-        else:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 

@@ -21,9 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from artifacts.errors import BlessingRefused
 from artifacts.gpu import GpuProfile
+from tasks.compiling.patching import environment, replaced
+from tasks.cross.devices import Patch, forget_devices
 from tasks.cross.driver import PretendedDriver, torch_properties
 from tasks.cross.kernels import KernelChoice, keep_one_configuration
-from tasks.cross.patching import Patch, environment, forget_devices, replaced
 from tasks.cross.retarget import Weights, storage_address
 from tasks.cross.toolkit import Toolkit, find_toolkit, require_known_torch
 
@@ -62,7 +63,7 @@ def pretend_gpu(
     try:
         with ExitStack() as stack:
             for patch in patches:
-                stack.enter_context(replaced(patch))
+                stack.enter_context(replaced(patch.owner, patch.name, patch.value))
             # AOTInductor writes what it compiles for into its settings, and leaves it there.
             settings = torch._inductor.config.patch("aot_inductor.metadata", {})
             stack.enter_context(settings)

@@ -11,7 +11,8 @@ import torch
 
 from artifacts.errors import BlessingRefused, EnvironmentLacking
 from artifacts.gpu import KIB, PROFILES
-from tasks.cross import patching, pretend
+from tasks.compiling import patching
+from tasks.cross import devices, pretend
 from tasks.cross.pretend import pretend_gpu
 from tasks.cross.retarget import Weights, retarget
 from tests.tasks.cross import models
@@ -41,9 +42,9 @@ def test_torch_is_as_before_on_leaving() -> None:
 def test_every_patch_belongs_to_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     owners: list[object] = []
 
-    def recorded(patch: patching.Patch) -> AbstractContextManager[None]:
-        owners.append(patch.owner)
-        return patching.replaced(patch)
+    def recorded(owner: object, name: str, value: object) -> AbstractContextManager[None]:
+        owners.append(owner)
+        return patching.replaced(owner, name, value)
 
     monkeypatch.setattr(pretend, "replaced", recorded)
     with pretend_gpu(PROFILES["sm_90"]):
@@ -72,7 +73,7 @@ def test_torch_is_as_before_when_a_piece_has_moved(monkeypatch: pytest.MonkeyPat
 
 
 def test_refuses_when_what_remembers_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(patching._REMEMBERING, "torch.utils._triton", ("has_tritons",))
+    monkeypatch.setitem(devices._REMEMBERING, "torch.utils._triton", ("has_tritons",))
     with (
         pytest.raises(EnvironmentLacking, match=r"_triton\.has_tritons, which remembers"),
         pretend_gpu(PROFILES["sm_90"]),

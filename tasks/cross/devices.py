@@ -1,16 +1,13 @@
-"""Replace names for a while, and make torch forget what it has been told about devices."""
+"""What is replaced for a while, and making torch forget what it was told about devices."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
-from artifacts.errors import EnvironmentLacking
+from tasks.compiling.patching import moved
 
 # The functions that remember an answer about a device (`functools.cache`), beside those that
 # Inductor's own `clear_caches` makes forget. Not all that remember: some are how torch sees to it
@@ -56,45 +53,6 @@ class Patch:
     value: object
 
 
-@contextmanager
-def replaced(patch: Patch) -> Iterator[None]:
-    """Let the name stand for the value until the body ends, also by an exception.
-
-    Raises `EnvironmentLacking` where there is no such name: torch has moved it.
-    """
-    if not hasattr(patch.owner, patch.name):
-        raise _moved(f"{getattr(patch.owner, '__name__', patch.owner)}.{patch.name}")
-    # What the owner itself holds: a static method as it stands, or nothing where it is inherited.
-    held = vars(patch.owner)
-    is_own, before = patch.name in held, held.get(patch.name)
-    setattr(patch.owner, patch.name, patch.value)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(patch.owner, patch.name, before)
-        else:
-            delattr(patch.owner, patch.name)
-
-
-@contextmanager
-def environment(names: Mapping[str, str | None]) -> Iterator[None]:
-    """Set environment variables until the body ends; None leaves one as it is until then.
-
-    All are as before afterwards, also those that the body set.
-    """
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: value for name, value in names.items() if value is not None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def forget_devices() -> None:
     """Clear what torch and Triton remember, since an answer about a device is good for that one.
 
@@ -107,12 +65,4 @@ def forget_devices() -> None:
                 function = attrgetter(name)(import_module(module))
                 function.cache_clear()
             except AttributeError as error:
-                raise _moved(f"{module}.{name}, which remembers") from error
-
-
-def _moved(name: str) -> EnvironmentLacking:
-    return EnvironmentLacking(
-        "torch has moved a piece that compiling without a GPU leans on",
-        expected=name, got="none",
-        remedy="Install the torch that this version of Handoff was made for",
-    )  # fmt: skip
+                raise moved(f"{module}.{name}, which remembers") from error
