@@ -35,7 +35,7 @@ def require_compiler() -> str:
 def require_level(target: Target, used: tuple[str, ...]) -> None:
     """Raise `BlessingRefused` for a package that uses instructions which its target may lack."""
     beyond = sorted(set(used) - target.cpu_flags)
-    if not has_march_option() and target == native_cpu_target():
+    if not has_march_option() and (isinstance(target, CudaTarget) or target == native_cpu_target()):
         # This torch compiles for the building machine's own processor, and `fit_of` says so.
         beyond = sorted(set(beyond) - host_cpu_flags())
     if beyond:
@@ -58,11 +58,11 @@ def fit_of(target: Target) -> Fit:
     A torch that always compiles for the building machine's own processor makes packages that may
     need whatever that processor has.
     """
+    flags = target.cpu_flags
     if not has_march_option():
-        native = {flag for flag in host_cpu_flags() if _INSTRUCTION_FLAG.fullmatch(flag)}
-        return Fit(tuple(sorted(native)), torch=torch.__version__, machine=platform.machine())
+        flags = frozenset(flag for flag in host_cpu_flags() if _INSTRUCTION_FLAG.fullmatch(flag))
     return Fit(
-        cpu_flags=tuple(sorted(target.cpu_flags)),
+        cpu_flags=tuple(sorted(flags)),
         torch=torch.__version__,
         machine=platform.machine(),
         gpu_capability=target.sm if isinstance(target, CudaTarget) else 0,

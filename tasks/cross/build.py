@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from artifacts.gpu import GpuProfile
+from tasks.compiling.machine import has_march_option
 from tasks.compiling.place import built_apart
 from tasks.cross.inspect_binary import Inspection, inspect_binary
 from tasks.cross.kernels import KernelChoice
@@ -52,8 +53,9 @@ def compile_for(
 
     With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile
     it for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). `options` are
-    AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3. Nothing is timed;
-    `tasks.cross.choice` says how configurations are chosen. `program` is left as it is.
+    AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3, where this torch
+    lets that be chosen. Nothing is timed; `tasks.cross.choice` says how configurations are chosen.
+    `program` is left as it is.
 
     Raises `EnvironmentLacking` for a torch that isn't known, or tools that are missing,
     `UsageProblem` for an option that needs a GPU, and `BlessingRefused` where the program can't be
@@ -116,8 +118,8 @@ def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
         # What is remembered on disk of a pretended GPU is nothing to a real one.
         "fx_graph_cache": False,
         "autotune_local_cache": False,
-        "cpp.march": "x86-64-v3",
         "cpp.simdlen": 256,
+        **({"cpp.march": "x86-64-v3"} if has_march_option() else {}),
     }
 
 

@@ -7,6 +7,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from tasks.compiling.patching import moved
 
 # The functions that remember an answer about a device (`functools.cache`), beside those that
@@ -43,6 +45,12 @@ _REMEMBERING: dict[str, tuple[str, ...]] = {
     "triton.compiler.compiler": ("max_shared_mem",),
 }
 
+# Those of them that torch 2.11 doesn't have yet.
+_NOT_IN_2_11 = frozenset({
+    "_get_device_tflops", "_get_device_dram_gbps", "_triton_supported_fp8_dtypes",
+    "_device_supports_tensor_descriptor", "has_triton_cuda_tma_device",
+})  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -59,8 +67,11 @@ def forget_devices() -> None:
     Raises `EnvironmentLacking` where one of the functions isn't there: torch has moved it.
     """
     import_module("torch._inductor.utils").clear_caches()
+    absent = _NOT_IN_2_11 if torch.__version__.startswith("2.11.") else frozenset()
     for module, names in _REMEMBERING.items():
         for name in names:
+            if name in absent:
+                continue
             try:
                 function = attrgetter(name)(import_module(module))
                 function.cache_clear()

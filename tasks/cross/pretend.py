@@ -26,7 +26,7 @@ from tasks.cross.devices import Patch, forget_devices
 from tasks.cross.driver import PretendedDriver, torch_properties
 from tasks.cross.kernels import KernelChoice, keep_one_configuration
 from tasks.cross.retarget import Weights, storage_address
-from tasks.cross.toolkit import Toolkit, find_toolkit, require_known_torch
+from tasks.cross.toolkit import Toolkit, can_add_ptx, find_toolkit, require_known_torch
 
 # What Triton reads from the environment. Inductor sets the first in passing, to a folder of its
 # cache. With line numbers, a kernel's binary would hold the path and time of the file it was in.
@@ -112,6 +112,8 @@ def _device_patches(profile: GpuProfile) -> list[Patch]:
         ],
         Patch(devices, "caching_worker_device_properties", known),
         Patch(FakeTensorMode, "avoid_device_init", property(lambda _mode: True)),
+        # It makes a tensor on the device; torch 2.11 calls it for every fake one.
+        Patch(import_module(FakeTensorMode.__module__), "init_gpu_context", lambda _device: None),
     ]
 
 
@@ -190,11 +192,13 @@ def _build_patches(tools: Toolkit, libraries: Path | None) -> list[Patch]:
             f"--image3=kind=ptx,sm={architecture},file={ptx}",
         ]  # fmt: skip
 
-    return [
+    patches = [
         Patch(extension, "include_paths", headers),
         Patch(extension, "library_paths", library_paths),
-        Patch(codecache, "_cuda_fatbin_command", command),
     ]
+    if can_add_ptx():
+        patches.append(Patch(codecache, "_cuda_fatbin_command", command))
+    return patches
 
 
 class _ConstructedOnCpu(torch.utils._python_dispatch.TorchDispatchMode):

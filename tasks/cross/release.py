@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from artifacts.target import CudaTarget
 from tasks.cross.build import NEED_A_GPU, compile_for
 from tasks.cross.kernels import KernelChoice
+from tasks.cross.toolkit import can_add_ptx
 
 # From here on PTX is for the very GPU (`sm_90a`), and no newer one can take it.
 _FIRST_SPECIFIC = 90
@@ -32,10 +33,11 @@ def compile_for_gpu(
     """Write the package of `program` for the target to `folder`; raise as `compile_for` does.
 
     The recipe's options that need a GPU to time on are left out: they are for the CPU targets
-    beside this one. PTX is put beside the machine code where a newer GPU could take it.
+    beside this one. PTX is put beside the machine code where a newer GPU could take it, and this
+    torch can.
     """
     kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
-    ptx = target.sm < _FIRST_SPECIFIC
+    ptx = target.sm < _FIRST_SPECIFIC and can_add_ptx()
     built = compile_for(program, target.profile, folder, ptx=ptx, options=kept)
     toolchain = {"cuda": str(torch.version.cuda), "gpu": target.profile.name}
     return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain)

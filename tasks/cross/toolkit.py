@@ -25,7 +25,7 @@ from artifacts.target import base_version
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
 # joins this list when the tests in tests/tasks/cross pass with it, `compile` ones included.
-KNOWN_TORCH: dict[str, str] = {"2.15.0": "3.9.0"}
+KNOWN_TORCH: dict[str, str] = {"2.15.0": "3.9.0", "2.11.0": "3.6.0"}
 
 # What the wrapper that AOTInductor writes includes, by way of torch's own headers.
 _HEADERS = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h", "nv/target")
@@ -68,6 +68,11 @@ def why_not_here() -> str | None:
     return None
 
 
+def can_add_ptx() -> bool:
+    """Tell whether this torch makes fat binaries without a CUDA toolkit; 2.11 wants nvcc."""
+    return not torch.__version__.startswith("2.11.")
+
+
 def require_known_torch() -> None:
     """Raise `EnvironmentLacking` unless this torch's internals are known."""
     if reason := why_not_here():
@@ -86,6 +91,11 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
     Raises `EnvironmentLacking`, naming what is missing and what brings it.
     """
     require_known_torch()
+    if ptx and not can_add_ptx():
+        raise EnvironmentLacking(
+            "PTX can't be put beside the machine code", expected="torch 2.13 or newer",
+            got=f"torch {torch.__version__}, which asks for nvcc", remedy="Build without PTX",
+        )  # fmt: skip
     return Toolkit(
         headers=_find_headers(),
         ptxas=_find_ptxas(profile),

@@ -15,6 +15,7 @@ OWNERS = (
     "torch._dynamo.device_interface",
     "torch._dynamo.device_interface.CudaInterface",
     "torch._dynamo.device_interface.CudaInterface.Worker",
+    "torch._subclasses.fake_tensor",
     "torch._subclasses.fake_tensor.FakeTensorMode",
     "torch._inductor.graph",
     "torch._inductor.graph.GraphLowering",

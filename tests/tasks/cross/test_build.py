@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from artifacts.errors import BlessingRefused, UsageProblem
 from artifacts.gpu import PROFILES
 from tasks.cross.build import CrossBuilt, compile_for
-from tasks.cross.toolkit import find_fatbinary, find_toolkit, write_driver_stub
+from tasks.cross.toolkit import can_add_ptx, find_fatbinary, find_toolkit, write_driver_stub
 from tests.tasks.cross import models
 from tests.tasks.cross.packages import embedded_weights, members
 from tests.tasks.cross.state import state
@@ -116,6 +116,7 @@ def test_the_same_bytes_come_out_where_the_place_is_the_same(
 
 
 @pytest.mark.skipif(find_fatbinary() is None, reason="NVIDIA's fatbinary is not installed")
+@pytest.mark.skipif(not can_add_ptx(), reason="this torch needs nvcc to put PTX beside")
 @pytest.mark.parametrize(("slug", "specific"), [("sm_80", ""), ("sm_90", "a")])
 def test_ptx_lies_beside_the_machine_code(
     program: ExportedProgram, tmp_path: Path, slug: str, specific: str

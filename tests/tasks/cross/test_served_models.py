@@ -6,12 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from torch.export import ExportedProgram
 
 from artifacts.gpu import PROFILES
 from tasks.cross.build import compile_for
 from tests.tasks.cross import models
 from tests.tasks.cross.packages import embedded_weights
+
+# "Cannot view a tensor ...": for CUDA, with a dynamic batch, by its own decomposition.
+_ATTENTION = pytest.mark.skipif(
+    torch.__version__.startswith("2.11."), reason="torch 2.11 can't decompose nn.Transformer's"
+)
 
 pytestmark = [models.needs_known_torch, pytest.mark.compile]
 
@@ -23,7 +29,7 @@ pytestmark = [models.needs_known_torch, pytest.mark.compile]
         (models.resnet18, 10),
         (models.user_model, 5),
         (models.encoder, 5),
-        (models.transformer, 5),
+        pytest.param(models.transformer, 5, marks=_ATTENTION),
         (models.dlrm, 5),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

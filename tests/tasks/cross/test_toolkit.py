@@ -41,8 +41,8 @@ def test_refuses_a_torch_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_known_torch
 def test_refuses_another_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolkit, "version", lambda _name: "3.6.0")
-    with pytest.raises(EnvironmentLacking, match=r"got torch 2\.15\.0 with triton 3\.6\.0"):
+    monkeypatch.setattr(toolkit, "version", lambda _name: "3.5.1")
+    with pytest.raises(EnvironmentLacking, match=r"got torch [0-9.]+ with triton 3\.5\.1"):
         toolkit.find_toolkit(H100)
 
 
@@ -93,6 +93,7 @@ def test_refuses_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_known_torch
+@pytest.mark.skipif(not toolkit.can_add_ptx(), reason="this torch needs nvcc for it")
 def test_asks_for_fatbinary_only_where_ptx_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolkit, "find_fatbinary", lambda: None)
     assert toolkit.find_toolkit(H100).fatbinary is None
