@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -13,7 +14,7 @@ import torch._inductor.compile_fx  # what takes 5 s to import, done before the f
 from torch.export import ExportedProgram
 
 from artifacts.digest import Digest, digest_file
-from artifacts.errors import BlessingRefused, HandoffError
+from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
 from artifacts.manifest import PackageFile
 from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
 from artifacts.target import CpuTarget, CudaTarget
@@ -49,7 +50,9 @@ def prepare() -> None:
     """
     level = os.environ.get("ATEN_CPU_CAPABILITY")
     if level in ("avx2", "avx512"):
-        vector_isa(level)
+        # What is lacking is told to the first job, which asks again.
+        with contextlib.suppress(EnvironmentLacking):
+            vector_isa(level)
 
 
 def run(job: CompileJob) -> CompileResult:
