@@ -31,7 +31,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
     """
     recipe = parameters.parsed_recipe()
     assemble.require_trial_alias(recipe, parameters.alias)
-    with open_lanes(parameters.workspace, recipe) as lanes:
+    with open_lanes(parameters.workspace, recipe, fresh=parameters.rebuild) as lanes:
         taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.staging))
         fingerprint = fingerprint_release(taken.digest, recipe, parameters.compiler)
         earlier = look_up.submit(

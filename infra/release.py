@@ -40,7 +40,7 @@ def release_delivery(
     require_compiler()
     require_writable_home(settings)
     workspace = new_workspace(settings)
-    lanes.begin(workspace, delivery, recipe)
+    lanes.begin(workspace, delivery, recipe, fresh=rebuild)
     try:
         with shown_progress():
             parameters = _parameters(settings, workspace, delivery, recipe)

@@ -36,10 +36,14 @@ REFERENCE_LIMIT_S = 3600.0
 class Lanes:
     """The step processes that make a release by `recipe` in the folder `workspace`."""
 
-    def __init__(self, workspace: Path, recipe: Recipe) -> None:
-        """Start the process for the graph and one compiler for each target."""
+    def __init__(self, workspace: Path, recipe: Recipe, *, fresh: bool = False) -> None:
+        """Start the process for the graph and one compiler for each target.
+
+        With `fresh`, nothing that was compiled before is looked for.
+        """
         self.workspace = workspace
         self.recipe = recipe
+        self.fresh = fresh
         self.targets = recipe.resolved_targets()
         self._later: dict[str, StepProcess] = {}
         self._lock = threading.Lock()
@@ -86,7 +90,7 @@ class Lanes:
         """Return the job that compiles for `target`."""
         folder = self.package(target)
         options, cache = self.recipe.options, self.workspace.parent / "packages"
-        return CompileJob(optimized.program, target, folder, options, cache, fresh)
+        return CompileJob(optimized.program, target, folder, options, cache, fresh or self.fresh)
 
     def candidate_job(
         self, optimized: OptimizeResult, target: Target, name: str, options: dict[str, object]
@@ -163,14 +167,14 @@ class Lanes:
 _BEGUN: dict[Path, Lanes] = {}
 
 
-def begin(workspace: Path, delivery: Path, recipe: Recipe) -> None:
+def begin(workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = False) -> None:
     """Start a release's processes and first steps now, for the flow to find under way.
 
     An embedded Prefect server takes seconds to start. The steps up to the compiled package depend
     on nothing but the delivery and the recipe, so they run beside it; the flow asks for the same
     jobs and waits for what is already running.
     """
-    lanes = Lanes(workspace, recipe)
+    lanes = Lanes(workspace, recipe, fresh=fresh)
     _BEGUN[workspace] = lanes
     graph = lanes.graph
     graph.submit(IntakeJob(delivery, lanes.staging), limit_s=INTAKE_LIMIT_S)
@@ -194,9 +198,9 @@ def _go_on(
     lanes.runner().submit(lanes.reference_job(program), limit_s=REFERENCE_LIMIT_S)
 
 
-def open_lanes(workspace: Path, recipe: Recipe) -> Lanes:
+def open_lanes(workspace: Path, recipe: Recipe, *, fresh: bool = False) -> Lanes:
     """Return the lanes that `begin` started for `workspace`, or new ones."""
-    return _BEGUN.pop(workspace, None) or Lanes(workspace, recipe)
+    return _BEGUN.pop(workspace, None) or Lanes(workspace, recipe, fresh=fresh)
 
 
 def close_begun() -> None:

@@ -36,6 +36,7 @@ _CHECK = re.compile(r"(?=static void check_input_\d+\()")
 _PLACE = re.compile(r"static void check_input_(\d+)")
 _TOO_SMALL = re.compile(r"(_size\[(\d+)\] < )(\d+)(\).*?expected it to be >= )\d+", re.DOTALL)
 _TOO_LARGE = re.compile(r"(_size\[(\d+)\] > )(\d+)(\).*?expected to be <= )\d+", re.DOTALL)
+_STRIDE = re.compile(r"if \((\d+) != (\w+)_stride\[(\d+)\]\)")
 _FIXED = re.compile(r"if \((\d+) != \w+_size\[(\d+)\]\)")
 
 
@@ -97,6 +98,8 @@ def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Di
         wanted = limits.max if end else limits.min
         return f"{match[1]}{wanted}{match[4]}{wanted}"
 
+    # Of an axis of one element the stride says nothing: a row taken out of a table has the table's.
+    check = _STRIDE.sub(r"if (\1 != \2_stride[\3] && \2_size[\3] != 1)", check)
     check = _TOO_SMALL.sub(lambda match: bound(match, 0), check)
     check = _TOO_LARGE.sub(lambda match: bound(match, 1), check)
     for axis, (low, high) in emitted.items():

@@ -108,6 +108,17 @@ def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_a
     assert target["instruction_sets"] == released(home)["targets"][0]["instruction_sets"]
 
 
+def test_a_rebuild_takes_nothing_from_the_cache_and_gives_the_same_bytes(
+    training: Path, home: Path
+) -> None:
+    arguments = ("release", str(training / "delivery"), "--rebuild", "--alias", "trial", "--json")
+    result = handoff(*arguments, home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["reused"] == ""
+    assert target["files"] == released(home)["targets"][0]["files"]
+
+
 def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
     training: Path, home: Path
 ) -> None:

@@ -115,6 +115,17 @@ def test_inputs_that_were_not_declared_are_refused_by_the_package(
         library((inputs,))
 
 
+def test_a_row_of_a_table_is_taken_and_columns_of_one_are_not(built: Built) -> None:
+    library = open_shared_library(built.folder / "model.so")
+    table = torch.randn(5, 20)
+    row = table[2:3, :8]
+    assert row.is_contiguous()
+    with torch.no_grad():
+        torch.testing.assert_close(library((row,))[0], built.eager(row), rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        library((table[:, :8],))
+
+
 def test_a_package_that_takes_what_was_not_declared_is_refused(
     built: Built, tmp_path: Path
 ) -> None:
