@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.errors import BlessingRefused, StepCrashed
+from prefect.futures import PrefectFuture
+
+from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, choose
 from artifacts.manifest import TargetRecord
 from artifacts.recipe import Search
@@ -56,19 +58,30 @@ def build(
         for job in [lanes.compile_job(optimized, target)]
     ]
     reference = run_reference(lanes.runner(), lanes.reference_job(optimized))
+    # All of them first: what is timed beside a compiler says little.
+    compiled = [(target, settle(future)) for target, future in compiling]
     records: list[TargetRecord] = []
     toolchain: dict[str, str] = {}
-    for target, future in compiling:
+    for target, outcome in compiled:
         try:
-            compiled = future.result()
-            toolchain = compiled.toolchain
-            records.append(bless(Work(lanes, target, optimized, reference), compiled))
+            if isinstance(outcome, HandoffError):
+                raise outcome
+            toolchain |= outcome.toolchain
+            records.append(bless(Work(lanes, target, optimized, reference), outcome))
         except (StepCrashed, BlessingRefused) as error:
             # A compiler or a package that fails is this target's answer, not the flow's end.
             records.append(assemble.refuse_target(target.slug, error))
         finally:
             lanes.compiler(target).close()
     return tuple(records), toolchain
+
+
+def settle(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffError:
+    """Wait for a compilation; return what came out of it, or the refusal."""
+    try:
+        return compiling.result()
+    except HandoffError as error:
+        return error
 
 
 def bless(work: Work, compiled: CompileResult) -> TargetRecord:

@@ -20,7 +20,7 @@ _FIRST_SPECIFIC = 90
 
 @dataclass(frozen=True)
 class GpuPackage:
-    """The package that was written, its kernels in words, and the versions of the GPU's tools."""
+    """The package that was written, its kernels in words, and the versions of CUDA's tools."""
 
     package: Path
     kernels: tuple[str, ...]
@@ -39,7 +39,7 @@ def compile_for_gpu(
     kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
     ptx = target.sm < _FIRST_SPECIFIC and can_add_ptx()
     built = compile_for(program, target.profile, folder, ptx=ptx, options=kept)
-    toolchain = {"cuda": str(torch.version.cuda), "gpu": target.profile.name}
+    toolchain = {"cuda": str(torch.version.cuda)}
     return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain)
 
 
