@@ -23,6 +23,7 @@ from infra.settings import (
     require_writable_home,
 )
 from tasks import lanes
+from tasks.assemble import require_trial_alias
 
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
 _KEPT_BUILDS = 4
@@ -37,6 +38,7 @@ def release_delivery(
     recipe = read_recipe(recipe_file) if recipe_file else Recipe()
     _require_targets(recipe)
     require_alias(alias)
+    require_trial_alias(recipe, alias)
     require_compiler()
     require_writable_home(settings)
     workspace = new_workspace(settings)
