@@ -17,8 +17,9 @@ class Tolerance:
       size, and carries their rounding), and
     - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
       the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
-      factor of 2 (3 below 1000 elements, where the estimate is noisy) is taken over. Its absolute
-      allowance is replaced by one relative to the output's own size, so that the rule means
+      factor of 2 (3 below 1000 elements, where the estimate is noisy, and eager is taken for no
+      more exact than on all inputs together) is taken over. Its absolute allowance is replaced by
+      one relative to the output's own size, so that the rule means
       something for an output of any magnitude.
     """
 

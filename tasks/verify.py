@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from artifacts.digest import digest_file
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
-from tasks.compare import compare, same_elements
+from tasks.compare import compare, same_elements, typical_error
 from tasks.loading import PACKAGE, SHARED_LIBRARY, Tensors, open_package, open_shared_library
 from tasks.reference import ReferenceCase, load_cases
 
@@ -26,6 +26,7 @@ def run(job: VerifyJob) -> VerifyResult:
     package = open_package(job.folder / PACKAGE)
     deviations: list[Deviation] = []
     reasons = _other_library(job)
+    typical = _typical_errors(cases)
     for case in cases:
         try:
             # Copies, because a model may change its inputs in place.
@@ -36,7 +37,7 @@ def run(job: VerifyJob) -> VerifyResult:
             continue
         if not _identical(outputs, again):
             reasons.append(f"{case.name}: model.pt2 and model.so give different bits")
-        compared = _compare_case(case, outputs, job)
+        compared = _compare_case(case, outputs, job, typical)
         deviations += compared[0]
         reasons += compared[1]
     reasons += _unchecked_inputs(library, cases)
@@ -85,15 +86,26 @@ def _unchecked_inputs(
     return ["the package takes an input of another dtype without a word"]
 
 
+def _typical_errors(cases: tuple[ReferenceCase, ...]) -> list[float]:
+    """Return eager's relative error on each output, over all cases."""
+    count = min((len(case.eager) for case in cases), default=0)
+    return [
+        typical_error((case.eager[index], case.float64[index]) for case in cases)
+        for index in range(count)
+    ]
+
+
 def _compare_case(
-    case: ReferenceCase, outputs: Tensors, job: VerifyJob
+    case: ReferenceCase, outputs: Tensors, job: VerifyJob, typical: Sequence[float]
 ) -> tuple[list[Deviation], list[str]]:
     if len(outputs) != len(case.eager):
         return [], [f"{case.name}: expected {len(case.eager)} outputs, got {len(outputs)}"]
     found = []
     for index, (got, want, exact) in enumerate(zip(outputs, case.eager, case.float64, strict=True)):
         agreed = job.recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
-        found.append(compare(got, want, exact, agreed, output=index, case=case.name))
+        found.append(
+            compare(got, want, exact, agreed, output=index, case=case.name, typical=typical[index])
+        )
     reasons = [f"{d.case}, output {d.output}: {reason}" for d in found for reason in d.reasons]
     return found, reasons
 

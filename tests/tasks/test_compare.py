@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance
-from tasks.compare import compare, same_elements
+from tasks.compare import compare, same_elements, typical_error
 
 FLOAT32 = DEFAULT_TOLERANCES["float32"]
 
@@ -69,6 +69,29 @@ def test_a_package_further_from_float64_than_twice_eager_is_refused_within_atol(
     assert not judged.accepted
     assert "RMSE to float64" in judged.reasons[0]
     assert judge(eager, package, exact).accepted, "the same distance the other way is closer"
+
+
+def test_a_few_elements_that_eager_has_right_by_luck_are_judged_by_what_is_typical() -> None:
+    exact = torch.tensor([1.0], dtype=torch.float64)
+    eager, package = exact.float(), (exact + 3e-7).float()
+    assert "RMSE to float64" in judge(package, eager, exact).reasons[0]
+    judged = compare(package, eager, exact, FLOAT32, output=0, case="test", typical=1e-7)
+    assert judged.accepted, judged.reasons
+    wrong = (exact + 8e-7).float()
+    assert not compare(wrong, eager, exact, FLOAT32, output=0, case="test", typical=1e-7).accepted
+
+
+def test_many_elements_are_judged_by_themselves_whatever_is_typical() -> None:
+    exact = torch.ones(2000, dtype=torch.float64)
+    eager, package = (exact + 1.2e-7).float(), (exact + 6e-7).float()
+    assert not compare(package, eager, exact, FLOAT32, output=0, case="test", typical=1.0).accepted
+
+
+def test_what_is_typical_is_eagers_error_over_all_cases_relative_to_their_size() -> None:
+    exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    pairs = [(exact + 0.5, exact), (exact, exact), (torch.tensor([math.nan]), exact[:1])]
+    assert typical_error(pairs) == pytest.approx(math.sqrt(0.5 / 50.0))
+    assert typical_error([]) == 0.0
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
