@@ -39,7 +39,9 @@ from tasks.compiling.weights import (
     weights_kept_apart,
 )
 from tasks.cross.release import compile_for_gpu
+from tasks.kernels import compiler_options
 from tasks.loading import PACKAGE, SHARED_LIBRARY
+from tasks.programs import load_program
 
 
 def prepare() -> None:
@@ -64,7 +66,7 @@ def run(job: CompileJob) -> CompileResult:
     goes by; the compiler's `-march` alone doesn't hold it back.
     """
     toolchain = toolchain_of(require_compiler())
-    program = torch.export.load(job.program)
+    program = load_program(job.program)
     key = compilation_key(program, job, toolchain)
     with built_apart(job.folder) as building:
         began = time.monotonic()
@@ -144,7 +146,7 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
 def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[AssumedRange, ...]:
     assert isinstance(job.target, CpuTarget)
     # A fresh dict: torch writes into the one that it is given.
-    options = {**KEEPING_OPTIONS, **job.options}
+    options = {**KEEPING_OPTIONS, **job.options, **compiler_options(program)}
     if has_march_option():
         options["cpp.march"] = job.target.march
     try:

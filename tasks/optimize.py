@@ -5,11 +5,9 @@ delivered graph module -> FX passes -> capture -> ATen passes -> exported progra
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 
 from artifacts.errors import UsageProblem
 from artifacts.recipe import PassChoice
@@ -20,6 +18,7 @@ from tasks.optimizing.check import PassCheck
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
 from tasks.plan import plan_cases
+from tasks.programs import save_program
 from tasks.threads import half_of_the_threads
 
 PROGRAM_FILE = "program.pt2"
@@ -58,15 +57,15 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
     job.folder.mkdir(parents=True, exist_ok=True)
     reference = None
     if any(choice.intended for choice, _ in first):
-        reference = _save(program, job.folder / REFERENCE_FILE)
+        reference = save_program(program, job.folder / REFERENCE_FILE)
     for choice, p in then:
         program, effect = check.apply(choice, p, program)
         effects.append(effect)
         if choice.intended:
-            reference = _save(program, job.folder / REFERENCE_FILE)
+            reference = save_program(program, job.folder / REFERENCE_FILE)
     names = delivery.contract.structure.output_names
     outputs, computed = describe_outputs(program, signature, names)
-    saved = _save(program, job.folder / PROGRAM_FILE)
+    saved = save_program(program, job.folder / PROGRAM_FILE)
     return OptimizeResult(saved, reference, outputs, computed, tuple(effects))
 
 
@@ -85,8 +84,3 @@ def _check_inputs(delivery: LoadedDelivery) -> list[tuple[torch.Tensor, ...]]:
     """Return inputs of the plan at its two smallest sizes."""
     cases = plan_cases(delivery.contract.signature, seeds=1)
     return [delivery.draw(case) for case in cases[:_CHECKED_CASES]]
-
-
-def _save(program: ExportedProgram, path: Path) -> Path:
-    torch.export.save(program, path)
-    return path

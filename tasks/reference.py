@@ -15,6 +15,7 @@ from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.plan import plan_cases
+from tasks.programs import load_program
 from tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
@@ -64,7 +65,7 @@ def _reference_functions(
         return delivery.module, lambda inputs: run_in_float64(delivery.module, inputs)
     # A recipe that changes the numbers on purpose has the changed program as its reference. Our
     # own optimize step wrote this file.
-    program = torch.export.load(program_file)
+    program = load_program(program_file)
     graph = program.graph_module
     return program.module(), lambda inputs: run_in_float64(graph, lifted_inputs(program, inputs))
 

@@ -15,8 +15,8 @@ from artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
 from artifacts.steps import CompileJob
 from tasks.compiling.weights import first_of_storage, weight_bytes
 
-# Operators whose code is torch's own; that of others may change behind their names.
-_OWN_NAMESPACES = {"aten", "prims", "prim"}
+# Operators whose code is torch's or ours; that of others may change behind their names.
+_OWN_NAMESPACES = {"aten", "prims", "prim", "handoff"}
 
 
 def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[str, str]) -> Digest:
@@ -83,9 +83,9 @@ def _digest_value(value: object) -> str:
 
 def _own_code() -> Digest:
     """Return the digest of the modules that decide what is emitted."""
-    folder = Path(__file__).parent
-    files = {path.name: digest_file(path) for path in folder.glob("*.py")}
-    return digest_tree({**files, "compile.py": digest_file(folder.parent / "compile.py")})
+    tasks = Path(__file__).parent.parent
+    paths = [tasks / "compile.py", *tasks.glob("compiling/*.py"), *tasks.glob("kernels/*.*")]
+    return digest_tree({str(path.relative_to(tasks)): digest_file(path) for path in paths})
 
 
 def _processor() -> str:

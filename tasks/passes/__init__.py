@@ -13,6 +13,7 @@ from tasks.passes.fold_batch_norm import FoldBatchNorm
 from tasks.passes.fold_constants import FoldConstants
 from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
 from tasks.passes.lower_precision import LowerPrecision
+from tasks.passes.pool_with_attention import PoolWithAttention
 from tasks.passes.replace_operator import ReplaceOperator
 
 PASSES: dict[str, type[Pass[Any]]] = {
@@ -25,6 +26,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CommonSubexpressions,
         FoldBatchNorm,
         FoldLeadingBatchNorm,
+        PoolWithAttention,
         LowerPrecision,
         DecomposeToCore,
     )

@@ -1,0 +1,91 @@
+"""The CUDA kernel of `handoff::attention_pooling`; imported where one is launched or compiled."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+# Positions that a program holds at once: with 32 columns, 2048 values in registers.
+BLOCK_LENGTH = 64
+
+
+@triton.jit
+def attention_pooling_kernel(
+    table, ids, categories, kinds, gate, weight, target, present, total, attended,
+    ids_stride, ids_step, kinds_stride, kinds_step, weight_stride, weight_step,
+    present_stride, present_step, length, width, mix, slope, scale, fill,
+    BLOCK_L: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """Pool one row of ids: blocks of its length in turn, the softmax rescaled as it goes on.
+
+    The running softmax is that of Milakov and Gimelshein, Online normalizer calculation for
+    softmax, 2018. Rows of the tables are loaded under a mask, so padding costs no memory traffic.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK_W)
+    inside = columns < width
+    gates = tl.load(gate + columns, mask=inside, other=0.0)
+    wanted = tl.load(target + n * width + columns, mask=inside, other=0.0)
+    sums = tl.zeros([BLOCK_W], dtype=tl.float32)
+    means = tl.zeros([BLOCK_W], dtype=tl.float32)
+    largest = tl.full([], float("-inf"), tl.float32)
+    everything = tl.full([], 0.0, tl.float32)
+    for start in range(0, length, BLOCK_L):
+        places = start + tl.arange(0, BLOCK_L)
+        valid = places < length
+        here = tl.load(present + n * present_stride + places * present_step, mask=valid, other=0)
+        here = (here != 0) & valid
+        share = tl.load(weight + n * weight_stride + places * weight_step, mask=valid, other=0.0)
+        needed = here | (share != 0.0)
+        row = tl.load(ids + n * ids_stride + places * ids_step, mask=needed, other=0)
+        kind = tl.load(kinds + n * kinds_stride + places * kinds_step, mask=needed, other=0)
+        loaded = needed[:, None] & inside[None, :]
+        values = tl.load(table + row[:, None] * width + columns[None, :], mask=loaded, other=0.0)
+        values += mix * tl.load(
+            categories + kind[:, None] * width + columns[None, :], mask=loaded, other=0.0
+        )
+        values *= gates[None, :]
+        values = tl.where(values > 0.0, values, values * slope)
+        sums += tl.sum(values * share[:, None], axis=0)
+        score = tl.sum(values * wanted[None, :], axis=1) * scale
+        score = tl.where(here, score, fill)
+        score = tl.where(valid, score, float("-inf"))
+        larger = tl.maximum(largest, tl.max(score, axis=0))
+        shrink = tl.exp(largest - larger)
+        exponent = tl.where(valid, tl.exp(score - larger), 0.0)
+        everything = everything * shrink + tl.sum(exponent, axis=0)
+        kept = tl.where(here, exponent, 0.0)
+        means = means * shrink + tl.sum(values * kept[:, None], axis=0)
+        largest = larger
+    tl.store(total + n * width + columns, sums, mask=inside)
+    tl.store(attended + n * width + columns, means / everything, mask=inside)
+
+
+def launch(
+    table: Tensor,
+    ids: Tensor,
+    categories: Tensor,
+    kinds: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    present: Tensor,
+    mix: float,
+    slope: float,
+    scale: float,
+    fill: float,
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel, one program for each row of `ids`."""
+    rows, length = ids.shape
+    width = table.shape[1]
+    total, attended = table.new_empty((rows, width)), table.new_empty((rows, width))
+    wrap_triton(attention_pooling_kernel)[(rows,)](
+        table, ids, categories, kinds, gate, weight, target, present, total, attended,
+        ids.stride(0), ids.stride(1), kinds.stride(0), kinds.stride(1),
+        weight.stride(0), weight.stride(1), present.stride(0), present.stride(1),
+        length, width, mix, slope, scale, fill,
+        BLOCK_L=BLOCK_LENGTH, BLOCK_W=triton.next_power_of_2(width),
+    )  # fmt: skip
+    return total, attended
