@@ -45,13 +45,19 @@ class PatternPass(Pass[ExportedProgram]):
         pattern = torch.fx.Tracer().trace(self.pattern)
         names = list(inspect.signature(self.pattern).parameters)
         found = SubgraphMatcher(pattern).match(program.graph)
-        done = [self._replace(program, names, match) for match in found]
-        if any(done):
+        replaced: dict[torch.fx.Node, torch.fx.Node] = {}
+        for match in found:
+            # One match's result may be what another is given.
+            placed = [replaced.get(node, node) for node in match.placeholder_nodes]
+            replaced |= self._replace(program, dict(zip(names, placed, strict=True)), match)
+        if replaced:
             program.graph.eliminate_dead_code()
-        return any(done)
+        return bool(replaced)
 
-    def _replace(self, program: ExportedProgram, names: list[str], match: InternalMatch) -> bool:
-        given: dict[str, Any] = dict(zip(names, match.placeholder_nodes, strict=True))
+    def _replace(
+        self, program: ExportedProgram, given: dict[str, Any], match: InternalMatch
+    ) -> dict[torch.fx.Node, torch.fx.Node]:
+        """Replace one match; return the new node for each old result, none where it may not be."""
         wanted = [part.name for part in self.operator._schema.arguments]
         arguments = {name: given[name] for name in wanted if name in given}
         results = match.returning_nodes
@@ -59,16 +65,16 @@ class PatternPass(Pass[ExportedProgram]):
         inputs = [value for value in arguments.values() if isinstance(value, torch.fx.Node)]
         last = max(placeholders[-1], *inputs)
         early = _users_before(program.graph, results, last)
-        replaced = {node for part, node in match.nodes_map.items() if part.op == "call_function"}
-        if not self.fits(given) or not {*early, *replaced} <= pure_nodes(program.graph):
-            return False
+        inside = {node for part, node in match.nodes_map.items() if part.op == "call_function"}
+        if not self.fits(given) or not {*early, *inside} <= pure_nodes(program.graph):
+            return {}
         parts = _call_behind(last, self.operator, arguments, results)
         for old, new in zip(results, parts, strict=True):
             old.replace_all_uses_with(new)
             program.graph_signature.replace_all_uses(old.name, new.name)
         for node in reversed(early):
             parts[-1].append(node)
-        return True
+        return dict(zip(results, parts, strict=True))
 
 
 def _users_before(
