@@ -39,7 +39,8 @@ def judge(findings: tuple[Finding, ...]) -> Verdict:
 class PassEffect:
     """What one pass did: nodes before and after, and how far the outputs moved in float64.
 
-    `left_out` is the reason why a pass was taken back that broke the tolerance.
+    `left_out` is the reason why a pass was taken back that broke the tolerance, and `notes` what
+    it did that a person should know of.
     """
 
     name: str
@@ -50,6 +51,7 @@ class PassEffect:
     max_abs: float = 0.0
     intended: bool = False
     left_out: str = later("")
+    notes: tuple[str, ...] = later(())
 
 
 @dataclass(frozen=True)

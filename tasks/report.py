@@ -101,7 +101,10 @@ def _passes(manifest: Manifest) -> str:
         for effect in manifest.passes
     ]
     table = _table(("pass", "level", "nodes", "outputs moved, in float64"), rows)
-    return f"## Passes\n\n{table}" if table else ""
+    notes = [f"- `{effect.name}`: {note}" for effect in manifest.passes for note in effect.notes]
+    return (
+        "\n\n".join(["## Passes", table, *(["\n".join(notes)] if notes else [])]) if table else ""
+    )
 
 
 def _nodes(effect: PassEffect) -> str:

@@ -63,6 +63,7 @@ class PassCheck:
         self, choice: PassChoice, chosen: Pass[Any], before: Program, program: Program
     ) -> PassEffect:
         try:
+            chosen.observe(self._inputs, self._recipe)
             modified = apply_pass(chosen, program)
         except PassBroken as error:
             raise _refusal(chosen, "the conditions that the pass states", str(error)) from error
@@ -77,7 +78,7 @@ class PassCheck:
             self._outputs = self._outputs if chosen.rounds else outputs
         return PassEffect(
             chosen.name, chosen.level, modified, len(before.graph.nodes),
-            len(program.graph.nodes), largest, choice.intended,
+            len(program.graph.nodes), largest, choice.intended, notes=chosen.notes,
         )  # fmt: skip
 
     def _compare(

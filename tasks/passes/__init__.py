@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.passes.base import Pass
+from tasks.passes.channels_last import ChannelsLast
 from tasks.passes.common_subexpressions import CommonSubexpressions
 from tasks.passes.decompose import DecomposeToCore
 from tasks.passes.drop_noops import DropInferenceNoops
@@ -14,6 +15,8 @@ from tasks.passes.fold_constants import FoldConstants
 from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
 from tasks.passes.lower_precision import LowerPrecision
 from tasks.passes.pool_with_attention import PoolWithAttention
+from tasks.passes.prune_low_influence import PruneLowInfluence
+from tasks.passes.quantize_weights import QuantizeWeights
 from tasks.passes.replace_operator import ReplaceOperator
 
 PASSES: dict[str, type[Pass[Any]]] = {
@@ -26,7 +29,10 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CommonSubexpressions,
         FoldBatchNorm,
         FoldLeadingBatchNorm,
+        PruneLowInfluence,
         PoolWithAttention,
+        ChannelsLast,
+        QuantizeWeights,
         LowerPrecision,
         DecomposeToCore,
     )

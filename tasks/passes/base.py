@@ -9,7 +9,7 @@ A pass changes a graph in place and says honestly whether it did. `requires` and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from artifacts.errors import UsageProblem
+from artifacts.recipe import Recipe
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 
@@ -46,6 +47,14 @@ class Pass(ABC, Generic[Program]):
                 remedy="Mend that pass in the recipe",
             )
         self.given = dict(parameters)
+
+    def observe(self, inputs: Sequence[tuple[torch.Tensor, ...]], recipe: Recipe) -> None:
+        """Look at inputs of the plan and at the tolerances, before `call`; most passes don't."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the last `call` did that a person should know of; kept as evidence."""
+        return ()
 
     def requires(self, program: Program) -> None:
         """Raise `PassBroken` unless the pass may run on `program`."""

@@ -197,6 +197,7 @@ class Everything(nn.Module):
         y = self.dropout(torch.relu(self.norm(self.conv(self.before(x))))).mean((2, 3))
         self.forgotten(y)
         y = torch.exp(y) * torch.exp(y) * torch.sigmoid(self.gate)
+        y = y + torch.tanh(y) * 1e-12
         return self.last(self.middle(y))  # type: ignore[no-any-return]
 
 
@@ -241,9 +242,10 @@ def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
     parameters = {
         "replace-operator": RELU_TO_LEAKY | {"new": "relu6.default"},
         "lower-precision": {"dtype": "bfloat16", "operators": "linear"},
+        "prune-low-influence": {"share": "0.001"},
     }
     passes = (PassChoice(name, parameters.get(name, {})),)
-    room = 0.05 if PASSES[name].rounds else 1e-5
+    room = 0.05 if name in {"lower-precision", "quantize-weights"} else 1e-5
     module = Pooled() if name == "pool-with-attention" else Everything()
     right = run(tmp_path / "right", *passes, module=module, tolerance=room)
     assert right.effects[0].modified

@@ -1,0 +1,96 @@
+"""Lay images out with their channels last."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from tasks.passes.base import Pass, PassBroken
+from tasks.passes.state import state_name
+
+_ATEN = torch.ops.aten
+_CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}
+_LAST = {"memory_format": torch.channels_last}
+
+
+class ChannelsLast(Pass[ExportedProgram]):
+    """Give two-dimensional convolutions weights and images whose channels lie beside each other.
+
+    Before: `y = conv2d(x, W)`. After: `y = conv2d(x.contiguous(channels_last), W')`, with `W'` laid
+    out the same; what follows keeps the layout, and outputs of the model get their own back.
+
+    Conditions: the weights are the program's own, and nothing is written to in place. No value
+    changes; whether it is faster depends on model and machine, so let a search decide.
+    """
+
+    name: ClassVar[str] = "channels-last"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Change the layouts; a view, which needs a certain one, becomes a reshape."""
+        found = _in_another_layout(program)
+        for node in found:
+            weight = node.args[1]
+            assert isinstance(weight, torch.fx.Node)
+            _lay_out(program, weight)
+            _relay(node, node.args[0], _LAST)
+        if found:
+            for node in program.graph.find_nodes(op="call_function", target=_ATEN.view.default):
+                node.target = _ATEN.reshape.default
+            _restore_outputs(program)
+        return bool(found)
+
+    def ensures(self, program: ExportedProgram) -> None:
+        """Raise `PassBroken` if a convolution keeps the other layout."""
+        left = [node.name for node in _in_another_layout(program)]
+        if left:
+            raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+
+def _in_another_layout(program: ExportedProgram) -> list[torch.fx.Node]:
+    if any(isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+           for node in program.graph.nodes):  # fmt: skip
+        # Through a view, say, which would no longer be one.
+        return []
+    return [
+        node for node in program.graph.nodes
+        if node.target in _CONVOLUTIONS
+        and isinstance(weight := node.args[1], torch.fx.Node)
+        and (name := state_name(program, weight))
+        and not program.state_dict[name].is_contiguous(memory_format=torch.channels_last)
+    ]  # fmt: skip
+
+
+def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:
+    name = state_name(program, weight)
+    old = program.state_dict[name]
+    if not old.is_contiguous(memory_format=torch.channels_last):
+        new = old.detach().clone(memory_format=torch.channels_last)
+        parameter = isinstance(old, torch.nn.Parameter)
+        program.state_dict[name] = (
+            torch.nn.Parameter(new, requires_grad=False) if parameter else new
+        )
+        weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)
+
+
+def _relay(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.fx.Node:
+    """Let `user` take a copy of `value` in another layout; none is made where it has that one."""
+    assert isinstance(value, torch.fx.Node)
+    graph = user.graph
+    with graph.inserting_before(user):
+        copied = graph.call_function(_ATEN.contiguous.default, (value,), layout)
+    copied.meta["val"] = value.meta["val"].contiguous(**layout)
+    user.replace_input_with(value, copied)
+    return copied
+
+
+def _restore_outputs(program: ExportedProgram) -> None:
+    output = program.graph.output_node()
+    for value in list(output.all_input_nodes):
+        kept = value.meta.get("val")
+        if isinstance(kept, torch.Tensor) and kept.dim() == 4 and value.op != "placeholder":
+            copied = _relay(output, value, {"memory_format": torch.contiguous_format})
+            program.graph_signature.replace_all_uses(value.name, copied.name)
