@@ -79,6 +79,7 @@ class Candidate:
     `times_s` are the medians of its seconds a call on the timed inputs, `ratios` the plain
     package's time by its own in the same round, with a 95 % interval each. `reasons` say why one
     is out of the running: it crashed, broke the tolerance, fixed a dimension, or there was no time.
+    `effects` are those of the passes that it has beyond the recipe's.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Candidate:
     ratios: tuple[float, ...] = ()
     ratios_low: tuple[float, ...] = ()
     ratios_high: tuple[float, ...] = ()
+    effects: tuple[PassEffect, ...] = later(())
 
     @property
     def score(self) -> float:

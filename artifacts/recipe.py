@@ -71,11 +71,30 @@ def _require_known(what: str, given: Iterable[str], known: Iterable[str]) -> Non
             raise ValueError(f"expected {what} among {', '.join(known)}, got {name[:60]!r}")
 
 
-# What a candidate of the search is made of: words, joined by '+', and the options they stand for.
-KNOBS: dict[str, dict[str, object]] = {
-    "freezing": {"freezing": True},
-    "max-autotune": {"max_autotune": True},
-    "no-epilogue-fusion": {"epilogue_fusion": False},
+@dataclass(frozen=True)
+class Variation:
+    """What sets a variant of a package apart: further options and further passes."""
+
+    options: dict[str, object] = field(default_factory=dict)
+    passes: tuple[PassChoice, ...] = ()
+
+
+# What a candidate of the search is made of: words, joined by '+', and what they stand for.
+KNOBS: dict[str, Variation] = {
+    "freezing": Variation({"freezing": True}),
+    "max-autotune": Variation({"max_autotune": True}),
+    "no-epilogue-fusion": Variation({"epilogue_fusion": False}),
+    "channels-last": Variation(passes=(PassChoice("channels-last"),)),
+    "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
+    "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
+    "bfloat16": Variation(
+        passes=(
+            PassChoice(
+                "lower-precision",
+                {"dtype": "bfloat16", "operators": "linear,convolution,matmul,attention"},
+            ),
+        )
+    ),
 }
 
 
@@ -88,7 +107,9 @@ class Search:
     """
 
     seconds: float = 0.0
-    candidates: tuple[str, ...] = ("freezing", "max-autotune", "freezing+max-autotune")
+    candidates: tuple[str, ...] = (
+        "freezing", "channels-last", "pool-with-attention", "max-autotune", "freezing+max-autotune",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check the budget and that every candidate is known."""
@@ -98,9 +119,11 @@ class Search:
             _require_known("a search's candidates", candidate.split("+"), KNOBS)
 
     @staticmethod
-    def options(candidate: str) -> dict[str, object]:
-        """Return the options that a candidate stands for."""
-        return {k: v for word in candidate.split("+") for k, v in KNOBS[word].items()}
+    def variation(candidate: str) -> Variation:
+        """Return what a candidate stands for."""
+        words = [KNOBS[word] for word in candidate.split("+")]
+        options = {name: value for word in words for name, value in word.options.items()}
+        return Variation(options, tuple(chosen for word in words for chosen in word.passes))
 
 
 NO_SEARCH = Search()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prefect.futures import PrefectFuture
 
 from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
-from artifacts.evidence import Candidate, choose
+from artifacts.evidence import Candidate, PassEffect, choose
 from artifacts.manifest import TargetRecord
 from artifacts.recipe import Search
 from artifacts.steps import (
@@ -23,7 +23,7 @@ from artifacts.steps import (
 )
 from artifacts.target import CudaTarget, Target
 from flows import policies
-from flows.steps import benchmark, compile_package, race, run_reference, verify
+from flows.steps import benchmark, compile_package, optimize, race, run_reference, verify
 from tasks import assemble
 from tasks.lanes import Lanes
 
@@ -150,10 +150,17 @@ def search(work: Work, plain: Variant) -> tuple[Variant, tuple[Candidate, ...]]:
 def attempt(work: Work, name: str, left_s: float) -> Variant:
     """Compile and verify one variant, in what is left of the search's time for the compiler."""
     lanes, target = work.lanes, work.target
-    job = lanes.candidate_job(work.optimized, target, name, Search.options(name))
+    variation = Search.variation(name)
+    optimized = work.optimized
+    effects: tuple[PassEffect, ...] = ()
+    if variation.passes:
+        optimized = optimize(lanes.optimizer(), lanes.variant_job(variation.passes))
+        effects = assemble.require_effect(optimized, work.optimized)
+    job = lanes.candidate_job(optimized, target, name, variation.options)
     limit_s = min(policies.LIMITS_S["compile"], left_s)
     compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
-    return check(work, name, job.folder, compiled)
+    checked = check(work, name, job.folder, compiled)
+    return replace(checked, told=replace(checked.told, effects=effects))
 
 
 def rate(work: Work, accepted: list[Variant], tried: list[Candidate]) -> tuple[Candidate, ...]:

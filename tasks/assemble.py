@@ -13,7 +13,7 @@ from pathlib import Path
 from artifacts.delivery import EXAMPLES_FILE
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
-from artifacts.evidence import Candidate
+from artifacts.evidence import Candidate, PassEffect
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
@@ -99,6 +99,19 @@ def require_trial_alias(recipe: Recipe, alias: str) -> None:
             got=alias,
             remedy=f"Leave --alias out; verify the package on its GPU before it gets {alias}",
         )
+
+
+def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[PassEffect, ...]:
+    """Return what a variant's own passes did; raise `BlessingRefused` where they did nothing."""
+    effects = variant.effects[len(plain.effects) :]
+    if any(effect.modified for effect in effects):
+        return effects
+    raise BlessingRefused(
+        "the variant would be the plain package",
+        expected="a pass that finds something to change",
+        got="; ".join(f"{e.name}: {e.left_out or 'nothing to change'}" for e in effects),
+        remedy="Leave it out of the search's candidates",
+    )
 
 
 def with_lap(candidate: Candidate, lap: RaceLap | None) -> Candidate:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from artifacts.recipe import Recipe
+from artifacts.recipe import PassChoice, Recipe
 from artifacts.steps import (
     CompileJob,
     IntakeJob,
@@ -92,6 +92,12 @@ class Lanes:
         options, cache = self.recipe.options, self.workspace.parent / "packages"
         return CompileJob(optimized.program, target, folder, options, cache, fresh or self.fresh)
 
+    def variant_job(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
+        """Return the job that runs further passes behind the recipe's."""
+        folder = self.workspace / "variants" / "+".join(chosen.name for chosen in passes)
+        recipe = replace(self.recipe, passes=(*self.recipe.passes, *passes))
+        return OptimizeJob(self.staging, folder, recipe)
+
     def candidate_job(
         self, optimized: OptimizeResult, target: Target, name: str, options: dict[str, object]
     ) -> CompileJob:
@@ -125,6 +131,11 @@ class Lanes:
             "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
         }
         return self._started(ProcessPlan(f"run-{target.slug}", preload, extensions, caps))
+
+    def optimizer(self) -> StepProcess:
+        """Return a process for passes that are tried later; start it at the first call."""
+        preload, extensions = ("tasks.optimize",), self.recipe.extensions
+        return self._started(ProcessPlan("optimize", preload, extensions))
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""

@@ -8,6 +8,7 @@ from artifacts.registry import Registry, VersionEntry
 from artifacts.steps import RegisterJob, RegisterResult
 from artifacts.store import open_store
 from tasks.assemble import require_accepted, require_trial_alias
+from tasks.plots import pictures
 from tasks.report import render
 
 
@@ -25,6 +26,8 @@ def run(job: RegisterJob) -> RegisterResult:
     for file in (*manifest.files, *[f for target in manifest.targets for f in target.files]):
         _require_digest(file, str(store.put_file(job.folder / file.path)))
     store.put_bytes(manifest.to_bytes())
+    for name, picture in pictures(manifest):
+        (job.folder / name).write_bytes(picture)
     registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
     entry = registry.register(
         manifest, job.folder, report=render(manifest), alias=job.alias, tags=job.tags

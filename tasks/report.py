@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from artifacts.evidence import PassEffect, pareto
 from artifacts.manifest import Manifest, TargetRecord
+from tasks.plots import has_search_picture, search_picture_name
 
 
 def render(manifest: Manifest) -> str:
@@ -170,6 +171,7 @@ def _evidence(target: TargetRecord) -> str:
         _table(("input", "eager", "package", "speed-up (95 %)"), timings),
         "\n".join(f"- `{kernel}`" for kernel in target.kernels),
         f"### The search\n\n{_table(SEARCH_COLUMNS, search)}" if search else "",
+        f"Drawn in `{search_picture_name(target)}`." if has_search_picture(target) else "",
         f"Instruction sets: {', '.join(target.instruction_sets) or 'none beyond SSE2'}.",
     ]
     return "\n\n".join(part for part in parts if part)

@@ -123,19 +123,25 @@ def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
     training: Path, home: Path
 ) -> None:
     recipe = training / "search.toml"
-    recipe.write_text('[search]\nseconds = 300\ncandidates = ["freezing"]\n')
+    recipe.write_text(
+        '[search]\nseconds = 300\ncandidates = ["freezing", "channels-last", "bfloat16"]\n'
+    )
     arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
     result = handoff(*arguments, "--json", "--alias", "trial", home=home)
     assert result.returncode == 0, result.stderr
     (target,) = json.loads(result.stdout)["targets"]
     told = {one["name"]: one for one in target["candidates"]}
-    assert list(told) == ["plain", "freezing"]
+    assert list(told) == ["plain", "freezing", "channels-last", "bfloat16"]
     assert told["plain"]["ratios"] == [1.0, 1.0]
-    assert all(one["accepted"] and one["ratios"] for one in told.values())
+    assert all(told[name]["accepted"] and told[name]["ratios"] for name in ("plain", "freezing"))
+    assert "nothing to change" in told["channels-last"]["reasons"][0], "there is no image"
+    assert "lower-precision changes what the model" in told["bfloat16"]["reasons"][0]
     assert told[target["chosen"]]["accepted"]
     shown = handoff("show", "small@trial", home=home)
     assert "freezing" in shown.stdout
     assert "shipped" in shown.stdout
+    (picture,) = home.rglob("search-*.svg")
+    assert ">freezing<" in picture.read_text(), "the variants are drawn, with their names"
 
 
 def test_a_search_without_time_ships_the_plain_package(training: Path, home: Path) -> None:

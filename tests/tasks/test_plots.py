@@ -1,0 +1,42 @@
+"""The picture of a search: every timed variant with its name, and the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from artifacts.evidence import Candidate
+from artifacts.manifest import TargetRecord
+from tasks.plots import draw_search, pictures
+from tests.artifacts.samples import sample_manifest, sample_target
+
+TIMED = tuple(
+    Candidate(
+        name, accepted=True, compile_s=9.0, size_bytes=48_000_000, max_abs=error,
+        times_s=(1.0,), ratios=(ratio,), ratios_low=(ratio - 0.1,), ratios_high=(ratio + 0.1,),
+    )
+    for name, ratio, error in (
+        ("plain", 1.0, 1e-7), ("freezing", 1.4, 3e-7), ("bfloat16", 2.9, 1e-2), ("exact", 0.9, 0.0),
+    )
+)  # fmt: skip
+CRASHED = Candidate("max-autotune", accepted=False, reasons=("it crashed",))
+
+
+def searched(*candidates: Candidate) -> TargetRecord:
+    return replace(sample_target("cpu-avx2"), candidates=candidates, chosen="bfloat16")
+
+
+def test_every_timed_variant_is_drawn_and_what_crashed_is_not() -> None:
+    picture = draw_search(searched(*TIMED, CRASHED)).decode()
+    words = re.findall(r">([^<>]+)</text>", picture)
+    assert {"plain", "freezing", "bfloat16", "exact", "shipped"} <= set(words)
+    assert "max-autotune" not in words
+    assert words.count("shipped") == 1
+    assert draw_search(searched(*TIMED, CRASHED)).decode() == picture
+
+
+def test_a_search_that_timed_the_plain_package_alone_has_no_picture() -> None:
+    manifest = sample_manifest(searched(TIMED[0], CRASHED))
+    assert list(pictures(manifest)) == []
+    (drawn,) = pictures(sample_manifest(searched(*TIMED)))
+    assert drawn[0].startswith("search-cpu")
