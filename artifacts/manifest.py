@@ -47,7 +47,8 @@ class TargetRecord:
     `reused` says what of it came from an earlier compilation of the same graph. `candidates` are
     the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
     target that was built where it can't be run is neither accepted nor refused: `unverified` says
-    why. `kernels` are those for a GPU, each with the configuration that was kept.
+    why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
+    the blessing saw beside.
     """
 
     slug: str
@@ -66,6 +67,7 @@ class TargetRecord:
     chosen: str = later("")
     unverified: str = later("")
     kernels: tuple[str, ...] = later(())
+    notes: tuple[str, ...] = later(())
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
@@ -81,13 +83,22 @@ class TargetRecord:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest absolute deviation over all inputs and outputs; None without any."""
-        return max((d.max_abs for d in self.deviations), default=None)
+        """The largest absolute deviation on ordinary inputs; None without any."""
+        return max((d.max_abs for d in self.deviations if not d.special), default=None)
 
     @property
     def rmse_ratio(self) -> float | None:
-        """The largest RMSE to float64, in multiples of eager's own; below 1 is closer to it."""
-        ratios = [d.rmse_package / d.rmse_eager for d in self.deviations if d.rmse_eager > 0]
+        """The largest RMSE of an output to float64, in multiples of eager's; below 1 is closer.
+
+        Over all ordinary inputs together, because few elements tell little; None without any error
+        of eager's to compare with.
+        """
+        ratios = []
+        for output in {deviation.output for deviation in self.deviations}:
+            own = [d for d in self.deviations if d.output == output and not d.special]
+            eager = sum(d.elements * d.rmse_eager**2 for d in own)
+            if eager > 0:
+                ratios.append((sum(d.elements * d.rmse_package**2 for d in own) / eager) ** 0.5)
         return max(ratios, default=None)
 
 
@@ -98,7 +109,8 @@ class Manifest:
     The version number is not part of it: the registry gives it out after the manifest is fixed,
     and the manifest's digest is what the version points to. `files` are those that all targets
     share (the examples with their golden outputs). `fingerprint` stands for everything that the
-    release was made from: the same one would be made again.
+    release was made from: the same one would be made again. `plan` is the digest of the inputs that
+    the packages were compared on.
     """
 
     model: str
@@ -115,6 +127,7 @@ class Manifest:
     toolchain: dict[str, str] = field(default_factory=dict)
     created: str = ""
     schema: int = SCHEMA
+    plan: str = later("")
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

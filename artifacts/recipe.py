@@ -12,8 +12,9 @@ from typing import Literal
 from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
 from artifacts.record import RecordInvalid, from_plain, later
+from artifacts.signature import require_identifier
 from artifacts.target import TARGETS, Target, parse_target
-from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Tolerance
+from artifacts.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
 
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(@sha256:[0-9a-f]{64})?")
 
@@ -155,7 +156,8 @@ class Recipe:
         # Targets are not resolved here: a recipe is read on machines that it does not build for.
         _require_known("targets", self.targets, ("cpu", *TARGETS))
         _require_known("options", self.options, OPTIONS)
-        _require_known("tolerances", self.tolerance, DEFAULT_TOLERANCES)
+        for name in self.tolerance:
+            require_identifier(name, "a dtype or an output under [tolerance]")
         _require_known(
             "required_lineage", self.required_lineage, [field.name for field in fields(Lineage)]
         )
@@ -175,9 +177,27 @@ class Recipe:
         """
         return tuple(dict.fromkeys(parse_target(slug) for slug in self.targets))
 
-    def tolerance_for(self, dtype: str) -> Tolerance:
-        """Return the agreed tolerance for outputs of `dtype`; integers and booleans are exact."""
-        return self.tolerance.get(dtype) or DEFAULT_TOLERANCES.get(dtype, EXACT)
+    def tolerance_for(self, dtype: str, output: str = "", target: str = "") -> Tolerance:
+        """Return the agreed tolerance for the output `output` of `dtype` on a target.
+
+        The recipe's for that output, else its for the dtype, else the default of the target's kind;
+        integers and booleans are exact unless the recipe names the output.
+        """
+        agreed = self.tolerance.get(output) or self.tolerance.get(dtype)
+        defaults = CUDA_TOLERANCES if target.startswith("cuda") else DEFAULT_TOLERANCES
+        return agreed or defaults.get(dtype, EXACT)
+
+    def require_outputs(self, names: Iterable[str]) -> None:
+        """Raise `UsageProblem` where a tolerance is for an output that the model doesn't have."""
+        known = [*DEFAULT_TOLERANCES, *names]
+        unknown = [name for name in self.tolerance if name not in known]
+        if unknown:
+            raise UsageProblem(
+                "the recipe has a tolerance for an output that the model doesn't have",
+                expected=f"a dtype or an output among {', '.join(known)}",
+                got=unknown[0],
+                remedy="Mend that table's name under [tolerance] in the recipe",
+            )
 
 
 def read_recipe(path: Path) -> Recipe:

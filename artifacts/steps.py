@@ -203,11 +203,15 @@ class ReferenceJob:
 
 @dataclass(frozen=True)
 class ReferenceResult:
-    """The cases that were run, by name, and the sizes that were left out, with the reason."""
+    """The cases that were run, by name, and what was left out, with the reason.
+
+    `plan` is the digest of all names and inputs.
+    """
 
     file: Path
     cases: tuple[str, ...]
     skipped: tuple[str, ...]
+    plan: Digest
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,8 @@ class VerifyJob:
     """Compare the packages in `folder` with the reference outputs in `reference`.
 
     `library` is the digest that the `.so` has to have; '' leaves that out. Beyond the ranges that
-    the compiler `assumed` there has to be a case.
+    the compiler `assumed` there has to be a case. `outputs` are the outputs' names and `target` is
+    the target's slug: tolerances may go by either.
     """
 
     folder: Path
@@ -223,19 +228,49 @@ class VerifyJob:
     recipe: Recipe
     library: str = ""
     assumed: tuple[AssumedRange, ...] = ()
+    outputs: tuple[str, ...] = ()
+    target: str = ""
 
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The numeric blessing: how far each output lay from eager's, and why it is refused if so."""
+    """The numeric blessing: how far each output lay from eager's, and why it is refused if so.
+
+    `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
+    nothing, because they are the same number at every input.
+    """
 
     deviations: tuple[Deviation, ...]
     reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    blind: tuple[int, ...] = ()
 
     @property
     def accepted(self) -> bool:
         """Tell whether the package may be released."""
         return not self.reasons
+
+
+@dataclass(frozen=True)
+class TapJob:
+    """Find where the program in `program` says more than its outputs `blind` do.
+
+    Cases are those of `reference`; what is written goes to `folder`.
+    """
+
+    program: Path
+    reference: Path
+    blind: tuple[int, ...]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class TapResult:
+    """The program that returns inner values, the reference for those, and the values' names."""
+
+    program: Path
+    reference: Path
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
         optimized = optimize(lanes.graph, lanes.optimize_job())
         # The graph is on disk now, and what read it holds as much memory as a compiler.
         lanes.graph.close()
-        records, toolchain = build(lanes, optimized)
+        built = build(lanes, optimized)
         manifest = assemble.assemble(
             lanes.release,
             recipe=recipe,
@@ -54,8 +54,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
             judged=judged,
             fingerprint=fingerprint,
             optimized=optimized,
-            targets=records,
-            toolchain=toolchain,
+            built=built,
         )
         assemble.require_accepted(manifest)
         job = RegisterJob(manifest, lanes.release, parameters.stores, parameters.alias)

@@ -23,6 +23,8 @@ from artifacts.steps import (
     ReferenceResult,
     RegisterJob,
     RegisterResult,
+    TapJob,
+    TapResult,
     TraceabilityJob,
     TraceabilityResult,
     VerifyJob,
@@ -69,6 +71,12 @@ def compile_package(
 ) -> CompileResult:
     """Compile the captured program for one target."""
     return cast(CompileResult, _wait(process, job, f"compile {slug}", limit_s))
+
+
+@task(**policies.TAP)
+def tap(process: StepProcess, job: TapJob, slug: str) -> TapResult:
+    """Find inner values to compare where an output says nothing."""
+    return cast(TapResult, _wait(process, job, f"tap {slug}", policies.LIMITS_S["tap"]))
 
 
 @task(**policies.VERIFY)

@@ -14,6 +14,7 @@ from artifacts.manifest import TargetRecord
 from artifacts.recipe import Search
 from artifacts.steps import (
     BenchmarkJob,
+    CompileJob,
     CompileResult,
     OptimizeResult,
     RaceJob,
@@ -23,8 +24,9 @@ from artifacts.steps import (
 )
 from artifacts.target import CudaTarget, Target
 from flows import policies
-from flows.steps import benchmark, compile_package, optimize, race, run_reference, verify
+from flows.steps import benchmark, compile_package, optimize, race, run_reference, tap, verify
 from tasks import assemble
+from tasks.assemble import BuiltTargets
 from tasks.lanes import Lanes
 
 
@@ -48,10 +50,8 @@ class Variant:
     told: Candidate
 
 
-def build(
-    lanes: Lanes, optimized: OptimizeResult
-) -> tuple[tuple[TargetRecord, ...], dict[str, str]]:
-    """Compile every target, beside the reference; return the targets' records and the toolchain."""
+def build(lanes: Lanes, optimized: OptimizeResult) -> BuiltTargets:
+    """Compile every target, beside the reference, and bless each."""
     compiling = [
         (target, compile_package.submit(lanes.compiler(target), job, target.slug))
         for target in lanes.targets
@@ -73,7 +73,7 @@ def build(
             records.append(assemble.refuse_target(target.slug, error))
         finally:
             lanes.compiler(target).close()
-    return tuple(records), toolchain
+    return BuiltTargets(tuple(records), toolchain, reference.plan)
 
 
 def settle(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffError:
@@ -89,39 +89,68 @@ def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     lanes, target = work.lanes, work.target
     if isinstance(target, CudaTarget):
         return assemble.built_only(target, compiled)
-    folder = lanes.package(target)
-    plain = check(work, "plain", folder, compiled)
+    job = lanes.compile_job(work.optimized, target)
+    plain = check(work, "plain", job, compiled)
     if compiled.reused and not plain.verified.accepted:
         # What came from the cache is wrong here: that is no verdict on this model.
-        again = lanes.compile_job(work.optimized, target, fresh=True)
-        compiled = compile_package(lanes.compiler(target), again, target.slug)
-        plain = check(work, "plain", folder, compiled)
+        job = lanes.compile_job(work.optimized, target, fresh=True)
+        plain = check(work, "plain", job, compile_package(lanes.compiler(target), job, target.slug))
     if not plain.verified.accepted:
         return assemble.bless(target.slug, plain.compiled, work.reference, plain.verified, None)
     winner, candidates = search(work, plain)
     if winner is not plain:
-        assemble.adopt(winner.folder, folder)
-    timing = BenchmarkJob(lanes.staging, folder, work.reference.file)
+        assemble.adopt(winner.folder, plain.folder)
+    timing = BenchmarkJob(lanes.staging, plain.folder, work.reference.file)
     timed = benchmark(lanes.runner(target), timing, target.slug)
     record = assemble.bless(target.slug, winner.compiled, work.reference, winner.verified, timed)
     return assemble.with_search(record, candidates, winner.told.name)
 
 
-def check(work: Work, name: str, folder: Path, compiled: CompileResult) -> Variant:
+def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
     """Verify a variant; return it, accepted or not."""
     (library,) = [file for file in compiled.files if file.path.endswith(".so")]
-    file, recipe = work.reference.file, work.lanes.recipe
-    job = VerifyJob(folder, file, recipe, library.digest, compiled.assumed)
-    verified = verify(work.lanes.runner(work.target), job, work.target.slug)
+    names = tuple(spec.name for spec in work.optimized.outputs)
+    verified = compare(work, job, compiled, work.reference.file, names)
+    if verified.accepted and verified.blind:
+        verified = assemble.with_inside(verified, *look_inside(work, job, verified.blind))
     told = Candidate(
         name=name,
         accepted=verified.accepted,
         reasons=verified.reasons,
         compile_s=compiled.compile_s,
         size_bytes=library.size_bytes,
-        max_abs=max((d.max_abs for d in verified.deviations), default=0.0),
+        max_abs=max((d.max_abs for d in verified.deviations if not d.special), default=0.0),
     )
-    return Variant(folder, compiled, verified, told)
+    return Variant(job.folder, compiled, verified, told)
+
+
+def compare(
+    work: Work, job: CompileJob, compiled: CompileResult, reference: Path, names: tuple[str, ...]
+) -> VerifyResult:
+    """Compare the packages that `job` has made with a reference."""
+    (library,) = [file for file in compiled.files if file.path.endswith(".so")]
+    recipe, slug = work.lanes.recipe, work.target.slug
+    verifying = VerifyJob(
+        job.folder, reference, recipe, library.digest, compiled.assumed, names, slug
+    )
+    return verify(work.lanes.runner(work.target), verifying, slug)
+
+
+def look_inside(
+    work: Work, job: CompileJob, blind: tuple[int, ...]
+) -> tuple[tuple[str, ...], VerifyResult | None]:
+    """Compare inner values, which a further package of the same program returns.
+
+    Return their names and what came out; None where there are none that say more.
+    """
+    lanes, slug = work.lanes, work.target.slug
+    tapping = lanes.tap_job(job, work.reference.file, blind)
+    tapped = tap(lanes.runner(), tapping, slug)
+    if not tapped.nodes:
+        return (), None
+    inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
+    compiled = compile_package(lanes.compiler(work.target), inner, f"{slug} tapped")
+    return tapped.nodes, compare(work, inner, compiled, tapped.reference, ())
 
 
 def search(work: Work, plain: Variant) -> tuple[Variant, tuple[Candidate, ...]]:
@@ -159,7 +188,7 @@ def attempt(work: Work, name: str, left_s: float) -> Variant:
     job = lanes.candidate_job(optimized, target, name, variation.options)
     limit_s = min(policies.LIMITS_S["compile"], left_s)
     compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
-    checked = check(work, name, job.folder, compiled)
+    checked = check(work, name, job, compiled)
     return replace(checked, told=replace(checked.told, effects=effects))
 
 

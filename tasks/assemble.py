@@ -6,7 +6,7 @@ These are the rules of a release, and nothing here runs a model: no torch is imp
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +28,16 @@ from artifacts.steps import (
     VerifyResult,
 )
 from artifacts.target import CudaTarget, host_gpu_capabilities
+
+
+@dataclass(frozen=True)
+class BuiltTargets:
+    """The records of all targets, what they were compiled with, and the input plan's digest."""
+
+    records: tuple[TargetRecord, ...]
+    toolchain: dict[str, str]
+    plan: str
+
 
 # What a release may carry that holds a package which was not run yet.
 TRIAL_ALIAS = "candidate"
@@ -68,6 +78,25 @@ def bless(
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
         reused=compiled.reused,
+        notes=verified.notes,
+    )
+
+
+def with_inside(
+    outside: VerifyResult, nodes: tuple[str, ...], inside: VerifyResult | None
+) -> VerifyResult:
+    """Return a verdict together with that on values inside the graph, named `nodes`."""
+    if inside is None:
+        note = "nothing inside the graph that leads there changes with the inputs"
+        return replace(outside, notes=(*outside.notes, note))
+    deviations = tuple(
+        replace(d, case=f"inside, {nodes[d.output]}: {d.case}", special=True)
+        for d in inside.deviations
+    )
+    return VerifyResult(
+        (*outside.deviations, *deviations),
+        tuple(f"inside the graph, at {', '.join(nodes)}: {reason}" for reason in inside.reasons),
+        (*outside.notes, f"measured inside the graph instead, at {', '.join(nodes)}"),
     )
 
 
@@ -150,8 +179,7 @@ def assemble(
     judged: TraceabilityResult,
     fingerprint: Digest,
     optimized: OptimizeResult,
-    targets: tuple[TargetRecord, ...],
-    toolchain: dict[str, str],
+    built: BuiltTargets,
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,11 +199,12 @@ def assemble(
         signature=ModelSignature(contract.inputs, optimized.outputs, dimensions),
         recipe=recipe,
         lineage=contract.source,
-        targets=targets,
+        targets=built.records,
         files=tuple(shared),
         findings=judged.findings,
         passes=optimized.effects,
-        toolchain=toolchain,
+        toolchain=built.toolchain,
+        plan=built.plan,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
-from artifacts.tolerance import Deviation, Tolerance
+from artifacts.tolerance import FEW, Deviation, Tolerance, luck
+from tasks.figures import measure
 
-# Below this many elements the estimate of a root mean square is noisy, and the oracle of
-# torch._dynamo.utils.same takes a factor of at least 3.
-_SMALL = 1000
-_SMALL_FACTOR = 3.0
+
+@dataclass(frozen=True)
+class Typical:
+    """Eager's RMSE to float64 over many cases, and the same relative to the output's RMS."""
+
+    rmse: float
+    relative: float
+
+
+EXACT_EVERYWHERE = Typical(0.0, 0.0)
 
 
 def compare(
@@ -23,11 +31,11 @@ def compare(
     *,
     output: int,
     case: str,
-    typical: float = 0.0,
+    typical: Typical = EXACT_EVERYWHERE,
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
 
-    `typical` is eager's relative error on this output over all cases (`typical_error`).
+    `typical` is eager's error on this output over all cases (`typical_error`).
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN), and are
@@ -69,16 +77,17 @@ def compare(
         required_rtol=_required_rtol(distance, size, tolerance.atol),
         non_finite=int((~finite).sum()),
         mismatched_non_finite=int((~same_special).sum()),
+        figures=measure(package, eager, float64),
     )
     return _with_reasons(deviation, distance, size, tolerance, typical)
 
 
-def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Return eager's RMSE to float64 relative to the output's RMS, over all pairs of both.
+def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical:
+    """Return eager's error over all pairs of eager's output and the same in float64.
 
     An output of few elements tells little of eager's precision; all of its cases together do.
     """
-    error, total = 0.0, 0.0
+    error, total, count = 0.0, 0.0, 0
     for eager, float64 in pairs:
         if eager.shape != float64.shape or not eager.is_floating_point():
             continue
@@ -86,7 +95,11 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
         usable = torch.isfinite(exact) & torch.isfinite(got)
         error += float((got - exact)[usable].square().sum())
         total += float(exact[usable].square().sum())
-    return math.sqrt(error / total) if total > 0.0 else 0.0
+        count += int(usable.sum())
+    return Typical(
+        rmse=math.sqrt(error / count) if count else 0.0,
+        relative=math.sqrt(error / total) if total > 0.0 else 0.0,
+    )
 
 
 def _with_reasons(
@@ -94,7 +107,7 @@ def _with_reasons(
     distance: torch.Tensor,
     size: torch.Tensor,
     tolerance: Tolerance,
-    typical: float,
+    typical: Typical,
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -111,14 +124,16 @@ def _with_reasons(
             f"{measured.max_abs:.3g}, {_what_is_needed(measured.required_rtol)}"
         )
     factor, eager = tolerance.rmse_factor, measured.rmse_eager
-    if measured.elements < _SMALL and factor > 1.0:
-        factor = max(factor, _SMALL_FACTOR)
-        # Of one element eager may be right by luck: it is taken for as exact as it is elsewhere.
-        eager = max(eager, typical * measured.rms)
+    if factor > 1.0:
+        factor *= luck(measured.elements)
+    if measured.elements < FEW:
+        # Of one element eager may be right by luck, and the element near zero by luck: eager is
+        # taken for as exact as it is elsewhere.
+        eager = max(eager, typical.rmse, typical.relative * measured.rms)
     allowed = factor * eager + tolerance.rmse_floor * measured.rms
     if not measured.rmse_package <= allowed:
         reasons.append(
-            f"its RMSE to float64 is {measured.rmse_package:.3g}, and {factor:g} times eager's "
+            f"its RMSE to float64 is {measured.rmse_package:.3g}, and {factor:.3g} times eager's "
             f"{eager:.3g} allows {allowed:.3g}"
         )
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})

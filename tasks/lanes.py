@@ -19,6 +19,7 @@ from artifacts.steps import (
     OptimizeJob,
     OptimizeResult,
     ReferenceJob,
+    TapJob,
     TraceabilityJob,
     TraceabilityResult,
 )
@@ -105,6 +106,11 @@ class Lanes:
         folder = self.workspace / "candidates" / target.slug / name
         job = self.compile_job(optimized, target)
         return replace(job, folder=folder, options={**job.options, **options})
+
+    def tap_job(self, job: CompileJob, reference: Path, blind: tuple[int, ...]) -> TapJob:
+        """Return the job that taps the program that `job` compiles."""
+        folder = self.workspace / "taps" / job.target.slug / job.folder.name
+        return TapJob(job.program, reference, blind, folder)
 
     def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""

@@ -65,6 +65,7 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
             reference = save_program(program, job.folder / REFERENCE_FILE)
     names = delivery.contract.structure.output_names
     outputs, computed = describe_outputs(program, signature, names)
+    job.recipe.require_outputs(spec.name for spec in outputs)
     saved = save_program(program, job.folder / PROGRAM_FILE)
     return OptimizeResult(saved, reference, outputs, computed, tuple(effects))
 

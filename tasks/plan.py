@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from artifacts.signature import ModelSignature, TensorSpec
+from tasks.special import SPECIAL, Values, applies, put_in
 
 # Sizes that catch what compilers get wrong: one element, one more, an odd number, and one that no
 # vector width divides and that is longer than the widest vector (16 float32 in AVX-512).
@@ -18,11 +19,12 @@ _TELLING_SIZES = (7, 17)
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """One case of the plan: the size of each dynamic dimension and the seed of the draw."""
+    """One case of the plan: the size of each dynamic dimension, the draw's seed, the values."""
 
     name: str
     sizes: Mapping[str, int]
     seed: int
+    values: Values = "drawn"
 
 
 def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
@@ -48,13 +50,26 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     )
 
 
+def special_cases(signature: ModelSignature, sizes: Mapping[str, int]) -> tuple[CaseSpec, ...]:
+    """Return the cases of special values at these sizes, those that the inputs may take."""
+    text = _sizes_text(sizes)
+    return tuple(
+        CaseSpec(f"{text} {values}", sizes, 0, values)
+        for values in SPECIAL
+        if applies(values, signature.inputs)
+    )
+
+
 def _middle(low: int, high: int) -> int:
     return min(max(low, 3), high)
 
 
 def _case_name(sizes: Mapping[str, int], seed: int) -> str:
-    text = " ".join(f"{name}={size}" for name, size in sizes.items())
-    return f"{text or 'fixed shape'} seed={seed}"
+    return f"{_sizes_text(sizes)} seed={seed}"
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={size}" for name, size in sizes.items()) or "fixed shape"
 
 
 def draw_inputs(
@@ -65,6 +80,16 @@ def draw_inputs(
     With `rows`, an example's inputs, they are drawn from those: along each dynamic dimension by
     the same random places in every input, with repetition, and as they are along the others.
     """
+    drawn = _draw_inputs(signature, case, rows)
+    return tuple(
+        put_in(case.values, spec, tensor)
+        for spec, tensor in zip(signature.inputs, drawn, strict=True)
+    )
+
+
+def _draw_inputs(
+    signature: ModelSignature, case: CaseSpec, rows: Sequence[torch.Tensor] | None
+) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(zlib.crc32(case.name.encode()))
     if rows is None:
         return tuple(_draw(spec, case.sizes, generator) for spec in signature.inputs)

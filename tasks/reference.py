@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from artifacts.digest import Digest
 from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
-from tasks.plan import plan_cases
+from tasks.plan import plan_cases, special_cases
 from tasks.programs import load_program
+from tasks.special import Values, dynamic_axes
 from tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
 
 
+# Up to how many bytes of intermediate results a size is run on all kinds of special values.
+_CHEAP_BYTES = 2**27
+
+Float64 = Callable[[Tensors], tuple[Tensors, int]]
+
+
 @dataclass(frozen=True)
 class ReferenceCase:
-    """One input of the plan, and what eager and float64 make of it."""
+    """One input of the plan, and what eager and float64 make of it.
+
+    `axes` are those of each input that are dynamic, where its values are repeated along them.
+    """
 
     name: str
     inputs: Tensors
     eager: Tensors
     float64: Tensors
+    values: Values = "drawn"
+    axes: tuple[tuple[int, ...], ...] = ()
 
 
 def run(job: ReferenceJob) -> ReferenceResult:
@@ -38,24 +52,59 @@ def run(job: ReferenceJob) -> ReferenceResult:
     cases = []
     skipped: list[str] = []
     with half_of_the_threads():
-        for name, inputs in _planned_inputs(delivery, job.plan, float64, skipped):
-            with torch.no_grad():
-                # A copy, because a model may change its inputs in place.
-                outputs = flat_tensors(eager(*[tensor.clone() for tensor in inputs]))
-            exact, _ = float64(inputs)
-            cases.append(ReferenceCase(name, inputs, outputs, exact))
+        for planned in _planned_inputs(delivery, job.plan, float64, skipped):
+            try:
+                cases.append(_run_case(planned, eager, float64))
+            except Exception as error:
+                if planned.values == "drawn":
+                    raise
+                # What the model itself doesn't take can't be compared.
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                skipped.append(f"{planned.name}: the model itself fails: {reason[:200]}")
     job.file.parent.mkdir(parents=True, exist_ok=True)
-    torch.save([vars(case) for case in cases], job.file)
-    return ReferenceResult(job.file, tuple(case.name for case in cases), tuple(skipped))
+    save_cases(cases, job.file)
+    names = tuple(case.name for case in cases)
+    return ReferenceResult(job.file, names, tuple(skipped), _digest_inputs(cases))
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The inputs of a case, before anything has run."""
+
+    name: str
+    inputs: Tensors
+    values: Values = "drawn"
+    axes: tuple[tuple[int, ...], ...] = ()
+
+
+def _run_case(planned: _Planned, eager: Callable[..., Any], float64: Float64) -> ReferenceCase:
+    with torch.no_grad():
+        # A copy, because a model may change its inputs in place.
+        outputs = flat_tensors(eager(*[tensor.clone() for tensor in planned.inputs]))
+    exact, _ = float64(planned.inputs)
+    return ReferenceCase(planned.name, planned.inputs, outputs, exact, planned.values, planned.axes)
+
+
+def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:
+    """Return the digest of all names and inputs: that of the plan, as it was carried out."""
+    whole = hashlib.sha256()
+    for case in cases:
+        whole.update(f"{case.name}\n".encode())
+        for tensor in case.inputs:
+            whole.update(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
+            whole.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return Digest(f"sha256:{whole.hexdigest()}")
+
+
+def save_cases(cases: Sequence[ReferenceCase], path: Path) -> None:
+    """Write cases to `path`, for `load_cases`."""
+    torch.save([vars(case) for case in cases], path)
 
 
 def load_cases(path: Path) -> tuple[ReferenceCase, ...]:
     """Return the cases that `run` wrote to `path`, mapped from the file rather than copied."""
     plain = torch.load(path, weights_only=True, mmap=True)
     return tuple(ReferenceCase(**case) for case in plain)
-
-
-Float64 = Callable[[Tensors], tuple[Tensors, int]]
 
 
 def _reference_functions(
@@ -72,14 +121,16 @@ def _reference_functions(
 
 def _planned_inputs(
     delivery: LoadedDelivery, plan: VerifyPlan, float64: Float64, skipped: list[str]
-) -> Iterator[tuple[str, Tensors]]:
-    """Give the delivery's examples and the planned draws; note in `skipped` what is too large.
+) -> Iterator[_Planned]:
+    """Give the planned draws, special values, and the delivery's examples.
 
-    What a size takes is extrapolated from the smallest size, whose intermediate results are
-    counted: they grow with the product of the dynamic dimensions for most models.
+    Sizes that are too large are noted in `skipped`. What a size takes is extrapolated from the
+    smallest size, whose intermediate results are counted: they grow with the product of the dynamic
+    dimensions for most models.
     """
     signature = delivery.contract.signature
     bytes_per_unit = 0.0
+    chosen: Mapping[str, int] = {}
     for spec in plan_cases(signature, plan.seeds):
         inputs = delivery.draw(spec)
         units = math.prod(spec.sizes.values())
@@ -93,9 +144,15 @@ def _planned_inputs(
             continue
         if not bytes_per_unit and units:
             bytes_per_unit = float64(inputs)[1] / units
-        yield spec.name, inputs
+        # The largest of the cheap sizes: it has whole vectors and a rest.
+        if not chosen or bytes_per_unit * units <= _CHEAP_BYTES:
+            chosen = spec.sizes
+        yield _Planned(spec.name, inputs)
+    for spec in special_cases(signature, chosen):
+        axes = tuple(map(dynamic_axes, signature.inputs)) if spec.values == "repeated" else ()
+        yield _Planned(spec.name, delivery.draw(spec), spec.values, axes)
     for index, case in enumerate(delivery.cases):
-        yield f"example {index}", case.inputs
+        yield _Planned(f"example {index}", case.inputs)
 
 
 def _sizes_text(sizes: Mapping[str, int]) -> str:

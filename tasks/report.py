@@ -168,6 +168,7 @@ def _evidence(target: TargetRecord) -> str:
         f"Not yet verified: {target.unverified}." if target.unverified else "",
         _table(columns, rows),
         "\n".join(f"- not compared at {text}" for text in target.skipped),
+        "\n".join(f"- {note}" for note in target.notes),
         _table(("input", "eager", "package", "speed-up (95 %)"), timings),
         "\n".join(f"- `{kernel}`" for kernel in target.kernels),
         f"### The search\n\n{_table(SEARCH_COLUMNS, search)}" if search else "",

@@ -45,6 +45,7 @@ STEPS: dict[type[Any], Step] = {
     steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
     steps.CompileJob: Step("tasks.compile", steps.CompileResult),
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
+    steps.TapJob: Step("tasks.tap", steps.TapResult),
     steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
     steps.RaceJob: Step("tasks.race", steps.RaceResult),

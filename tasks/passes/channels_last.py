@@ -9,6 +9,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from tasks.passes.base import Pass, PassBroken
+from tasks.passes.purity import is_view, written_tensors
 from tasks.passes.state import state_name
 
 _ATEN = torch.ops.aten
@@ -22,8 +23,8 @@ class ChannelsLast(Pass[ExportedProgram]):
     Before: `y = conv2d(x, W)`. After: `y = conv2d(x.contiguous(channels_last), W')`, with `W'` laid
     out the same; what follows keeps the layout, and outputs of the model get their own back.
 
-    Conditions: the weights are the program's own, and nothing is written to in place. No value
-    changes; whether it is faster depends on model and machine, so let a search decide.
+    Conditions: the weights are the program's own, and nothing is written to through a view. No
+    value changes; whether it is faster depends on model and machine, so let a search decide.
     """
 
     name: ClassVar[str] = "channels-last"
@@ -51,9 +52,8 @@ class ChannelsLast(Pass[ExportedProgram]):
 
 
 def _in_another_layout(program: ExportedProgram) -> list[torch.fx.Node]:
-    if any(isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-           for node in program.graph.nodes):  # fmt: skip
-        # Through a view, say, which would no longer be one.
+    if any(map(_is_plain_view, written_tensors(program.graph))):
+        # A reshape in its place might be a copy, and the write be lost.
         return []
     return [
         node for node in program.graph.nodes
@@ -62,6 +62,12 @@ def _in_another_layout(program: ExportedProgram) -> list[torch.fx.Node]:
         and (name := state_name(program, weight))
         and not program.state_dict[name].is_contiguous(memory_format=torch.channels_last)
     ]  # fmt: skip
+
+
+def _is_plain_view(node: torch.fx.Node) -> bool:
+    target = node.target
+    is_written_by_it = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return node.op == "call_function" and is_view(node) and not is_written_by_it
 
 
 def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:

@@ -24,7 +24,7 @@ def pure_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     No random numbers, no uninitialised memory, no side effect; and neither the result nor an
     argument is, or shares memory with, a tensor that is written to in place somewhere.
     """
-    written = _written_tensors(graph)
+    written = written_tensors(graph)
     return {
         node for node in graph.nodes
         if _is_function(node) and node not in written and written.isdisjoint(node.all_input_nodes)
@@ -54,7 +54,7 @@ def _is_function(node: torch.fx.Node) -> bool:
     )
 
 
-def _written_tensors(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def written_tensors(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return every node whose memory is written to, whichever of its views is."""
     family: dict[torch.fx.Node, set[torch.fx.Node]] = {}
     roots: list[torch.fx.Node] = []

@@ -197,7 +197,7 @@ def test_an_error_is_the_same_after_a_journey(kind: type[HandoffError]) -> None:
         ("[options]\nfreezing = 1", "to be true or false"),
         ("[options]\ncxx = 'sh'", "expected options among"),
         ("[tolerance.float32]\natol = -1.0", "atol to be a finite number"),
-        ("[tolerance.float8]\natol = 1.0", "expected tolerances among"),
+        ('[tolerance."8 bits"]\natol = 1.0', "expected an identifier as a dtype or an output"),
         ("[verify]\nseeds = 0", "1 to 100 seeds"),
         ("speed = 3", "no other keys"),
         ("targets = ", "Invalid value"),

@@ -9,8 +9,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance
-from tasks.compare import compare, same_elements, typical_error
+from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
+from tasks.compare import Typical, compare, same_elements, typical_error
 
 FLOAT32 = DEFAULT_TOLERANCES["float32"]
 
@@ -73,25 +73,48 @@ def test_a_package_further_from_float64_than_twice_eager_is_refused_within_atol(
 
 def test_a_few_elements_that_eager_has_right_by_luck_are_judged_by_what_is_typical() -> None:
     exact = torch.tensor([1.0], dtype=torch.float64)
-    eager, package = exact.float(), (exact + 3e-7).float()
+    eager, package = exact.float(), (exact + 1e-6).float()
     assert "RMSE to float64" in judge(package, eager, exact).reasons[0]
-    judged = compare(package, eager, exact, FLOAT32, output=0, case="test", typical=1e-7)
+    judged = compare(
+        package, eager, exact, FLOAT32, output=0, case="test", typical=Typical(0.0, 1e-7)
+    )
     assert judged.accepted, judged.reasons
-    wrong = (exact + 8e-7).float()
-    assert not compare(wrong, eager, exact, FLOAT32, output=0, case="test", typical=1e-7).accepted
+    wrong = (exact + 3e-6).float()
+    assert not compare(
+        wrong, eager, exact, FLOAT32, output=0, case="test", typical=Typical(0.0, 1e-7)
+    ).accepted
 
 
 def test_many_elements_are_judged_by_themselves_whatever_is_typical() -> None:
     exact = torch.ones(2000, dtype=torch.float64)
-    eager, package = (exact + 1.2e-7).float(), (exact + 6e-7).float()
-    assert not compare(package, eager, exact, FLOAT32, output=0, case="test", typical=1.0).accepted
+    eager, package = (exact + 1.2e-7).float(), (exact + 1.2e-6).float()
+    assert not compare(
+        package, eager, exact, FLOAT32, output=0, case="test", typical=Typical(1.0, 1.0)
+    ).accepted
 
 
 def test_what_is_typical_is_eagers_error_over_all_cases_relative_to_their_size() -> None:
     exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
     pairs = [(exact + 0.5, exact), (exact, exact), (torch.tensor([math.nan]), exact[:1])]
-    assert typical_error(pairs) == pytest.approx(math.sqrt(0.5 / 50.0))
-    assert typical_error([]) == 0.0
+    found = typical_error(pairs)
+    assert found.relative == pytest.approx(math.sqrt(0.5 / 50.0))
+    assert found.rmse == pytest.approx(math.sqrt(0.5 / 4))
+    assert typical_error([]) == Typical(0.0, 0.0)
+
+
+def test_an_element_that_is_near_zero_by_luck_is_judged_by_the_outputs_usual_error() -> None:
+    exact = torch.tensor([1e-4], dtype=torch.float64)
+    eager, package = (exact + 1e-9).float(), (exact + 2e-7).float()
+    usual = Typical(rmse=1e-7, relative=1e-7)
+    assert compare(package, eager, exact, FLOAT32, output=0, case="test", typical=usual).accepted
+
+
+def test_few_errors_may_be_larger_by_chance_and_many_may_not() -> None:
+    assert [round(luck(n), 1) for n in (1, 10, 1000, 10**6)] == [5.2, 2.2, 1.1, 1.0]
+    exact = torch.ones(4, dtype=torch.float64)
+    eager, package = (exact + 1.2e-7).float(), (exact + 1.2e-6).float()
+    assert judge(package, eager, exact).accepted
+    assert not judge(package.repeat(5000), eager.repeat(5000), exact.repeat(5000)).accepted
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])

@@ -273,3 +273,11 @@ class Fixed(nn.Module):
 def test_a_size_baked_into_the_graph_is_told_at_capture(tmp_path: Path) -> None:
     with pytest.raises((DeliveryUnsound, RuntimeError), match=r"batch 1 to 32|shape"):
         run(tmp_path, module=Fixed())
+
+
+def test_a_tolerance_for_an_output_that_is_not_there_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "delivery"
+    write_delivery(folder, Net().eval(), {"x": torch.randn(6, 3, 8, 8)})
+    recipe = Recipe(tolerance={"float8": Tolerance()})
+    with pytest.raises(UsageProblem, match="a dtype or an output among float64, .*got float8"):
+        optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))

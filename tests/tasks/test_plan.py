@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.plan import draw_inputs, plan_cases
+from tasks.plan import draw_inputs, plan_cases, special_cases
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:
@@ -110,3 +112,43 @@ def test_a_range_that_nothing_can_be_drawn_from_is_no_specification(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         TensorSpec("x", dtype, (2,), low, high)
+
+
+def test_special_values_are_planned_for_what_an_input_may_take() -> None:
+    sizes = {"batch": 7}
+    free = special_cases(signature(batch=Dimension(1, 8)), sizes)
+    assert [case.values for case in free] == [
+        "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
+    ]  # fmt: skip
+    limited = ModelSignature(
+        (TensorSpec("x", "float32", ("batch", 3), -1.0, 1.0), TensorSpec("n", "int64", ("batch",))),
+        (),
+        {"batch": Dimension(1, 8)},
+    )
+    assert [case.values for case in special_cases(limited, sizes)] == ["zeros", "ends", "repeated"]
+    fixed = ModelSignature((TensorSpec("x", "float32", (2, 3), -1.0, 1.0),))
+    assert [case.name for case in special_cases(fixed, {})] == [
+        "fixed shape zeros", "fixed shape ends",
+    ]  # fmt: skip
+
+
+def test_special_values_lie_in_the_declared_ranges_and_nowhere_else() -> None:
+    for case in special_cases(signature(batch=Dimension(1, 8)), {"batch": 7}):
+        x, ids, mask = draw_inputs(signature(batch=Dimension(1, 8)), case)
+        assert ids.min() >= 5
+        assert ids.max() <= 9
+        assert mask.dtype is torch.bool
+        assert _IS_SPECIAL[case.values](x, ids), case.name
+
+
+_IS_SPECIAL: dict[str, Callable[[torch.Tensor, torch.Tensor], bool]] = {
+    "zeros": lambda x, _: bool((x == 0).all()) and bool(torch.signbit(x).any()),
+    "ends": lambda x, ids: (
+        (set(x.unique().tolist()), set(ids.unique().tolist())) == ({-1.0, 1.0}, {5, 9})
+    ),
+    "repeated": lambda x, ids: bool((x == x[:1]).all() and (ids == ids[:1]).all()),
+    "denormal": lambda x, _: 0 < float(x.abs().max()) < torch.finfo(torch.float32).tiny,
+    "large": lambda x, _: float(x.abs().max()) > 1e3,
+    "nan": lambda x, _: int(x.isnan().sum()) == 1,
+    "infinite": lambda x, _: int(x.isinf().sum()) == 2 and bool(x.sum().isnan()),
+}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from torch import nn
 
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.steps import IntakeJob, ReferenceJob, VerifyJob, VerifyResult
+from artifacts.tolerance import Tolerance
 from tasks import intake, reference, verify
 from tasks.loading import Tensors
 from tests.tasks.deliveries import write_delivery
@@ -40,7 +44,11 @@ def make_reference(tmp_path: Path, module: nn.Module) -> Path:
 
 
 def verify_functions(
-    monkeypatch: pytest.MonkeyPatch, file: Path, library: Package, package: Package
+    monkeypatch: pytest.MonkeyPatch,
+    file: Path,
+    library: Package,
+    package: Package | None = None,
+    recipe: Recipe = Recipe(),  # noqa: B008 - a frozen value
 ) -> VerifyResult:
     """Return the verdict on two functions in the place of `model.so` and `model.pt2`."""
 
@@ -50,9 +58,11 @@ def verify_functions(
             raise RuntimeError("unmatched dtype")
         return library(inputs)
 
+    package = package or library
     monkeypatch.setattr(verify, "open_shared_library", lambda _: checked)
     monkeypatch.setattr(verify, "open_package", lambda _: package)
-    return verify.run(VerifyJob(file.parent, file, Recipe()))
+    (file.parent / "model.so").touch()
+    return verify.run(VerifyJob(file.parent, file, recipe, outputs=("scores",)))
 
 
 @pytest.mark.parametrize("module", [Masked(), DoublesItsInput()])
@@ -73,8 +83,10 @@ def test_a_model_that_works_in_place_has_a_reference_for_the_inputs_that_are_kep
 ) -> None:
     for case in reference.load_cases(make_reference(tmp_path, DoublesItsInput())):
         want = case.inputs[0] * 2.0 + 1.0
-        torch.testing.assert_close(case.eager[0], want)
-        torch.testing.assert_close(case.float64[0], want.double(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(case.eager[0], want, equal_nan=True)
+        torch.testing.assert_close(
+            case.float64[0], want.double(), rtol=1e-6, atol=1e-6, equal_nan=True
+        )
 
 
 @pytest.mark.parametrize("instead", [0.0, math.inf])
@@ -125,3 +137,138 @@ def test_a_reference_without_a_case_accepts_nothing(
     torch.save([], tmp_path / "reference.pt")
     result = verify_functions(monkeypatch, tmp_path / "reference.pt", lambda x: x, lambda x: x)
     assert result.reasons == ("no case of the input plan could be compared",)
+
+
+def affine(inputs: Tensors) -> Tensors:
+    return (inputs[0] * 2.0 + 1.0,)
+
+
+def affine_reference(tmp_path: Path) -> Path:
+    class Affine(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2.0 + 1.0
+
+    return make_reference(tmp_path, Affine())
+
+
+def test_what_is_right_in_every_manner_of_calling_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), affine)
+    assert result.accepted, result.reasons
+    told = {deviation.case for deviation in result.deviations}
+    assert {"batch=64 nan", "batch=64 zeros", "batch=64 repeated, expanded"} <= told
+    assert "batch=2 seed=0, input 0 transposed" in told
+    assert not result.notes
+
+
+def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: dict[int, int] = {}
+
+    def remembers(inputs: Tensors) -> Tensors:
+        # The first two calls of a kind are the library's and the package's.
+        size = len(inputs[0])
+        calls[size] = calls.get(size, 0) + 1
+        return (inputs[0] * 2.0 + 1.0 + (1e-5 if size < 3 < calls[size] else 0.0),)
+
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), remembers)
+
+    assert any("called again after others, the package gives other bits" in reason
+               for reason in result.reasons)  # fmt: skip
+
+
+def test_a_package_that_gives_other_bits_to_several_threads_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = torch.empty(0)
+
+    def shares_scratch(inputs: Tensors) -> Tensors:
+        nonlocal scratch
+        if threading.current_thread() is threading.main_thread():
+            return affine(inputs)
+        scratch = inputs[0] * 2.0
+        time.sleep(0.001)
+        return (scratch + 1.0,)
+
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), shares_scratch)
+    assert any("called by several threads" in reason for reason in result.reasons)
+
+
+def test_a_package_that_reads_its_inputs_as_if_they_lay_in_order_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ignores_strides(inputs: Tensors) -> Tensors:
+        (x,) = inputs
+        storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+        if storage.numel() < x.storage_offset() + x.numel():
+            raise RuntimeError("not enough memory behind it")
+        return affine((storage[x.storage_offset() :][: x.numel()].view(x.shape),))
+
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), ignores_strides)
+    assert any("input 0 transposed, output 0" in reason for reason in result.reasons)
+    assert any("input 0 sliced, output 0" in reason for reason in result.reasons)
+    assert not any("misaligned" in reason for reason in result.reasons)
+    assert result.notes == ("not taken, with an error: batch=64 repeated, expanded",)
+
+
+def test_a_package_that_drops_a_nan_is_refused_at_that_input_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drops(inputs: Tensors) -> Tensors:
+        return affine((inputs[0].nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf),))
+
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), drops)
+    assert {reason.partition(",")[0] for reason in result.reasons} == {"batch=64 nan"}
+
+
+class TakesNoNaN(nn.Module):
+    """Eager refuses a NaN, so nothing can be compared there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.ones(3, device=x.device)
+        return table[(x * 0.0).long()] + x
+
+
+def test_what_the_model_itself_does_not_take_is_left_out_and_named(tmp_path: Path) -> None:
+    delivery = write_delivery(tmp_path / "delivery", TakesNoNaN().eval(), {"x": torch.randn(6, 8)})
+    intake.run(IntakeJob(delivery, tmp_path / "staging"))
+    job = ReferenceJob(tmp_path / "staging", None, VerifyPlan(seeds=1), tmp_path / "reference.pt")
+    result = reference.run(job)
+    assert any("nan: the model itself fails: index" in text for text in result.skipped)
+    assert not any(name.endswith(" nan") for name in result.cases)
+    again = reference.run(replace(job, file=tmp_path / "again.pt"))
+    assert again.plan == result.plan, "the same inputs every time"
+
+
+def test_a_tolerance_may_be_for_an_output_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = affine_reference(tmp_path)
+
+    def off(inputs: Tensors) -> Tensors:
+        return (affine(inputs)[0] * (1.0 + 1e-4),)
+
+    assert not verify_functions(monkeypatch, file, off).accepted
+    room = Tolerance(atol=1e-3, rtol=1e-3, rmse_floor=1e-3)
+    for name, accepted in (("scores", True), ("float32", True), ("others", False)):
+        recipe = Recipe(tolerance={name: room})
+        result = verify_functions(monkeypatch, file, off, recipe=recipe)
+        assert result.accepted is accepted, name
+
+
+class Constant(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tanh(x) * 0.0 + 3.0, x + 1.0
+
+
+def test_an_output_that_is_one_number_at_every_input_is_said_to_tell_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_reference(tmp_path, Constant())
+    result = verify_functions(
+        monkeypatch, file, lambda inputs: tuple(Constant()(*[t.clone() for t in inputs]))
+    )
+    assert result.blind == (0,)
+    assert "output 0 is 3 at every input" in result.notes

@@ -52,6 +52,16 @@ def test_a_graph_that_writes_through_views_is_left_alone() -> None:
     assert not modified
 
 
+class InPlace(Net):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        image = torch.relu_(self.first(x))
+        return image, image.sum((1, 2, 3))
+
+
+def test_an_activation_in_place_is_no_hindrance() -> None:
+    assert apply(ChannelsLast({}), InPlace(), X)[0]
+
+
 class NoImages(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(x)

@@ -1,0 +1,83 @@
+"""The manners of a call: twice, in between others, from several threads, with other layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from tasks.compare import same_elements
+from tasks.reference import ReferenceCase
+from tasks.special import expanded
+
+Tensors = tuple[torch.Tensor, ...]
+Package = Callable[[Tensors], Tensors]
+
+_THREADS = 4
+_ROUNDS = 2
+
+
+def repeated_calls(package: Package, cases: Sequence[ReferenceCase]) -> Iterator[str]:
+    """Give a reason for each case whose bits change when it is called again, after the others."""
+    first = [package(_copies(case.inputs)) for case in cases]
+    for case, before in zip(cases, first, strict=True):
+        if not identical(package(_copies(case.inputs)), before):
+            yield f"{case.name}: called again after others, the package gives other bits"
+
+
+def threaded_calls(package: Package, cases: Sequence[ReferenceCase]) -> Iterator[str]:
+    """Give a reason for each case whose bits change when four threads call the package at once."""
+    alone = [package(_copies(case.inputs)) for case in cases]
+
+    def call(place: int) -> tuple[int, bool]:
+        return place, identical(package(_copies(cases[place].inputs)), alone[place])
+
+    places = [place for _ in range(_ROUNDS * _THREADS) for place in range(len(cases))]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        wrong = {place for place, same in threads.map(call, places) if not same}
+    for place in sorted(wrong):
+        yield f"{cases[place].name}: called by several threads, the package gives other bits"
+
+
+def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
+    """Give the case's inputs with one of them laid out differently in memory, and a name for it."""
+    for place, tensor in enumerate(case.inputs):
+        for name, changed in _layouts(tensor):
+            if changed.stride() != tensor.stride() or name == "misaligned":
+                inputs = (*case.inputs[:place], changed, *case.inputs[place + 1 :])
+                yield f"{case.name}, input {place} {name}", inputs
+
+
+def expanded_inputs(case: ReferenceCase) -> Tensors:
+    """Return the inputs of a case of repeated values as views that don't hold them repeatedly."""
+    return tuple(
+        expanded(axes, tensor) for axes, tensor in zip(case.axes, case.inputs, strict=True)
+    )
+
+
+def _layouts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    if not tensor.numel():
+        return
+    flat = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
+    yield "misaligned", flat[1:].view(tensor.shape).copy_(tensor)
+    if tensor.dim() > 1:
+        yield "transposed", tensor.transpose(0, -1).contiguous().transpose(0, -1)
+    if tensor.dim():
+        wide = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1]))
+        yield "sliced", wide[..., ::2].copy_(tensor)
+    if tensor.dim() == 4:
+        yield "channels last", tensor.contiguous(memory_format=torch.channels_last)
+
+
+def identical(left: Tensors, right: Tensors) -> bool:
+    """Tell whether both are the same tensors: dtypes, shapes and every element, NaN beside NaN."""
+    return len(left) == len(right) and all(
+        a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _copies(inputs: Tensors) -> Tensors:
+    # Copies, because a model may change its inputs in place.
+    return tuple(tensor.clone() for tensor in inputs)
