@@ -47,6 +47,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "unverified": target.unverified,
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
+        "notes": list(target.notes),
         "speedup": target.speedup,
         "timings": to_plain(target.timings),
         "compile_s": target.compile_s,
@@ -71,6 +72,8 @@ def print_release(manifest: Manifest, *, version: int | None, aliases: tuple[str
             print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
         for text in target.skipped:
             click.echo(f"  {target.slug}: not compared at {text}")
+        for note in target.notes:
+            click.echo(f"  {target.slug}: {note}")
         if target.unverified:
             click.echo(f"  {target.slug}: not yet verified: {target.unverified}")
         for reason in target.reasons[:8]:

@@ -67,7 +67,7 @@ def _layouts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         wide = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1]))
         yield "sliced", wide[..., ::2].copy_(tensor)
     if tensor.dim() == 4:
-        yield "channels last", tensor.contiguous(memory_format=torch.channels_last)
+        yield "channels-last", tensor.contiguous(memory_format=torch.channels_last)
 
 
 def identical(left: Tensors, right: Tensors) -> bool:

@@ -108,16 +108,18 @@ def _try_manners(found: _Findings, library: Package, cases: Sequence[ReferenceCa
     drawn = [case for case in cases if case.values == "drawn"][:_FEW]
     found.reasons += repeated_calls(library, drawn)
     found.reasons += threaded_calls(library, drawn)
-    refused = []
+    refused = set()
     for case, name, inputs in _laid_out_differently(cases):
         try:
             outputs = library(inputs)
         except RuntimeError:
-            refused.append(name)
+            refused.add(name.rpartition(" ")[2])
         else:
             found.compare(name, case, outputs)
     if refused:
-        found.notes.append(f"not taken, with an error: {'; '.join(refused)}")
+        found.notes.append(
+            f"inputs that are {', '.join(sorted(refused))} are refused with an error"
+        )
 
 
 def _laid_out_differently(

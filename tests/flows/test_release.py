@@ -45,6 +45,13 @@ class Noisy(Net):
 def build():
     torch.manual_seed(0)
     return Net().eval(), (torch.randn(8, 16),)
+
+
+def fresh():
+    net, inputs = build()
+    nn.init.zeros_(net.head.weight)
+    nn.init.zeros_(net.head.bias)
+    return net, inputs
 """
 
 
@@ -106,6 +113,22 @@ def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_a
     assert target["reused"] == "code"
     assert len(target["deviations"]) == len(released(home)["targets"][0]["deviations"])
     assert target["instruction_sets"] == released(home)["targets"][0]["instruction_sets"]
+
+
+def test_a_head_of_zeros_is_seen_through(training: Path, home: Path) -> None:
+    made = handoff(
+        "deliver", "small:fresh", "--to", "fresh", "--name", "fresh", home=home, cwd=training
+    )
+    assert made.returncode == 0, made.stderr
+    result = handoff("release", str(training / "fresh"), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["accepted"]
+    assert "output 0 is 0 at every input" in target["notes"]
+    assert any("measured inside the graph instead, at relu" in note for note in target["notes"])
+    inside = [d for d in target["deviations"] if d["case"].startswith("inside, relu")]
+    assert inside
+    assert all(deviation["rms"] > 0 for deviation in inside)
 
 
 def test_a_rebuild_takes_nothing_from_the_cache_and_gives_the_same_bytes(

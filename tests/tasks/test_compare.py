@@ -126,6 +126,17 @@ def test_special_values_have_to_be_the_same(special: float) -> None:
     assert not judged.accepted
 
 
+def test_a_special_value_may_be_float64s_where_eager_has_another() -> None:
+    eager, exact = torch.tensor([math.nan, 1.0]), torch.tensor([math.inf, 1.0]).double()
+    assert judge(torch.tensor([math.inf, 1.0]), eager, exact).accepted
+    assert judge(eager.clone(), eager, exact).accepted
+    assert not judge(torch.tensor([5.0, 1.0]), eager, exact).accepted
+    assert not judge(torch.tensor([-math.inf, 1.0]), eager, exact).accepted
+    finite = torch.tensor([3.0, 1.0])
+    assert judge(torch.tensor([math.inf, 1.0]), finite, exact).accepted
+    assert not judge(torch.tensor([-math.inf, 1.0]), finite, exact).accepted
+
+
 def test_a_nan_where_eager_has_a_number_is_refused() -> None:
     judged = judge(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0]))
     assert not judged.accepted

@@ -279,5 +279,5 @@ def test_a_tolerance_for_an_output_that_is_not_there_is_told(tmp_path: Path) -> 
     folder = tmp_path / "delivery"
     write_delivery(folder, Net().eval(), {"x": torch.randn(6, 3, 8, 8)})
     recipe = Recipe(tolerance={"float8": Tolerance()})
-    with pytest.raises(UsageProblem, match="a dtype or an output among float64, .*got float8"):
+    with pytest.raises(UsageProblem, match=r"a dtype or an output among float64, .*got float8"):
         optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))
