@@ -103,7 +103,8 @@ class Deviation:
     whose own root mean square is `rms`. `required_rtol` is the smallest `rtol` that the elements
     would need at the agreed `atol`. Elements that are NaN or infinite in eager have to be the same
     in the package, or what they are in float64; they are counted in `non_finite` and
-    `mismatched_non_finite`, and left out of the other figures. `special` inputs hold values or layouts beyond what was drawn or delivered.
+    `mismatched_non_finite`, and left out of the other figures. `special` inputs hold values or
+    layouts beyond what was drawn or delivered.
     """
 
     output: int
