@@ -88,7 +88,10 @@ def with_inside(
     """Return a verdict together with that on values inside the graph, named `nodes`."""
     if inside is None:
         note = "nothing inside the graph that leads there changes with the inputs"
-        return replace(outside, notes=(*outside.notes, note))
+        reasons = outside.reasons
+        if {deviation.output for deviation in outside.deviations} <= set(outside.blind):
+            reasons = (*reasons, "no comparison could fail: no output changes with the inputs")
+        return replace(outside, notes=(*outside.notes, note), reasons=reasons)
     deviations = tuple(
         replace(d, case=f"inside, {nodes[d.output]}: {d.case}", special=True)
         for d in inside.deviations

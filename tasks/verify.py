@@ -70,10 +70,14 @@ def run(job: VerifyJob) -> VerifyResult:
     package = open_package(job.folder / PACKAGE)
     found = _Findings(job, _typical_errors(cases), reasons=_other_library(job))
     for case in cases:
-        outputs = _call(found, case.name, library, case.inputs)
-        if outputs is None:
+        try:
+            # Copies, because a model may change its inputs in place.
+            outputs = library(_copies(case.inputs))
+            again = package(_copies(case.inputs))
+        except RuntimeError as error:
+            found.reasons.append(f"{case.name}: the package failed: {_first_line(error)}")
             continue
-        if not identical(outputs, package(tuple(tensor.clone() for tensor in case.inputs))):
+        if not identical(outputs, again):
             found.reasons.append(f"{case.name}: model.pt2 and model.so give different bits")
         found.compare(case.name, case, outputs)
     if not found.reasons:
@@ -90,17 +94,12 @@ def run(job: VerifyJob) -> VerifyResult:
     )  # fmt: skip
 
 
-def _call(found: _Findings, name: str, library: Package, inputs: Tensors) -> Tensors | None:
-    try:
-        # Copies, because a model may change its inputs in place.
-        return library(tuple(tensor.clone() for tensor in inputs))
-    except RuntimeError as error:
-        found.reasons.append(f"{name}: the package failed: {_first_line(error)}")
-        return None
+def _copies(inputs: Tensors) -> Tensors:
+    return tuple(tensor.clone() for tensor in inputs)
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _try_manners(found: _Findings, library: Package, cases: Sequence[ReferenceCase]) -> None:
@@ -173,13 +172,16 @@ def _beyond_assumptions(
 
 
 def _unchecked_inputs(library: Package, cases: tuple[ReferenceCase, ...]) -> list[str]:
-    """Return a reason if the package takes what it must not: its first input in another dtype."""
-    given = next((case.inputs for case in cases if case.inputs), None)
-    if given is None:
+    """Return a reason where the package runs on another dtype than the declared one.
+
+    The other one is wider, so that a package which doesn't look reads no further than it should.
+    """
+    if not cases or not cases[0].inputs:
         return []
-    other = torch.float64 if given[0].dtype is not torch.float64 else torch.float32
+    first, *rest = _copies(cases[0].inputs)
+    other = torch.int64 if first.dtype is torch.float64 else torch.float64
     try:
-        library((given[0].to(other), *(tensor.clone() for tensor in given[1:])))
+        library((first.to(other), *rest))
     except RuntimeError:
         return []
     return ["the package takes an input of another dtype without a word"]

@@ -9,8 +9,9 @@ import pytest
 
 from artifacts.errors import BlessingRefused, DeliveryUnsound
 from artifacts.evidence import Finding, judge
-from artifacts.steps import TraceabilityResult
-from tasks.assemble import refuse_target, refuse_unsound, require_accepted
+from artifacts.steps import TraceabilityResult, VerifyResult
+from artifacts.tolerance import Deviation
+from tasks.assemble import refuse_target, refuse_unsound, require_accepted, with_inside
 from tasks.report import render
 from tests.artifacts.samples import sample_manifest, sample_target
 
@@ -71,3 +72,26 @@ def test_a_refused_target_is_told_in_the_report() -> None:
     text = render(sample_manifest(refused))
     assert "# toy: refused" in text
     assert "- refused: wrong | by 3" in text
+
+
+def measured(output: int, case: str = "batch=1 seed=0") -> Deviation:
+    return Deviation(output, case, "float32", 4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_outputs_that_nothing_can_tell_from_wrong_ones_are_no_blessing() -> None:
+    alone = VerifyResult((measured(0),), (), (), (0,))
+    assert with_inside(alone, (), None).reasons == (
+        "no comparison could fail: no output changes with the inputs",
+    )
+    beside = VerifyResult((measured(0), measured(1)), (), (), (0,))
+    assert with_inside(beside, (), None).accepted, "the other output is compared"
+
+
+def test_what_was_measured_inside_the_graph_is_part_of_the_verdict() -> None:
+    outside = VerifyResult((measured(0),), (), ("output 0 is 0 at every input",), (0,))
+    right = VerifyResult((measured(0, "batch=7"),), ())
+    merged = with_inside(outside, ("tanh (aten.tanh.default)",), right)
+    assert merged.accepted
+    assert merged.deviations[1].case == "inside, tanh (aten.tanh.default): batch=7"
+    wrong = replace(right, reasons=("batch=7, output 0: too far",))
+    assert "inside the graph, at tanh" in with_inside(outside, ("tanh",), wrong).reasons[0]
