@@ -1,0 +1,70 @@
+"""Finds which part of the compiler makes a small program wrong, by leaving parts of it out.
+
+The order is CompilerBisector's from the back: without any lowering, what decompositions and graph
+passes have made of the program runs in ATen's kernels. If it is right then, a lowering or the code
+generated from it is wrong; if not, it was wrong before. Left out lowerings and decompositions one
+by one, as many as the budget lets, name the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from artifacts.localization import LeaveOut, Site, Subsystem
+from tasks.localizing.trials import BudgetSpent, Seen, Trials
+
+_PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre_grad_passes")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The subsystem without which a part is right, and the one use of it, where that is known."""
+
+    subsystem: Subsystem
+    at: str = ""
+
+
+def find_cause(trials: Trials, seen: Seen) -> Found | None:
+    """Return which subsystem makes the part wrong, or None where none alone does, or no budget."""
+    order: tuple[Subsystem, ...] = ("lowerings", "decomposition", *_PASSES)
+    try:
+        for subsystem in order:
+            sites = [site for site in seen.sites if site.subsystem == subsystem]
+            if sites and _is_right_without(trials, seen, LeaveOut(subsystem)):
+                return _narrow(trials, seen, sites)
+    except BudgetSpent:
+        trials.notes.append("the budget was spent before every part of the compiler was left out")
+    return None
+
+
+def _is_right_without(trials: Trials, seen: Seen, *left_out: LeaveOut) -> bool:
+    again = trials.see(seen.part, left_out)
+    return not again.failure and again.worst is None
+
+
+def _narrow(trials: Trials, seen: Seen, sites: list[Site]) -> Found:
+    """Find the first use of a subsystem with which the part is wrong, all later ones left out."""
+    subsystem = sites[0].subsystem
+
+    def is_right(kept: int) -> bool:
+        return _is_right_without(trials, seen, LeaveOut(subsystem, first=kept))
+
+    try:
+        first = _first_wrong(len(sites), is_right)
+    except BudgetSpent:
+        trials.notes.append(f"the budget was spent before one of {len(sites)} uses was named")
+        return Found(subsystem)
+    return Found(subsystem, sites[first].what)
+
+
+def _first_wrong(count: int, is_right: Callable[[int], bool]) -> int:
+    """Return the place of the use that makes it wrong: right with those before, wrong with it."""
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_right(middle):
+            low = middle
+        else:
+            high = middle
+    return low

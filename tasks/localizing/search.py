@@ -1,0 +1,181 @@
+"""Finds the smallest part of a program that is wrong when it is compiled alone on right inputs.
+
+What was learned about it (torch 2.15, x86): returning intermediate values changes what is compiled.
+Each value that is returned is stored, and gets a second user, so a graph pass that wants a value
+for itself no longer matches and two operators that were computed in one expression may not be any
+more. An operator whose own lowering or decomposition is wrong stays wrong under that; a wrong
+fusion or a wrong rewriting goes away. So all values at once are one compile that names the first
+kind, and its going away is itself a finding. For the second kind values are returned at few places:
+most of those don't fall into the pattern, and what lies between the last right one and the first
+wrong one is the part.
+
+An intermediate value alone is no proof: one may be a little more than twice as far from float64 as
+eager and harmless. Therefore only values count that are as far off, in units of eager's error, as
+the output that was refused; and no part is believed before it was cut out and seen to be wrong by
+itself on the inputs that eager computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from tasks.loading import Tensors
+from tasks.localizing.measure import Judged, judge, threshold, worst
+from tasks.localizing.subgraph import computing_nodes, cut, is_tensor, record
+from tasks.localizing.trials import BudgetSpent, Seen, Trials
+
+# All values, then each third from three places on (one of which spares any pair), then each ninth.
+_PATTERNS = ((1, 0), (3, 0), (3, 1), (3, 2), (9, 0))
+_MAX_SUSPECTS = 2
+_REACHES = (1, 2, 4)
+# What is written to a file to be compared; with more, fewer values are looked at.
+_MAX_TAPPED_BYTES = 2 << 30
+
+
+class Search:
+    """Looks for the part in a program that is wrong; `final` is the output that shows it best."""
+
+    def __init__(
+        self, trials: Trials, program: ExportedProgram, inputs: Tensors, final: Judged
+    ) -> None:
+        """Compute what each node gives, by eager kernels, on inputs on which the fault shows."""
+        self._trials, self._program, self._final = trials, program, final
+        self._values = record(program, inputs)
+        self._best: Seen | None = None
+        self.is_complete = False
+
+    def find(self) -> Seen | None:
+        """Return the smallest part that was seen to be wrong, or None for none.
+
+        Where the budget ends first, that is the smallest one so far, and not `is_complete`.
+        """
+        try:
+            for suspects in self._suspects():
+                if self._confirm(suspects) is not None:
+                    break
+            if self._best is None:
+                self._see(computing_nodes(self._program))
+            while self._best is not None and self._halve(self._best):
+                pass
+            self.is_complete = True
+        except BudgetSpent:
+            self._trials.notes.append("the budget was spent before the smallest part was found")
+        return self._best
+
+    def _see(self, nodes: Sequence[Node]) -> Seen | None:
+        """Compile a part alone; keep and return it where it is wrong."""
+        seen = self._trials.see(cut(self._program, self._values, nodes))
+        if seen.worst is None:
+            return None
+        self._best = seen
+        return seen
+
+    def _suspects(self) -> Iterator[list[Node]]:
+        """Give parts that end at the first wrong value, by the compiled program's own values."""
+        computing = [node for node in computing_nodes(self._program) if is_tensor(node)]
+        for step, start in _PATTERNS:
+            if step > 1 and len(computing) < 2 * step:
+                continue
+            taps = self._small_enough(computing[start::step])
+            judged = self._tapped(taps)
+            wrong = worst(list(judged.values()))
+            if wrong is None:
+                self._trials.notes.append(_vanished(step))
+                continue
+            limit = threshold(self._final)
+            is_wrong = {node: j.is_wrong and j.excess >= limit for node, j in judged.items()}
+            first = [
+                node for node in computing
+                if is_wrong.get(node)
+                and not any(is_wrong.get(given) for given in _seen_before(node, is_wrong))
+            ]  # fmt: skip
+            for node in first[:_MAX_SUSPECTS]:
+                yield _between(node, is_wrong)
+            if first:
+                return
+
+    def _small_enough(self, taps: list[Node]) -> list[Node]:
+        kept, size = [], 0
+        for node in taps:
+            value = self._values[node.name]
+            size += value.numel() * value.element_size()
+            if size <= _MAX_TAPPED_BYTES:
+                kept.append(node)
+        return kept
+
+    def _tapped(self, taps: Collection[Node]) -> dict[Node, Judged]:
+        """Return how the program's own outputs and those of `taps` compare."""
+        seen = self._trials.see(cut(self._program, self._values, computing_nodes(self._program), taps))
+        nodes = {node.name: node for node in seen.part.nodes}
+        return {
+            nodes[name]: judged
+            for name, judged in zip(seen.part.outputs, seen.judged, strict=False)
+        }
+
+    def _confirm(self, suspects: list[Node]) -> Seen | None:
+        """Return the suspects as a part that is wrong alone, with their neighbours if need be."""
+        nodes = suspects
+        for reach in (0, *_REACHES):
+            wider = _around(suspects, reach)
+            if reach and len(wider) == len(nodes):
+                break
+            nodes = wider
+            seen = self._see(nodes)
+            if seen is not None:
+                return seen
+        return None
+
+    def _halve(self, seen: Seen) -> bool:
+        """Look for a smaller part of a part that is still wrong; tell whether there is one."""
+        nodes = [node for node in seen.part.nodes if node.users]
+        half, quarter = (len(nodes) + 1) // 2, max(1, len(nodes) // 4)
+        tried: list[list[Node]] = [nodes, []]
+        for piece in (nodes[:half], nodes[half:], nodes[quarter:], nodes[:-quarter]):
+            if piece not in tried:
+                tried.append(piece)
+                if self._see(piece) is not None:
+                    return True
+        return False
+
+
+def _seen_before(node: Node, looked_at: Mapping[Node, bool]) -> Iterator[Node]:
+    """Give the nearest nodes before `node` whose values were looked at."""
+    waiting, met = list(node.all_input_nodes), {node}
+    while waiting:
+        given = waiting.pop()
+        if given in met:
+            continue
+        met.add(given)
+        if given in looked_at:
+            yield given
+        else:
+            waiting += given.all_input_nodes
+
+
+def _between(node: Node, looked_at: Mapping[Node, bool]) -> list[Node]:
+    """Return `node` and what lies between it and the values before it that were looked at."""
+    waiting, found = [node], set()
+    while waiting:
+        given = waiting.pop()
+        if given in found or given.op != "call_function" or (given in looked_at and given != node):
+            continue
+        found.add(given)
+        waiting += given.all_input_nodes
+    return [given for given in node.graph.nodes if given in found]
+
+
+def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
+    """Return the nodes and all that are at most `reach` steps from one of them."""
+    found = set(nodes)
+    for _ in range(reach):
+        near = {other for node in found for other in (*node.all_input_nodes, *node.users)}
+        found |= {node for node in near if node.op == "call_function"}
+    return [node for node in nodes[0].graph.nodes if node in found]
+
+
+def _vanished(step: int) -> str:
+    which = "all values" if step == 1 else f"every {step}th value"
+    return f"with {which} on the way as outputs the fault goes away: operators make it together"

@@ -1,0 +1,92 @@
+"""Puts the answer of a localization into words; says of what is not known that it isn't."""
+
+from __future__ import annotations
+
+from artifacts.localization import FaultyNode, LocalizeJob, LocalizeResult
+
+_SUBSYSTEMS = {
+    "lowerings": "the lowering",
+    "decomposition": "the decomposition",
+    "joint_graph_passes": "the joint graph pass",
+    "post_grad_passes": "the post-grad pass",
+    "pre_grad_passes": "the pre-grad pass",
+}
+_MAX_NODES = 4
+
+
+def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
+    """Return the verdict: what is wrong, where, by how much, and what makes it right."""
+    match found.cause:
+        case "not reproduced":
+            sentences = _nothing_found(found)
+        case "program":
+            sentences = [
+                f"The program is wrong before it is compiled: on {found.case} eager gives a "
+                f"relative RMSE of {found.rmse:.2g} to float64, the reference {found.rmse_eager:.2g}",
+                "A pass or the capture is to blame, and no compiler",
+            ]
+        case "crash":
+            sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
+        case _:
+            sentences = [*_options(found), *_nodes(found), *_subsystem(found), *_script(found)]
+    return ". ".join(sentences) + "."
+
+
+def _nothing_found(found: LocalizeResult) -> list[str]:
+    if not found.is_complete:
+        return [f"Nothing was found: {'; '.join(found.notes)}"]
+    return ["Not reproduced: compiled again, the package's numbers are right"]
+
+
+def _options(found: LocalizeResult) -> list[str]:
+    if not found.options:
+        return []
+    if len(found.options) == 1:
+        return [f"The package is right without the option {found.options[0]}"]
+    return [f"The package is right without any one of the options {', '.join(found.options)}"]
+
+
+def _nodes(found: LocalizeResult) -> list[str]:
+    measured = (
+        f"a relative RMSE of {found.rmse:.2g} to float64, where eager has {found.rmse_eager:.2g}"
+    )
+    if not found.nodes:
+        return [
+            f"On {found.case} the package has {measured}",
+            "No part of the program was seen to be wrong when it is compiled alone",
+        ]
+    shown = "; ".join(describe(node) for node in found.nodes[:_MAX_NODES])
+    if len(found.nodes) > _MAX_NODES:
+        shown += f"; and {len(found.nodes) - _MAX_NODES} more"
+    together = " together" if len(found.nodes) > 1 else ""
+    sentences = [f"{shown}: compiled{together} alone, on right inputs, it gives {measured}"]
+    if not found.is_complete:
+        sentences.append("That is not the smallest such part: the budget was spent")
+    return sentences
+
+
+def _subsystem(found: LocalizeResult) -> list[str]:
+    if not found.subsystem:
+        return []
+    what = _SUBSYSTEMS[found.subsystem]
+    named = f"{what} of {found.at}" if "the" in what and found.at else f"any {what[4:]}"
+    return [f"It is right without Inductor's {named.removeprefix('the ').removeprefix('any ')}"]
+
+
+def _script(found: LocalizeResult) -> list[str]:
+    if not found.script:
+        return []
+    did = "repeats it" if found.script_repeats else "was written, and was not seen to repeat it"
+    return [f"{found.script} {did}"]
+
+
+def describe(node: FaultyNode) -> str:
+    """Return the node with its lines: `tanh (aten.tanh.default), module.py:31 'tanh = ...'`."""
+    parts = [f"{node.name} ({node.target})"]
+    if node.module_line:
+        parts.append(f"{node.module_line} '{node.module_text}'")
+    else:
+        parts.append("made by a pass, from no delivered line that is known")
+    if node.source_line:
+        parts.append(node.source_line)
+    return ", ".join(parts)
