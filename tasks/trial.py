@@ -15,7 +15,7 @@ import torch
 from artifacts.localization import TrialJob, TrialResult
 from artifacts.steps import CompileJob
 from tasks import compile as compiling
-from tasks.loading import SHARED_LIBRARY, open_shared_library
+from tasks.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
 from tasks.localizing.subsystems import left_out
 
 
@@ -25,13 +25,16 @@ def run(job: TrialJob) -> TrialResult:
     Raises `BlessingRefused` for what can't be compiled; what the package raises reaches the caller
     as `StepCrashed`.
     """
-    package = CompileJob(job.program, job.target, job.folder, job.options, fresh=True)
+    plain = CompileJob(job.program, job.target, job.folder, job.options, fresh=True)
     with left_out(job.left_out) as sites:
-        compiled = compiling.run(package)
-    # The loaded library stays mapped; another compilation must not overwrite its file.
-    library = open_shared_library(job.folder / SHARED_LIBRARY)
+        compiled = compiling.run(plain)
+    # ATen's kernels in the place of lowerings may be called by a table that only the `.pt2` has.
+    if job.left_out:
+        package = open_package(job.folder / PACKAGE)
+    else:
+        package = open_shared_library(job.folder / SHARED_LIBRARY)
     given = torch.load(job.inputs, weights_only=True)
-    outputs = [library(tuple(tensor.clone() for tensor in inputs)) for inputs in given]
+    outputs = [package(tuple(tensor.clone() for tensor in inputs)) for inputs in given]
     torch.save(outputs, job.outputs)
     shutil.rmtree(job.folder)
     return TrialResult(compiled.compile_s, tuple(sites))

@@ -2,8 +2,9 @@
 
 The order is CompilerBisector's from the back: without any lowering, what decompositions and graph
 passes have made of the program runs in ATen's kernels. If it is right then, a lowering or the code
-generated from it is wrong; if not, it was wrong before. Left out lowerings and decompositions one
-by one, as many as the budget lets, name the operator.
+generated from it is wrong; if not, it was wrong before. Decompositions are left out together with
+the lowerings, because Inductor refuses to lower an operator that it has a decomposition for. What
+it is among the uses of the part is found by halving, as far as the budget lets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from artifacts.localization import LeaveOut, Site, Subsystem
+from artifacts.localization import LeaveOut, Subsystem
 from tasks.localizing.trials import BudgetSpent, Seen, Trials
 
 _PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre_grad_passes")
@@ -27,28 +28,35 @@ class Found:
 
 def find_cause(trials: Trials, seen: Seen) -> Found | None:
     """Return which subsystem makes the part wrong, or None where none alone does, or no budget."""
-    order: tuple[Subsystem, ...] = ("lowerings", "decomposition", *_PASSES)
+    lowered = LeaveOut("lowerings")
     try:
-        for subsystem in order:
-            sites = [site for site in seen.sites if site.subsystem == subsystem]
-            if sites and _is_right_without(trials, seen, LeaveOut(subsystem)):
-                return _narrow(trials, seen, sites)
+        if _is_right_without(trials, seen, lowered):
+            return _narrow(trials, seen, "lowerings")
+        if _is_right_without(trials, seen, LeaveOut("decomposition"), lowered):
+            return _narrow(trials, seen, "decomposition", lowered)
+        if _is_right_without(trials, seen, *map(LeaveOut, _PASSES)):
+            for subsystem in _PASSES:
+                if _is_right_without(trials, seen, LeaveOut(subsystem)):
+                    return _narrow(trials, seen, subsystem)
     except BudgetSpent:
         trials.notes.append("the budget was spent before every part of the compiler was left out")
     return None
 
 
 def _is_right_without(trials: Trials, seen: Seen, *left_out: LeaveOut) -> bool:
+    met = {site.subsystem for site in seen.sites}
+    if left_out[0].subsystem not in met:
+        return False
     again = trials.see(seen.part, left_out)
     return not again.failure and again.worst is None
 
 
-def _narrow(trials: Trials, seen: Seen, sites: list[Site]) -> Found:
+def _narrow(trials: Trials, seen: Seen, subsystem: Subsystem, *besides: LeaveOut) -> Found:
     """Find the first use of a subsystem with which the part is wrong, all later ones left out."""
-    subsystem = sites[0].subsystem
+    sites = [site for site in seen.sites if site.subsystem == subsystem]
 
     def is_right(kept: int) -> bool:
-        return _is_right_without(trials, seen, LeaveOut(subsystem, first=kept))
+        return _is_right_without(trials, seen, LeaveOut(subsystem, first=kept), *besides)
 
     try:
         first = _first_wrong(len(sites), is_right)

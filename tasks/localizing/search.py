@@ -56,10 +56,12 @@ class Search:
             for suspects in self._suspects():
                 if self._confirm(suspects) is not None:
                     break
-            if self._best is None:
-                self._see(computing_nodes(self._program))
-            while self._best is not None and self._halve(self._best):
+            # Where nothing was found: all of it, of which it is known that it is wrong.
+            nodes = list(computing_nodes(self._program))
+            while self._halve(self._best.part.nodes if self._best else nodes):
                 pass
+            if self._best is None:
+                self._see(nodes)
             self.is_complete = True
         except BudgetSpent:
             self._trials.notes.append("the budget was spent before the smallest part was found")
@@ -128,9 +130,9 @@ class Search:
                 return seen
         return None
 
-    def _halve(self, seen: Seen) -> bool:
+    def _halve(self, part: Sequence[Node]) -> bool:
         """Look for a smaller part of a part that is still wrong; tell whether there is one."""
-        nodes = [node for node in seen.part.nodes if node.users]
+        nodes = list(part)
         half, quarter = (len(nodes) + 1) // 2, max(1, len(nodes) // 4)
         tried: list[list[Node]] = [nodes, []]
         for piece in (nodes[:half], nodes[half:], nodes[quarter:], nodes[:-quarter]):

@@ -12,6 +12,7 @@ import torch.fx
 from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.loading import Tensors
@@ -45,19 +46,19 @@ class Subgraph:
     """A part of a program that can be run, exported and compiled: `[*inputs] -> outputs`.
 
     `nodes` are the program's nodes in it, `inputs` what they got, and `outputs` the names of the
-    nodes whose values it returns. `dynamic` are the axes of each input that the program leaves
-    open. Weights are buffers of `module`.
+    nodes whose values it returns. `dynamic` holds for each input the axes that the program leaves
+    open, and the largest size of each. Weights are buffers of `module`.
     """
 
     module: torch.fx.GraphModule
     nodes: tuple[Node, ...]
     inputs: Tensors
     outputs: tuple[str, ...]
-    dynamic: tuple[tuple[int, ...], ...]
+    dynamic: tuple[dict[int, int], ...]
 
     def export(self) -> ExportedProgram:
         """Return the part as an exported program."""
-        shapes = tuple({axis: Dim.AUTO for axis in axes} for axes in self.dynamic)
+        shapes = tuple({axis: Dim.AUTO(max=high) for axis, high in axes.items()} for axes in self.dynamic)
         with torch.no_grad():
             return torch.export.export(self.module, self.inputs, dynamic_shapes=shapes)
 
@@ -177,10 +178,13 @@ class _Cutter:
                     return self._graph.call_function(read, (self._made[given], axis))
         return self._values[node.name]
 
-    def _open_axes(self, node: Node) -> tuple[int, ...]:
-        # torch.export takes a size of one for a case of its own.
+    def _open_axes(self, node: Node) -> dict[int, int]:
+        found = {}
         sizes = zip(node.meta["val"].shape, self._values[node.name].shape, strict=True)
-        return tuple(
-            axis for axis, (declared, size) in enumerate(sizes)
-            if isinstance(declared, torch.SymInt) and size > 1
-        )  # fmt: skip
+        for axis, (declared, size) in enumerate(sizes):
+            # torch.export takes a size of one for a case of its own.
+            if isinstance(declared, torch.SymInt) and size > 1:
+                limits = bound_sympy(declared.node.expr, self._program.range_constraints)
+                # Inductor can't compile for a size without a bound.
+                found[axis] = int(limits.upper) if limits.upper.is_Integer else 1 << 31
+        return found

@@ -8,6 +8,7 @@ to 2.15), which also sees what is asked about.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from torch._inductor.compiler_bisector import CompilerBisector
 from artifacts.localization import LeaveOut, Site, Subsystem
 from tasks.compiling.patching import replaced
 
+_OPERATOR = re.compile(r"<OpOverload\(op='(.+)', overload='(.+)'\)>")
 _KNOWN: tuple[Subsystem, ...] = typing.get_args(Subsystem)
 
 
@@ -34,8 +36,13 @@ def left_out(parts: Sequence[LeaveOut]) -> Iterator[list[Site]]:
             return False
         index = met[subsystem]
         met[subsystem] += 1
-        sites.append(Site(subsystem, index, debug_info() if debug_info else ""))
+        sites.append(Site(subsystem, index, _name(debug_info() if debug_info else "")))
         return any(p.subsystem == subsystem and p.first <= index < p.last for p in parts)
 
     with replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
         yield sites
+
+
+def _name(said: str) -> str:
+    """Return an operator as it is written in a graph, and anything else as it is."""
+    return _OPERATOR.sub(r"\1.\2", said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,6 +114,7 @@ class Trials:
             kind = "was refused" if isinstance(error, BlessingRefused) else "failed"
             return Outcome(failure=f"trial {self.made} {kind}: {error.got[:300]}")
         outputs = torch.load(trial.outputs, weights_only=True)
+        shutil.rmtree(folder)
         return Outcome(tuple(tuple(one) for one in outputs), result.sites)
 
     def see(self, part: Subgraph, left_out: tuple[LeaveOut, ...] = ()) -> Seen:
@@ -123,9 +125,10 @@ class Trials:
             self.notes.append(f"a part of {len(part.nodes)} nodes can't be exported: {error!r:.200}")
             return Seen(part, (), (), "not exported")
         outcome = self.attempt(program, [part.inputs], self.job.options, left_out)
-        if outcome.failure and any(part.dynamic):
+        if outcome.failure and any(part.dynamic) and not left_out:
             # The compiler may not be able to keep an axis open that the whole program keeps.
-            fixed = replace(part, dynamic=tuple(() for _ in part.dynamic))
+            self.notes.append(f"{outcome.failure}; tried with fixed sizes instead")
+            fixed = replace(part, dynamic=tuple({} for _ in part.dynamic))
             return self.see(fixed, left_out)
         if outcome.failure:
             self.notes.append(outcome.failure)
