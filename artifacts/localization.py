@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from artifacts.recipe import Recipe
-from artifacts.target import Target
+from artifacts.target import CpuTarget
 
 # `not reproduced`: compiled again, it is right. `program`: what went to the compiler was wrong
 # already. `option`: right without the options named. `compiler`: wrong with plain options, too.
@@ -33,7 +33,7 @@ class LocalizeJob:
     program: Path
     staging: Path
     reference: Path
-    target: Target
+    target: CpuTarget
     options: dict[str, object]
     recipe: Recipe
     folder: Path
@@ -62,14 +62,15 @@ class FaultyNode:
 class LocalizeResult:
     """The answer, in words and in parts.
 
-    `verdict` says it all to a person. `case` is the case that was looked at, `options` those
-    without which the package is right, `subsystem` the part of the compiler without which it is,
-    and `at` what that part does there: the operator or pass by Inductor's name. `nodes` are the
-    smallest part of the program that was seen to be wrong when it is compiled alone on right
-    inputs. `rmse` and `rmse_eager` are that part's root mean square distances to float64, relative
-    to the output's own size. `is_complete` is False where the budget ended the search. `script`
-    repeats the fault in the `folder` of the job's `reproduction` ('' where there is nothing to
-    repeat), and `script_repeats` tells whether it was run and seen to.
+    `verdict` says it all to a person. `case` is the case that was looked at and `options` those
+    without which the package is right. `nodes` are the smallest part of the program that was seen
+    to be wrong when it is compiled alone on right inputs; `rmse` and `rmse_eager` are that part's
+    root mean square distances to float64, relative to the output's own size. `subsystem` is the
+    part of the compiler without which the nodes are right, and `at` the one use of it, by
+    Inductor's name of the operator or pass; of a `program` that is wrong, `at` is the pass of the
+    recipe. `is_complete` is False where the budget ended the search. `script` repeats the fault
+    with torch alone ('' where there is nothing to repeat), and `script_repeats` tells whether it
+    was run and seen to. `notes` say what was learned on the way.
     """
 
     verdict: str
@@ -118,7 +119,7 @@ class TrialJob:
     program: Path
     inputs: Path
     outputs: Path
-    target: Target
+    target: CpuTarget
     folder: Path
     options: dict[str, object]
     left_out: tuple[LeaveOut, ...] = ()

@@ -14,6 +14,7 @@ from tasks.intake import read_delivery
 from tasks.localizing.causes import find_cause
 from tasks.localizing.measure import Judged, judge_case, worst
 from tasks.localizing.origins import Origins
+from tasks.localizing.passes import find_pass
 from tasks.localizing.script import repeats, write_script
 from tasks.localizing.search import Search
 from tasks.localizing.trials import BudgetSpent, Outcome, Trials
@@ -37,7 +38,7 @@ def run(job: LocalizeJob) -> LocalizeResult:
     program = torch.export.load(job.program)
     wrong = _wrong_before(job, program, cases)
     if wrong is not None:
-        found = _blame_program(wrong)
+        found = _blame_program(job, *wrong)
     else:
         with Trials(job) as trials:
             found = _localize(trials, program, cases)
@@ -60,11 +61,12 @@ def _wrong_before(
     return None
 
 
-def _blame_program(wrong: tuple[ReferenceCase, Judged]) -> LocalizeResult:
-    case, judged = wrong
+def _blame_program(job: LocalizeJob, case: ReferenceCase, judged: Judged) -> LocalizeResult:
+    name, told = find_pass(job, read_delivery(job.staging), case.inputs)
     return LocalizeResult(
-        "", "program", case.name, rmse=judged.relative, rmse_eager=judged.relative_eager
-    )
+        "", "program", case.name, at=name, rmse=judged.relative,
+        rmse_eager=judged.relative_eager, notes=(told,) if told else (),
+    )  # fmt: skip
 
 
 def _localize(

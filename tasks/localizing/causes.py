@@ -34,10 +34,9 @@ def find_cause(trials: Trials, seen: Seen) -> Found | None:
             return _narrow(trials, seen, "lowerings")
         if _is_right_without(trials, seen, LeaveOut("decomposition"), lowered):
             return _narrow(trials, seen, "decomposition", lowered)
-        if _is_right_without(trials, seen, *map(LeaveOut, _PASSES)):
-            for subsystem in _PASSES:
-                if _is_right_without(trials, seen, LeaveOut(subsystem)):
-                    return _narrow(trials, seen, subsystem)
+        for subsystem in _PASSES:
+            if _is_right_without(trials, seen, LeaveOut(subsystem)):
+                return _narrow(trials, seen, subsystem)
     except BudgetSpent:
         trials.notes.append("the budget was spent before every part of the compiler was left out")
     return None

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from artifacts.localization import LocalizeJob, LocalizeResult
-from artifacts.target import CpuTarget
 from tasks.compiling.machine import has_march_option
 from tasks.compiling.patching import environment
 from tasks.compiling.weights import KEEPING_OPTIONS
@@ -24,7 +23,7 @@ SCRIPT_FILE = "repeat.py"
 TENSORS_FILE = "tensors.pt"
 _SHOWS = 1
 
-_TEMPLATE = '''"""Repeats a fault of torch's compiler with torch alone; ends with 1 when the fault shows.
+_TEMPLATE = '''"""Repeats a fault of torch's compiler with torch alone; exits with 1 when it shows.
 
 {what}
 
@@ -135,12 +134,11 @@ def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Pat
         "float64": list(float64),
     }  # fmt: skip
     torch.save(held, job.reproduction / TENSORS_FILE)
-    assert isinstance(job.target, CpuTarget)
     text = _TEMPLATE.format(
         what=textwrap.fill("; ".join(describe(node) for node in found.nodes), 98),
         capability=job.target.capability,
         extensions=tuple(name.partition("@")[0] for name in job.recipe.extensions),
-        options=pprint.pformat(_options(job, job.target), width=96),
+        options=pprint.pformat(_options(job), width=96),
         dynamic=part.dynamic,
         bounds=[_bounds(job, tensor) for tensor in eager],
         forward=textwrap.indent(module.code.strip(), "    ") + "\n",
@@ -158,17 +156,15 @@ def repeats(trials: Trials, script: Path) -> bool:
     except BudgetSpent:
         trials.notes.append("the budget was spent before the script was run")
         return False
-    # An extension is found where this process finds it, and nothing is taken from old caches.
-    own = {
-        "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path),
-        "TORCHINDUCTOR_CACHE_DIR": str(trials.job.folder / "script-cache"),
-    }
+    # An extension is found where this process finds it.
+    found = {"PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path)}
     log = trials.job.folder / "script.log"
-    with environment(own), log.open("wb") as output:
+    with environment(found), log.open("wb") as output:
         try:
             ended = subprocess.run(
                 [sys.executable, str(script.absolute())], stdout=output, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, timeout=max(1.0, trials.left_s), check=False,
+                stdin=subprocess.DEVNULL, cwd=script.parent, timeout=max(1.0, trials.left_s),
+                check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             trials.notes.append("the script did not end in the time that was left")
@@ -177,10 +173,10 @@ def repeats(trials: Trials, script: Path) -> bool:
     return ended.returncode == _SHOWS and said[-1:] == ["the fault shows"]
 
 
-def _options(job: LocalizeJob, target: CpuTarget) -> dict[str, object]:
+def _options(job: LocalizeJob) -> dict[str, object]:
     options = {**KEEPING_OPTIONS, **job.options}
     if has_march_option():
-        options["cpp.march"] = target.march
+        options["cpp.march"] = job.target.march
     return options
 
 

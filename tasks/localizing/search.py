@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tasks.loading import Tensors
-from tasks.localizing.measure import Judged, judge, threshold, worst
+from tasks.localizing.measure import Judged, threshold, worst
 from tasks.localizing.subgraph import computing_nodes, cut, is_tensor, record
 from tasks.localizing.trials import BudgetSpent, Seen, Trials
 
@@ -45,6 +45,7 @@ class Search:
         self._trials, self._program, self._final = trials, program, final
         self._values = record(program, inputs)
         self._best: Seen | None = None
+        self._right: set[frozenset[Node]] = set()
         self.is_complete = False
 
     def find(self) -> Seen | None:
@@ -69,8 +70,11 @@ class Search:
 
     def _see(self, nodes: Sequence[Node]) -> Seen | None:
         """Compile a part alone; keep and return it where it is wrong."""
+        if frozenset(nodes) in self._right:
+            return None
         seen = self._trials.see(cut(self._program, self._values, nodes))
         if seen.worst is None:
+            self._right.add(frozenset(nodes))
             return None
         self._best = seen
         return seen
@@ -110,7 +114,9 @@ class Search:
 
     def _tapped(self, taps: Collection[Node]) -> dict[Node, Judged]:
         """Return how the program's own outputs and those of `taps` compare."""
-        seen = self._trials.see(cut(self._program, self._values, computing_nodes(self._program), taps))
+        seen = self._trials.see(
+            cut(self._program, self._values, computing_nodes(self._program), taps)
+        )
         nodes = {node.name: node for node in seen.part.nodes}
         return {
             nodes[name]: judged

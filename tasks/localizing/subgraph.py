@@ -58,7 +58,9 @@ class Subgraph:
 
     def export(self) -> ExportedProgram:
         """Return the part as an exported program."""
-        shapes = tuple({axis: Dim.AUTO(max=high) for axis, high in axes.items()} for axes in self.dynamic)
+        shapes = tuple(
+            {axis: Dim.AUTO(max=high) for axis, high in axes.items()} for axes in self.dynamic
+        )
         with torch.no_grad():
             return torch.export.export(self.module, self.inputs, dynamic_shapes=shapes)
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from artifacts.errors import BlessingRefused, HandoffError
 from artifacts.localization import LeaveOut, LocalizeJob, Site, TrialJob
-from artifacts.target import CudaTarget, native_cpu_target
+from artifacts.target import native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
 from tasks.loading import Tensors
 from tasks.localizing.measure import Judged, judge, worst
@@ -122,7 +123,9 @@ class Trials:
         try:
             program = part.export()
         except Exception as error:  # noqa: BLE001 - a part that can't be exported shows nothing
-            self.notes.append(f"a part of {len(part.nodes)} nodes can't be exported: {error!r:.200}")
+            self.notes.append(
+                f"a part of {len(part.nodes)} nodes can't be exported: {error!r:.200}"
+            )
             return Seen(part, (), (), "not exported")
         outcome = self.attempt(program, [part.inputs], self.job.options, left_out)
         if outcome.failure and any(part.dynamic) and not left_out:
@@ -141,8 +144,9 @@ class Trials:
 def trial_environment(job: LocalizeJob) -> dict[str, str]:
     """Return the variables that hold torch, oneDNN and MKL to the target's level."""
     capability = job.target.capability
-    found = {"ATEN_CPU_CAPABILITY": capability}
-    if not isinstance(job.target, CudaTarget) and capability != native_cpu_target().capability:
+    # What this process has found out about the machine by compiling is there.
+    found = {"ATEN_CPU_CAPABILITY": capability, "TORCHINDUCTOR_CACHE_DIR": cache_dir()}
+    if capability != native_cpu_target().capability:
         upper = capability.upper()
         found |= {"ONEDNN_MAX_CPU_ISA": upper, "MKL_ENABLE_INSTRUCTIONS": upper}
     return found

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from artifacts.localization import FaultyNode, LocalizeJob, LocalizeResult
 
+# What a part of the compiler is called: one use of it, by name, and all of them.
 _SUBSYSTEMS = {
-    "lowerings": "the lowering",
-    "decomposition": "the decomposition",
-    "joint_graph_passes": "the joint graph pass",
-    "post_grad_passes": "the post-grad pass",
-    "pre_grad_passes": "the pre-grad pass",
+    "lowerings": ("lowering of {}", "lowerings"),
+    "decomposition": ("decomposition of {}", "decompositions"),
+    "joint_graph_passes": ("joint-graph pass {}", "joint-graph passes"),
+    "post_grad_passes": ("post-grad pass {}", "post-grad passes"),
+    "pre_grad_passes": ("pre-grad pass {}", "pre-grad passes"),
 }
 _MAX_NODES = 4
 
@@ -22,8 +23,9 @@ def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
         case "program":
             sentences = [
                 f"The program is wrong before it is compiled: on {found.case} eager gives a "
-                f"relative RMSE of {found.rmse:.2g} to float64, the reference {found.rmse_eager:.2g}",
-                "A pass or the capture is to blame, and no compiler",
+                f"relative RMSE of {found.rmse:.2g} to float64, where the delivered model has "
+                f"{found.rmse_eager:.2g}",
+                *(found.notes or ["No pass alone breaks the tolerance on that case"]),
             ]
         case "crash":
             sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
@@ -68,9 +70,8 @@ def _nodes(found: LocalizeResult) -> list[str]:
 def _subsystem(found: LocalizeResult) -> list[str]:
     if not found.subsystem:
         return []
-    what = _SUBSYSTEMS[found.subsystem]
-    named = f"{what} of {found.at}" if "the" in what and found.at else f"any {what[4:]}"
-    return [f"It is right without Inductor's {named.removeprefix('the ').removeprefix('any ')}"]
+    one, many = _SUBSYSTEMS[found.subsystem]
+    return [f"It is right without Inductor's {one.format(found.at) if found.at else many}"]
 
 
 def _script(found: LocalizeResult) -> list[str]:

@@ -9,8 +9,7 @@ import operator
 from typing import Any
 
 import torch
-import torch._inductor.freezing as freezing
-from torch._inductor import config, decomposition, lowering
+from torch._inductor import config, decomposition, freezing, lowering
 
 from tests.tasks import scaling_operators  # noqa: F401 - an extension has to bring operators
 
