@@ -151,7 +151,7 @@ def _blame_nodes(
     if seen is None or seen.worst is None:
         return replace(found, is_complete=search.is_complete)
     trials.reserved = min(_FOR_SCRIPT, trials.reserved)
-    cause = find_cause(trials, seen)
+    cause = find_cause(trials, seen, is_option=found.cause == "option")
     trials.reserved = 0
     origins = Origins(read_delivery(job.staging), job.staging)
     found = replace(

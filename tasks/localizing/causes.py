@@ -26,12 +26,18 @@ class Found:
     at: str = ""
 
 
-def find_cause(trials: Trials, seen: Seen) -> Found | None:
-    """Return which subsystem makes the part wrong, or None where none alone does, or no budget."""
+def find_cause(trials: Trials, seen: Seen, *, is_option: bool) -> Found | None:
+    """Return which subsystem makes the part wrong, or None where none alone does, or no budget.
+
+    Where an option is known to be the cause (`is_option`) only what that may choose, a lowering,
+    is looked into.
+    """
     lowered = LeaveOut("lowerings")
     try:
         if _is_right_without(trials, seen, lowered):
             return _narrow(trials, seen, "lowerings")
+        if is_option:
+            return None
         if _is_right_without(trials, seen, LeaveOut("decomposition"), lowered):
             return _narrow(trials, seen, "decomposition", lowered)
         for subsystem in _PASSES:
@@ -57,12 +63,10 @@ def _narrow(trials: Trials, seen: Seen, subsystem: Subsystem, *besides: LeaveOut
     def is_right(kept: int) -> bool:
         return _is_right_without(trials, seen, LeaveOut(subsystem, first=kept), *besides)
 
-    try:
-        first = _first_wrong(len(sites), is_right)
-    except BudgetSpent:
-        trials.notes.append(f"the budget was spent before one of {len(sites)} uses was named")
+    if (len(sites) - 1).bit_length() > trials.left:
+        trials.notes.append(f"the budget does not reach to name one of {len(sites)} {subsystem}")
         return Found(subsystem)
-    return Found(subsystem, sites[first].what)
+    return Found(subsystem, sites[_first_wrong(len(sites), is_right)].what)
 
 
 def _first_wrong(count: int, is_right: Callable[[int], bool]) -> int:
