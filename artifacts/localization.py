@@ -65,7 +65,9 @@ class LocalizeResult:
     `verdict` says it all to a person. `case` is the case that was looked at and `options` those
     without which the package is right. `nodes` are the smallest part of the program that was seen
     to be wrong when it is compiled alone on right inputs; `rmse` and `rmse_eager` are that part's
-    root mean square distances to float64, relative to the output's own size. `subsystem` is the
+    root mean square distances to float64, relative to the output's own size. `others` are further
+    nodes that gave something wrong for the inputs that the package itself had computed, and were
+    not compiled alone. `subsystem` is the
     part of the compiler without which the nodes are right, and `at` the one use of it, by
     Inductor's name of the operator or pass; of a `program` that is wrong, `at` is the pass of the
     recipe. `is_complete` is False where the budget ended the search. `script` repeats the fault
@@ -80,6 +82,7 @@ class LocalizeResult:
     subsystem: Subsystem | Literal[""] = ""
     at: str = ""
     nodes: tuple[FaultyNode, ...] = ()
+    others: tuple[FaultyNode, ...] = ()
     rmse: float = 0.0
     rmse_eager: float = 0.0
     is_complete: bool = True

@@ -157,6 +157,7 @@ def _blame_nodes(
     found = replace(
         found,
         nodes=tuple(origins.of(node) for node in seen.part.nodes),
+        others=tuple(origins.of(node) for node in search.others),
         rmse=seen.worst.relative,
         rmse_eager=seen.worst.relative_eager,
         is_complete=search.is_complete,

@@ -23,7 +23,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tasks.loading import Tensors
-from tasks.localizing.measure import Judged, threshold, worst
+from tasks.localizing.measure import Judged, threshold
+from tasks.localizing.others import find_others
 from tasks.localizing.subgraph import computing_nodes, cut, is_tensor, record
 from tasks.localizing.trials import BudgetSpent, Seen, Trials
 
@@ -42,10 +43,11 @@ class Search:
         self, trials: Trials, program: ExportedProgram, inputs: Tensors, final: Judged
     ) -> None:
         """Compute what each node gives, by eager kernels, on inputs on which the fault shows."""
-        self._trials, self._program, self._final = trials, program, final
+        self._trials, self._program, self._limit = trials, program, threshold(final)
         self._values = record(program, inputs)
         self._best: Seen | None = None
         self._right: set[frozenset[Node]] = set()
+        self._off: list[Node] = []
         self.is_complete = False
 
     def find(self) -> Seen | None:
@@ -68,6 +70,12 @@ class Search:
             self._trials.notes.append("the budget was spent before the smallest part was found")
         return self._best
 
+    @property
+    def others(self) -> list[Node]:
+        """Nodes beside the part that was found which are off on the package's own inputs."""
+        part = self._best.part.nodes if self._best else ()
+        return [node for node in self._off if node not in part]
+
     def _see(self, nodes: Sequence[Node]) -> Seen | None:
         """Compile a part alone; keep and return it where it is wrong."""
         if frozenset(nodes) in self._right:
@@ -85,14 +93,18 @@ class Search:
         for step, start in _PATTERNS:
             if step > 1 and len(computing) < 2 * step:
                 continue
-            taps = self._small_enough(computing[start::step])
-            judged = self._tapped(taps)
-            wrong = worst(list(judged.values()))
-            if wrong is None:
+            seen = self._tapped(self._small_enough(computing[start::step]))
+            if seen.failure:
+                continue
+            by_name = dict(zip(seen.part.outputs, seen.judged, strict=True))
+            is_wrong = {
+                node: by_name[node.name].is_wrong and by_name[node.name].excess >= self._limit
+                for node in seen.part.nodes if node.name in by_name
+            }  # fmt: skip
+            if not any(is_wrong.values()):
                 self._trials.notes.append(_vanished(step))
                 continue
-            limit = threshold(self._final)
-            is_wrong = {node: j.is_wrong and j.excess >= limit for node, j in judged.items()}
+            self._off = self._find_off(seen, computing)
             first = [
                 node for node in computing
                 if is_wrong.get(node)
@@ -100,8 +112,14 @@ class Search:
             ]  # fmt: skip
             for node in first[:_MAX_SUSPECTS]:
                 yield _between(node, is_wrong)
-            if first:
-                return
+            return
+
+    def _find_off(self, seen: Seen, nodes: Sequence[Node]) -> list[Node]:
+        given = dict(zip(seen.part.outputs, seen.outputs, strict=True))
+        recipe = self._trials.job.recipe
+        return find_others(
+            self._program, self._values, given, nodes, recipe=recipe, limit=self._limit
+        )
 
     def _small_enough(self, taps: list[Node]) -> list[Node]:
         kept, size = [], 0
@@ -112,16 +130,10 @@ class Search:
                 kept.append(node)
         return kept
 
-    def _tapped(self, taps: Collection[Node]) -> dict[Node, Judged]:
-        """Return how the program's own outputs and those of `taps` compare."""
-        seen = self._trials.see(
-            cut(self._program, self._values, computing_nodes(self._program), taps)
-        )
-        nodes = {node.name: node for node in seen.part.nodes}
-        return {
-            nodes[name]: judged
-            for name, judged in zip(seen.part.outputs, seen.judged, strict=False)
-        }
+    def _tapped(self, taps: Collection[Node]) -> Seen:
+        """Compile the whole program to return also the values of `taps`."""
+        whole = computing_nodes(self._program)
+        return self._trials.see(cut(self._program, self._values, whole, taps))
 
     def _confirm(self, suspects: list[Node]) -> Seen | None:
         """Return the suspects as a part that is wrong alone, with their neighbours if need be."""

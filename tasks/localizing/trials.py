@@ -11,7 +11,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
-from artifacts.errors import BlessingRefused, HandoffError
+from artifacts.errors import BlessingRefused, StepCrashed
 from artifacts.localization import LeaveOut, LocalizeJob, Site, TrialJob
 from artifacts.target import native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
@@ -43,6 +43,7 @@ class Seen:
     judged: tuple[Judged, ...]
     sites: tuple[Site, ...]
     failure: str = ""
+    outputs: Tensors = ()
 
     @property
     def worst(self) -> Judged | None:
@@ -97,7 +98,10 @@ class Trials:
         options: Plain,
         left_out: tuple[LeaveOut, ...] = (),
     ) -> Outcome:
-        """Compile and run a program; what goes wrong on the way is an outcome."""
+        """Compile and run a program; a refusal or a crash on the way is an outcome.
+
+        Raises `HandoffError` for what is no answer: a machine that lacks something, say.
+        """
         self.spend()
         folder = self.job.folder / f"trial-{self.made}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +115,7 @@ class Trials:
         )  # fmt: skip
         try:
             result = self._process.run(trial, limit_s=self.left_s)
-        except HandoffError as error:
+        except (BlessingRefused, StepCrashed) as error:
             kind = "was refused" if isinstance(error, BlessingRefused) else "failed"
             return Outcome(failure=f"trial {self.made} {kind}: {error.got[:300]}")
         outputs = torch.load(trial.outputs, weights_only=True)
@@ -138,7 +142,7 @@ class Trials:
             return Seen(part, (), (), outcome.failure)
         eager, float64 = part.run()
         judged = judge("", outcome.outputs[0], eager, float64, self.job.recipe)
-        return Seen(part, tuple(judged), outcome.sites)
+        return Seen(part, tuple(judged), outcome.sites, outputs=outcome.outputs[0])
 
 
 def trial_environment(job: LocalizeJob) -> dict[str, str]:

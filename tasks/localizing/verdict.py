@@ -30,7 +30,10 @@ def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
         case "crash":
             sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
         case _:
-            sentences = [*_options(found), *_nodes(found), *_subsystem(found), *_script(found)]
+            sentences = [
+                *_options(found), *_nodes(found), *_subsystem(found), *_others(found),
+                *_script(found),
+            ]  # fmt: skip
     return ". ".join(sentences) + "."
 
 
@@ -57,14 +60,25 @@ def _nodes(found: LocalizeResult) -> list[str]:
             f"On {found.case} the package has {measured}",
             "No part of the program was seen to be wrong when it is compiled alone",
         ]
-    shown = "; ".join(describe(node) for node in found.nodes[:_MAX_NODES])
-    if len(found.nodes) > _MAX_NODES:
-        shown += f"; and {len(found.nodes) - _MAX_NODES} more"
+    shown = _list(found.nodes)
     together = " together" if len(found.nodes) > 1 else ""
     sentences = [f"{shown}: compiled{together} alone, on right inputs, it gives {measured}"]
     if not found.is_complete:
         sentences.append("That is not the smallest such part: the budget was spent")
     return sentences
+
+
+def _list(nodes: tuple[FaultyNode, ...]) -> str:
+    shown = [describe(node) for node in nodes[:_MAX_NODES]]
+    if len(nodes) > _MAX_NODES:
+        shown.append(f"and {len(nodes) - _MAX_NODES} more")
+    return "; ".join(shown)
+
+
+def _others(found: LocalizeResult) -> list[str]:
+    if not found.others:
+        return []
+    return [f"Wrong by their own inputs, and not looked into, are also {_list(found.others)}"]
 
 
 def _subsystem(found: LocalizeResult) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,14 +15,18 @@ import torch.fx
 from torch import Tensor, nn
 
 from artifacts.delivery import SOURCES_FILE
+from artifacts.errors import StepCrashed
 from artifacts.localization import LocalizeJob, LocalizeResult
 from artifacts.recipe import PassChoice, Recipe, VerifyPlan
 from artifacts.record import from_plain, to_plain
 from artifacts.steps import IntakeJob, OptimizeJob, ReferenceJob
 from artifacts.target import native_cpu_target
 from tasks import intake, localize, optimize, reference
+from tasks.child import ProcessPlan, StepProcess
 from tasks.extensions import digest_extension
+from tasks.localizing import trials
 from tasks.localizing.causes import _first_wrong
+from tasks.localizing.others import find_others
 from tasks.localizing.subgraph import computing_nodes, cut, record
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
@@ -30,6 +34,7 @@ from tests.tasks.deliveries import write_delivery
 from tests.tasks.passes.exporting import export
 
 FAULTS = "tests.tasks.planted_faults"
+PLANTED = f"{FAULTS}@{digest_extension(FAULTS)}"
 
 
 class Net(nn.Module):
@@ -54,6 +59,11 @@ class SmallVariance(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.norm(x.relu() * 1e-3).exp()
+
+
+class SineOfSquare(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x * x) + 1.0
 
 
 class Job:
@@ -84,8 +94,7 @@ class Job:
 
 def faulty(folder: Path, module: nn.Module, options: dict[str, object] | None = None) -> Job:
     """Return the job of localizing what the planted faults do to a model."""
-    planted = f"{FAULTS}@{digest_extension(FAULTS)}"
-    recipe = Recipe(options=options or {}, verify=VerifyPlan(seeds=1), extensions=(planted,))
+    recipe = Recipe(options=options or {}, verify=VerifyPlan(seeds=1), extensions=(PLANTED,))
     return Job(folder, module, recipe)
 
 
@@ -132,7 +141,33 @@ def test_a_wrong_lowering_is_named_with_its_node_its_lines_and_a_script(tmp_path
     assert right.stdout.splitlines()[-1] == "the fault doesn't show"
 
 
+class Lent:
+    """A process for trials that goes on after the localization that it is lent to."""
+
+    def __init__(self, process: StepProcess) -> None:
+        self.run = process.run
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
+    """Start a process with the planted faults, which takes as long as two compilations."""
+    plan = ProcessPlan("trials", ("tasks.compile",), (PLANTED,))
+    started = StepProcess(plan, tmp_path_factory.mktemp("process") / "trials.log")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def lent(process: StepProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lend that process to the localizations of a test."""
+    monkeypatch.setattr(trials, "StepProcess", lambda _plan, _log: Lent(process))
+
+
 @pytest.mark.compile
+@pytest.mark.usefixtures("lent")
 def test_a_constant_that_a_decomposition_loses_is_named(tmp_path: Path) -> None:
     found = faulty(tmp_path, Net(SmallVariance())).run()
     assert found.cause == "compiler"
@@ -144,6 +179,7 @@ def test_a_constant_that_a_decomposition_loses_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("lent")
 def test_a_fault_of_an_option_is_named_with_the_option(tmp_path: Path) -> None:
     found = faulty(tmp_path, Net(torch.exp), {"freezing": True}).run()
     assert (found.cause, found.options) == ("option", ("freezing",))
@@ -154,8 +190,9 @@ def test_a_fault_of_an_option_is_named_with_the_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("lent")
 def test_a_wrong_rewriting_of_two_operators_is_named_with_both(tmp_path: Path) -> None:
-    found = faulty(tmp_path, Net(lambda x: torch.sin(x * x) + 1.0)).run()
+    found = faulty(tmp_path, SineOfSquare()).run()
     assert found.cause == "compiler"
     require_line(found, tmp_path, "mul = ", "torch.sin(")
     assert "the fault goes away" in found.notes[0]
@@ -165,6 +202,7 @@ def test_a_wrong_rewriting_of_two_operators_is_named_with_both(tmp_path: Path) -
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("lent")
 def test_a_model_that_is_compiled_rightly_is_not_reproduced(tmp_path: Path) -> None:
     found = faulty(tmp_path, Net(torch.exp)).run()
     assert (found.cause, found.compiles, found.nodes, found.script) == (
@@ -204,6 +242,50 @@ def test_without_a_budget_nothing_is_claimed(tmp_path: Path) -> None:
     found = prepared.run()
     assert not found.is_complete
     assert found.verdict.startswith("Nothing was found")
+
+
+class Crashing:
+    """A process for trials whose every job takes it down."""
+
+    def __init__(self, plan: ProcessPlan, log: Path) -> None:
+        self.plan, self.log = plan, log
+
+    def run(self, job: object, *, limit_s: float) -> object:
+        raise StepCrashed(
+            "the step trial ended without a result", expected="a result or a refusal",
+            got="signal SIGSEGV; its last output: nothing printed", remedy=f"Read {self.log}",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_package_that_takes_its_process_down_is_a_crash_and_no_fault_in_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "StepProcess", Crashing)
+    found = Job(tmp_path, Net(torch.exp), Recipe(verify=VerifyPlan(seeds=1))).run()
+    assert (found.cause, found.nodes, found.compiles) == ("crash", (), 1)
+    assert "SIGSEGV" in found.verdict
+
+
+class Chain(nn.Module):
+    """Four operators, a package of which may be wrong in two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.exp().tanh() + x).sigmoid()
+
+
+def test_what_is_wrong_by_its_own_inputs_is_told_from_what_follows_from_it() -> None:
+    program = export(Chain(), torch.randn(6, 8))
+    inputs = (torch.randn(3, 8),)
+    values = record(program, inputs)
+    given = {"exp": inputs[0].exp(), "tanh": inputs[0].exp().tanh() * 1.01}
+    given["add"] = given["tanh"] + inputs[0]
+    given["sigmoid"] = given["add"].sigmoid() * 1.5
+    nodes = computing_nodes(program)
+    found = find_others(program, values, given, nodes, recipe=Recipe(), limit=10.0)
+    assert [node.name for node in found] == ["sigmoid", "tanh"]
 
 
 class Parts(nn.Module):
