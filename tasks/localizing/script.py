@@ -25,11 +25,11 @@ _SHOWS = 1
 
 _TEMPLATE = '''"""Repeats a fault of torch's compiler with torch alone; exits with 1 when it shows.
 
-{what}
-
 The part was cut from a model. `tensors.pt`, beside this file, holds its inputs, its weights and
-its outputs in float64.
+its outputs in float64. The lines are those of the model's module.py.
 """
+
+{what}
 
 import os
 
@@ -82,12 +82,14 @@ def rmse(left, right):
 
 def is_wrong(got, want, exact, atol, rtol, factor, floor):
     """Print how far eager and the package lie from float64; tell whether that is too far."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        print(f"  eager:   {{want.dtype}} of shape {{list(want.shape)}}")
+        print(f"  package: {{got.dtype}} of shape {{list(got.shape)}}")
+        return True
     size = float(exact.double().square().mean().sqrt())
     print(f"  eager:   RMSE to float64 {{rmse(want, exact):.3g}}, of {{size:.3g}}; {{flat(want)}}")
     print(f"  package: RMSE to float64 {{rmse(got, exact):.3g}}, of {{size:.3g}}; {{flat(got)}}")
     print(f"  float64: {{flat(exact)}}")
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return True
     finite = torch.isfinite(want)
     if not torch.equal(got[~finite].nan_to_num(), want[~finite].nan_to_num()):
         return True
@@ -135,7 +137,7 @@ def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Pat
     }  # fmt: skip
     torch.save(held, job.reproduction / TENSORS_FILE)
     text = _TEMPLATE.format(
-        what=textwrap.fill("; ".join(describe(node) for node in found.nodes), 98),
+        what="\n".join(line for node in found.nodes for line in _comment(describe(node))),
         capability=job.target.capability,
         extensions=tuple(name.partition("@")[0] for name in job.recipe.extensions),
         options=pprint.pformat(_options(job), width=96),
@@ -147,6 +149,12 @@ def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Pat
     path = job.reproduction / SCRIPT_FILE
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def _comment(text: str) -> list[str]:
+    """Return a text, which may quote what was delivered, as lines that Python reads over."""
+    plain = text if text.isprintable() else ascii(text)
+    return textwrap.wrap(plain, 98, initial_indent="# ", subsequent_indent="#   ")
 
 
 def repeats(trials: Trials, script: Path) -> bool:

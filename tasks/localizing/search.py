@@ -28,8 +28,8 @@ from tasks.localizing.others import find_others
 from tasks.localizing.subgraph import computing_nodes, cut, is_tensor, record
 from tasks.localizing.trials import BudgetSpent, Seen, Trials
 
-# All values, then each third from three places on (one of which spares any pair), then each ninth.
-_PATTERNS = ((1, 0), (3, 0), (3, 1), (3, 2), (9, 0))
+# All values, then each third from two places on (one of which spares any pair), then each eighth.
+_PATTERNS = ((1, 0), (3, 0), (3, 1), (8, 0), (8, 4))
 _MAX_SUSPECTS = 2
 _REACHES = (1, 2, 4)
 # What is written to a file to be compared; with more, fewer values are looked at.
@@ -48,6 +48,8 @@ class Search:
         self._best: Seen | None = None
         self._right: set[frozenset[Node]] = set()
         self._off: list[Node] = []
+        # A fault that goes away when each operator's value is stored is in no operator alone.
+        self._fewest = 1
         self.is_complete = False
 
     def find(self) -> Seen | None:
@@ -103,6 +105,7 @@ class Search:
             }  # fmt: skip
             if not any(is_wrong.values()):
                 self._trials.notes.append(_vanished(step))
+                self._fewest = 2
                 continue
             self._off = self._find_off(seen, computing)
             first = [
@@ -154,7 +157,7 @@ class Search:
         half, quarter = (len(nodes) + 1) // 2, max(1, len(nodes) // 4)
         tried: list[list[Node]] = [nodes, []]
         for piece in (nodes[:half], nodes[half:], nodes[quarter:], nodes[:-quarter]):
-            if piece not in tried:
+            if piece not in tried and len(piece) >= self._fewest:
                 tried.append(piece)
                 if self._see(piece) is not None:
                     return True

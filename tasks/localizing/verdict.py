@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from artifacts.localization import FaultyNode, LocalizeJob, LocalizeResult
 
 # What a part of the compiler is called: one use of it, by name, and all of them.
@@ -13,6 +15,7 @@ _SUBSYSTEMS = {
     "pre_grad_passes": ("pre-grad pass {}", "pre-grad passes"),
 }
 _MAX_NODES = 4
+_NO_PASS = ("No pass breaks the tolerance on that case, so the capture or a rounding pass does",)
 
 
 def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
@@ -23,9 +26,9 @@ def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
         case "program":
             sentences = [
                 f"The program is wrong before it is compiled: on {found.case} eager gives a "
-                f"relative RMSE of {found.rmse:.2g} to float64, where the delivered model has "
+                f"relative RMSE of {found.rmse:.2g} to float64, where the reference has "
                 f"{found.rmse_eager:.2g}",
-                *(found.notes or ["No pass alone breaks the tolerance on that case"]),
+                *(map(_as_sentence, found.notes) if found.at else _NO_PASS),
             ]
         case "crash":
             sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
@@ -61,8 +64,10 @@ def _nodes(found: LocalizeResult) -> list[str]:
             "No part of the program was seen to be wrong when it is compiled alone",
         ]
     shown = _list(found.nodes)
-    together = " together" if len(found.nodes) > 1 else ""
-    sentences = [f"{shown}: compiled{together} alone, on right inputs, it gives {measured}"]
+    alone = "alone, on right inputs, it gives"
+    if len(found.nodes) > 1:
+        alone = "together and without the rest, on right inputs, they give"
+    sentences = [f"{shown}: compiled {alone} {measured}"]
     if not found.is_complete:
         sentences.append("That is not the smallest such part: the budget was spent")
     return sentences
@@ -91,8 +96,12 @@ def _subsystem(found: LocalizeResult) -> list[str]:
 def _script(found: LocalizeResult) -> list[str]:
     if not found.script:
         return []
-    did = "repeats it" if found.script_repeats else "was written, and was not seen to repeat it"
-    return [f"{found.script} {did}"]
+    did = "repeats it" if found.script_repeats else "was written, and not seen to repeat it"
+    return [f"The script {Path(found.script).name} {did}"]
+
+
+def _as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def describe(node: FaultyNode) -> str:
