@@ -24,6 +24,7 @@ from tasks.reference import ReferenceCase, load_cases
 # Compiles that the search leaves for finding the cause, and for running the script.
 _FOR_CAUSE = 2
 _FOR_SCRIPT = 1
+_NO_ONE_ALONE = "to leave out one of the options alone is not enough"
 
 
 def run(job: LocalizeJob) -> LocalizeResult:
@@ -126,6 +127,9 @@ def _blame_options(trials: Trials, case: ReferenceCase) -> tuple[str, ...]:
     except BudgetSpent:
         trials.notes.append("the budget was spent before the options were left out one by one")
         return ()
+    if len(options) > 1:
+        each = ", ".join(alone)
+        trials.notes.append(f"it is enough to leave out one of {each}" if alone else _NO_ONE_ALONE)
     return tuple(alone or options)
 
 

@@ -10,9 +10,10 @@ most of those don't fall into the pattern, and what lies between the last right 
 wrong one is the part.
 
 An intermediate value alone is no proof: one may be a little more than twice as far from float64 as
-eager and harmless. Therefore only values count that are as far off, in units of eager's error, as
-the output that was refused; and no part is believed before it was cut out and seen to be wrong by
-itself on the inputs that eager computes.
+eager and harmless. Therefore only values count that are about as far off, in units of eager's
+error, as the output that was refused (`measure.threshold`); and no part is believed before it was
+cut out and seen to be wrong by itself on the inputs that eager computes. Where the fault had gone
+away with all values returned, no operator is tried alone: each has been seen to be right.
 """
 
 from __future__ import annotations

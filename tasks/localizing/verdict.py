@@ -51,7 +51,7 @@ def _options(found: LocalizeResult) -> list[str]:
         return []
     if len(found.options) == 1:
         return [f"The package is right without the option {found.options[0]}"]
-    return [f"The package is right without any one of the options {', '.join(found.options)}"]
+    return [f"The package is right without the options {', '.join(found.options)}"]
 
 
 def _nodes(found: LocalizeResult) -> list[str]:

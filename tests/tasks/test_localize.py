@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,7 @@ from tasks.localizing.others import find_others
 from tasks.localizing.subgraph import computing_nodes, cut, record
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
+from tasks.reference import ReferenceCase
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.passes.exporting import export
 
@@ -251,6 +253,26 @@ def test_without_a_budget_nothing_is_claimed(tmp_path: Path) -> None:
     found = prepared.run()
     assert not found.is_complete
     assert found.verdict.startswith("Nothing was found")
+
+
+@pytest.mark.parametrize(
+    ("guilty", "named"),
+    [({"a"}, ("a",)), ({"a", "b"}, ("a", "b", "c")), (set(), ())],
+    ids=["one of them", "two, each by itself", "none"],
+)
+def test_of_several_options_those_are_named_without_which_it_is_right(
+    guilty: set[str], named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_right(_trials: object, _case: object, options: dict[str, object]) -> bool:
+        return bool(guilty) and not guilty & set(options)
+
+    monkeypatch.setattr(localize, "_is_right", is_right)
+    given = SimpleNamespace(
+        job=SimpleNamespace(options={"a": True, "b": True, "c": True}), notes=[]
+    )
+    found = localize._blame_options(cast(trials.Trials, given), cast(ReferenceCase, None))
+    assert found == named
+    assert len(given.notes) == bool(guilty)
 
 
 class Crashing:
