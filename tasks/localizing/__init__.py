@@ -1,0 +1,1 @@
+"""What `tasks.localize` is made of: subgraphs, trials, measures, lines, and the script."""

@@ -1,0 +1,40 @@
+"""Finds the pass that changes what the model computes, on the inputs that showed it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from artifacts.errors import BlessingRefused
+from artifacts.localization import LocalizeJob
+from tasks.capture import capture
+from tasks.intake import LoadedDelivery
+from tasks.loading import Tensors
+from tasks.optimizing.check import PassCheck
+from tasks.passes import PASSES
+
+
+def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tuple[str, str]:
+    """Return the name of the first pass that breaks the tolerance on `inputs`, and what it does.
+
+    The passes run again as in `tasks.optimize`, which has checked each on the plan's smallest
+    sizes alone. Two empty strings stand for none: then the capture, or the precision in which a
+    pass computes, is what differs.
+    """
+    recipe = replace(job.recipe, broken_passes="refuse")
+    check = PassCheck(recipe, [inputs], delivery.module)
+    chosen = [(choice, PASSES[choice.name](choice.parameters)) for choice in recipe.passes]
+    module = delivery.module
+    name = ""
+    try:
+        for choice, made in chosen:
+            if made.level == "fx":
+                name = choice.name
+                module, _ = check.apply(choice, made, module)
+        program = capture(module, delivery.contract.signature, rows=delivery.rows)
+        for choice, made in chosen:
+            if made.level == "aten":
+                name = choice.name
+                program, _ = check.apply(choice, made, program)
+    except BlessingRefused as refusal:
+        return name, f"{refusal.what}: expected {refusal.expected}, got {refusal.got}"
+    return "", ""

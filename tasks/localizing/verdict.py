@@ -1,0 +1,116 @@
+"""Puts the answer of a localization into words; says of what is not known that it isn't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from artifacts.localization import FaultyNode, LocalizeJob, LocalizeResult
+
+# What a part of the compiler is called: one use of it, by name, and all of them.
+_SUBSYSTEMS = {
+    "lowerings": ("lowering of {}", "lowerings"),
+    "decomposition": ("decomposition of {}", "decompositions"),
+    "joint_graph_passes": ("joint-graph pass {}", "joint-graph passes"),
+    "post_grad_passes": ("post-grad pass {}", "post-grad passes"),
+    "pre_grad_passes": ("pre-grad pass {}", "pre-grad passes"),
+}
+_MAX_NODES = 4
+_NO_PASS = ("No pass breaks the tolerance on that case, so the capture or a rounding pass does",)
+
+
+def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
+    """Return the verdict: what is wrong, where, by how much, and what makes it right."""
+    match found.cause:
+        case "not reproduced":
+            sentences = _nothing_found(found)
+        case "program":
+            sentences = [
+                f"The program is wrong before it is compiled: on {found.case} eager gives a "
+                f"relative RMSE of {found.rmse:.2g} to float64, where the reference has "
+                f"{found.rmse_eager:.2g}",
+                *(map(_as_sentence, found.notes) if found.at else _NO_PASS),
+            ]
+        case "crash":
+            sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
+        case _:
+            sentences = [
+                *_options(found), *_nodes(found), *_subsystem(found), *_others(found),
+                *_script(found),
+            ]  # fmt: skip
+    return ". ".join(sentences) + "."
+
+
+def _nothing_found(found: LocalizeResult) -> list[str]:
+    if not found.is_complete:
+        return [f"Nothing was found: {'; '.join(found.notes)}"]
+    return ["Not reproduced: compiled again, the package's numbers are right"]
+
+
+def _options(found: LocalizeResult) -> list[str]:
+    if not found.options:
+        return []
+    if len(found.options) == 1:
+        return [f"The package is right without the option {found.options[0]}"]
+    return [f"The package is right without the options {', '.join(found.options)}"]
+
+
+def _nodes(found: LocalizeResult) -> list[str]:
+    measured = (
+        f"a relative RMSE of {found.rmse:.2g} to float64, where eager has {found.rmse_eager:.2g}"
+    )
+    if not found.nodes:
+        return [
+            f"On {found.case} the package has {measured}",
+            "No part of the program was seen to be wrong when it is compiled alone",
+        ]
+    shown = _list(found.nodes)
+    alone = "alone, on right inputs, it gives"
+    if len(found.nodes) > 1:
+        alone = "together and without the rest, on right inputs, they give"
+    sentences = [f"{shown}: compiled {alone} {measured}"]
+    if not found.is_complete:
+        sentences.append("That is not the smallest such part: the budget was spent")
+    return sentences
+
+
+def _list(nodes: tuple[FaultyNode, ...]) -> str:
+    shown = [describe(node) for node in nodes[:_MAX_NODES]]
+    if len(nodes) > _MAX_NODES:
+        shown.append(f"and {len(nodes) - _MAX_NODES} more")
+    return "; ".join(shown)
+
+
+def _others(found: LocalizeResult) -> list[str]:
+    if not found.others:
+        return []
+    return [f"Wrong by their own inputs, and not looked into, are also {_list(found.others)}"]
+
+
+def _subsystem(found: LocalizeResult) -> list[str]:
+    if not found.subsystem:
+        return []
+    one, many = _SUBSYSTEMS[found.subsystem]
+    return [f"It is right without Inductor's {one.format(found.at) if found.at else many}"]
+
+
+def _script(found: LocalizeResult) -> list[str]:
+    if not found.script:
+        return []
+    did = "repeats it" if found.script_repeats else "was written, and not seen to repeat it"
+    return [f"The script {Path(found.script).name} {did}"]
+
+
+def _as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def describe(node: FaultyNode) -> str:
+    """Return the node with its lines: `tanh (aten.tanh.default), module.py:31 'tanh = ...'`."""
+    parts = [f"{node.name} ({node.target})"]
+    if node.module_line:
+        parts.append(f"{node.module_line} '{node.module_text}'")
+    else:
+        parts.append("made by a pass, from no delivered line that is known")
+    if node.source_line:
+        parts.append(node.source_line)
+    return ", ".join(parts)

@@ -1,0 +1,347 @@
+"""Localization of faults that are planted in the compiler, in a pass, and of none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from artifacts.delivery import SOURCES_FILE
+from artifacts.errors import StepCrashed
+from artifacts.localization import LocalizeJob, LocalizeResult
+from artifacts.recipe import PassChoice, Recipe, VerifyPlan
+from artifacts.record import from_plain, to_plain
+from artifacts.steps import IntakeJob, OptimizeJob, ReferenceJob
+from artifacts.target import native_cpu_target
+from tasks import intake, localize, optimize, reference
+from tasks.child import ProcessPlan, StepProcess
+from tasks.extensions import digest_extension
+from tasks.localizing import trials
+from tasks.localizing.causes import _first_wrong
+from tasks.localizing.others import find_others
+from tasks.localizing.subgraph import computing_nodes, cut, record
+from tasks.passes import PASSES
+from tasks.passes.base import Pass
+from tasks.reference import ReferenceCase
+from tests.tasks.deliveries import write_delivery
+from tests.tasks.passes.exporting import export
+
+FAULTS = "tests.tasks.planted_faults"
+PLANTED = f"{FAULTS}@{digest_extension(FAULTS)}"
+
+
+@pytest.fixture(autouse=True)
+def _same_weights() -> None:
+    torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    """Two linear layers `[N, 8]` to `[N, 4]`, and something between them."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 32)
+        self.between = between
+        self.second = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.second(self.between(self.first(x))).relu()
+
+
+class SmallVariance(nn.Module):
+    """A layer norm whose eps matters: what goes into it varies by little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.norm(x.relu() * 1e-3).exp()
+
+
+class SineOfSquare(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x * x) + 1.0
+
+
+class Job:
+    """A localization of a small model that was taken in, optimized and run for reference."""
+
+    def __init__(self, folder: Path, module: nn.Module, recipe: Recipe, scale: float = 1.0) -> None:
+        example = {"x": torch.randn(6, 8) * scale}
+        delivery = write_delivery(folder / "delivery", module.eval(), example)
+        (delivery / SOURCES_FILE).write_text(json.dumps({"tanh": "models/net.py:12"}))
+        staging = folder / "staging"
+        intake.run(IntakeJob(delivery, staging))
+        optimized = optimize.run(OptimizeJob(staging, folder / "program", recipe))
+        file = folder / "reference.pt"
+        reference.run(ReferenceJob(staging, None, recipe.verify, file))
+        self.job = LocalizeJob(
+            optimized.program, staging, file, native_cpu_target(), recipe.options, recipe,
+            folder / "work", folder / "reproduction",
+        )  # fmt: skip
+
+    def run(self) -> LocalizeResult:
+        """Return the answer, as it reaches a flow from a step process."""
+        job = from_plain(LocalizeJob, json.loads(json.dumps(to_plain(self.job))))
+        answer = json.dumps(to_plain(localize.run(job)))
+        print(answer)
+        return from_plain(LocalizeResult, json.loads(answer))
+
+
+def faulty(folder: Path, module: nn.Module, options: dict[str, object] | None = None) -> Job:
+    """Return the job of localizing what the planted faults do to a model."""
+    recipe = Recipe(options=options or {}, verify=VerifyPlan(seeds=1), extensions=(PLANTED,))
+    return Job(folder, module, recipe)
+
+
+def require_line(found: LocalizeResult, folder: Path, *texts: str) -> None:
+    """Check that the nodes' lines are those of module.py that hold `texts`."""
+    lines = (folder / "staging" / "module.py").read_text().splitlines()
+    assert len(found.nodes) == len(texts)
+    for node, text in zip(found.nodes, texts, strict=True):
+        number = next(i for i, line in enumerate(lines, 1) if text in line)
+        assert node.module_line == f"module.py:{number}"
+        assert node.module_text == lines[number - 1].strip()
+        assert node.module_line in found.verdict
+
+
+@pytest.mark.compile
+def test_a_wrong_lowering_is_named_with_its_node_its_lines_and_a_script(tmp_path: Path) -> None:
+    found = faulty(tmp_path, Net(torch.tanh)).run()
+    assert found.cause == "compiler"
+    require_line(found, tmp_path, "torch.tanh(")
+    (node,) = found.nodes
+    assert (node.target, node.source_line) == ("aten.tanh.default", "models/net.py:12")
+    assert (found.subsystem, found.at) == ("lowerings", "tanh")
+    assert found.rmse > 1e-3
+    assert found.rmse_eager < 1e-6
+    assert found.compiles <= 10
+    assert found.is_complete
+    assert found.script_repeats
+    script = Path(found.script).read_text()
+    for room in ("tasks", "artifacts", "infra", "flows"):
+        assert f"import {room}" not in script
+        assert f"from {room}" not in script
+    # With torch's own compiler, alone, in a folder and an interpreter of its own.
+    assert f"({FAULTS!r},)" in script
+    Path(found.script).write_text(script.replace(f"({FAULTS!r},)", "()"))
+    right = subprocess.run(
+        [sys.executable, "-I", found.script],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert right.returncode == 0, right.stderr
+    assert right.stdout.splitlines()[-1] == "the fault doesn't show"
+
+
+class Lent:
+    """A process for trials that goes on after the localization that it is lent to."""
+
+    def __init__(self, process: StepProcess) -> None:
+        self.run = process.run
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
+    """Start a process with the planted faults, which takes as long as two compilations."""
+    plan = ProcessPlan("trials", ("tasks.compile",), (PLANTED,))
+    started = StepProcess(plan, tmp_path_factory.mktemp("process") / "trials.log")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def lent(process: StepProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lend that process to the localizations of a test."""
+    monkeypatch.setattr(trials, "StepProcess", lambda _plan, _log: Lent(process))
+
+
+@pytest.fixture
+def unrepeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the script as it is written: two other tests run theirs, which takes 8 s."""
+    monkeypatch.setattr(localize, "repeats", lambda _trials, _script: False)
+
+
+@pytest.mark.compile
+@pytest.mark.usefixtures("lent", "unrepeated")
+def test_a_constant_that_a_decomposition_loses_is_named(tmp_path: Path) -> None:
+    found = faulty(tmp_path, Net(SmallVariance())).run()
+    assert found.cause == "compiler"
+    require_line(found, tmp_path, "self.between.norm(")
+    assert found.nodes[0].target == "aten.layer_norm.default"
+    assert (found.subsystem, found.at) == ("decomposition", "aten.native_layer_norm.default")
+    assert found.compiles <= 10
+    assert found.verdict.endswith("The script repeat.py was written, and not seen to repeat it.")
+
+
+@pytest.mark.compile
+@pytest.mark.usefixtures("lent")
+def test_a_fault_of_an_option_is_named_with_the_option(tmp_path: Path) -> None:
+    found = faulty(tmp_path, Net(torch.exp), {"freezing": True}).run()
+    assert (found.cause, found.options) == ("option", ("freezing",))
+    require_line(found, tmp_path, "self.first(")
+    assert found.verdict.startswith("The package is right without the option freezing. linear (")
+    assert found.compiles <= 10
+    assert found.script_repeats
+
+
+@pytest.mark.compile
+@pytest.mark.usefixtures("lent", "unrepeated")
+def test_a_wrong_rewriting_of_two_operators_is_named_with_both(tmp_path: Path) -> None:
+    found = faulty(tmp_path, SineOfSquare()).run()
+    assert found.cause == "compiler"
+    require_line(found, tmp_path, "mul = ", "torch.sin(")
+    assert "the fault goes away" in found.notes[0]
+    assert found.subsystem == "post_grad_passes"
+    assert found.compiles <= 10
+
+
+@pytest.mark.compile
+@pytest.mark.usefixtures("lent")
+def test_a_model_that_is_compiled_rightly_is_not_reproduced(tmp_path: Path) -> None:
+    found = faulty(tmp_path, Net(torch.exp)).run()
+    assert (found.cause, found.compiles, found.nodes, found.script) == (
+        "not reproduced", 1, (), "",
+    )  # fmt: skip
+    assert found.verdict.startswith("Not reproduced")
+
+
+class CapAtFive(Pass[torch.fx.GraphModule]):
+    """A pass that is right on small inputs only."""
+
+    name = "cap-at-five"
+    level = "fx"
+
+    def call(self, program: torch.fx.GraphModule) -> bool:
+        for node in program.graph.find_nodes(op="call_function", target=torch.relu):
+            with program.graph.inserting_after(node):
+                capped = program.graph.call_function(torch.clamp, (node,), {"max": 5.0})
+            node.replace_all_uses_with(capped, lambda user, capped=capped: user is not capped)
+        return True
+
+
+def test_a_pass_that_is_wrong_beyond_what_it_was_checked_on_is_named_without_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "cap-at-five", CapAtFive)
+    recipe = Recipe(passes=(PassChoice("cap-at-five"),), verify=VerifyPlan(seeds=1))
+    found = Job(tmp_path, Net(torch.relu), recipe, scale=100.0).run()
+    assert (found.cause, found.at, found.compiles) == ("program", "cap-at-five", 0)
+    assert found.case == "example 0"
+    assert "The pass cap-at-five changes what the model computes" in found.verdict
+
+
+def test_without_a_budget_nothing_is_claimed(tmp_path: Path) -> None:
+    prepared = Job(tmp_path, Net(torch.exp), Recipe(verify=VerifyPlan(seeds=1)))
+    prepared.job = from_plain(LocalizeJob, {**to_plain(prepared.job), "compiles": 0})
+    found = prepared.run()
+    assert not found.is_complete
+    assert found.verdict.startswith("Nothing was found")
+
+
+@pytest.mark.parametrize(
+    ("guilty", "named"),
+    [({"a"}, ("a",)), ({"a", "b"}, ("a", "b", "c")), (set(), ())],
+    ids=["one of them", "two, each by itself", "none"],
+)
+def test_of_several_options_those_are_named_without_which_it_is_right(
+    guilty: set[str], named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_right(_trials: object, _case: object, options: dict[str, object]) -> bool:
+        return bool(guilty) and not guilty & set(options)
+
+    monkeypatch.setattr(localize, "_is_right", is_right)
+    given = SimpleNamespace(
+        job=SimpleNamespace(options={"a": True, "b": True, "c": True}), notes=[]
+    )
+    found = localize._blame_options(cast(trials.Trials, given), cast(ReferenceCase, None))
+    assert found == named
+    assert len(given.notes) == bool(guilty)
+
+
+class Crashing:
+    """A process for trials whose every job takes it down."""
+
+    def __init__(self, plan: ProcessPlan, log: Path) -> None:
+        self.plan, self.log = plan, log
+
+    def run(self, job: object, *, limit_s: float) -> object:
+        raise StepCrashed(
+            "the step trial ended without a result", expected="a result or a refusal",
+            got="signal SIGSEGV; its last output: nothing printed", remedy=f"Read {self.log}",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_package_that_takes_its_process_down_is_a_crash_and_no_fault_in_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "StepProcess", Crashing)
+    found = Job(tmp_path, Net(torch.exp), Recipe(verify=VerifyPlan(seeds=1))).run()
+    assert (found.cause, found.nodes, found.compiles) == ("crash", (), 1)
+    assert "SIGSEGV" in found.verdict
+
+
+class Chain(nn.Module):
+    """Four operators, a package of which may be wrong in two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.exp().tanh() + x).sigmoid()
+
+
+def test_what_is_wrong_by_its_own_inputs_is_told_from_what_follows_from_it() -> None:
+    program = export(Chain(), torch.randn(6, 8))
+    inputs = (torch.randn(3, 8),)
+    values = record(program, inputs)
+    given = {"exp": inputs[0].exp(), "tanh": inputs[0].exp().tanh() * 1.01}
+    given["add"] = given["tanh"] + inputs[0]
+    given["sigmoid"] = given["add"].sigmoid() * 1.5
+    nodes = computing_nodes(program)
+    found = find_others(program, values, given, nodes, recipe=Recipe(), limit=10.0)
+    assert [node.name for node in found] == ["sigmoid", "tanh"]
+
+
+class Parts(nn.Module):
+    """Results of several parts, and a size that is computed with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.split(4, 1)
+        return torch.cat([right.exp(), left]).view(2 * x.shape[0], 4) * 2.0
+
+
+def test_a_part_of_a_program_computes_what_it_does_in_the_program() -> None:
+    program = export(Parts(), torch.randn(6, 8))
+    inputs = (torch.randn(3, 8),)
+    values = record(program, inputs)
+    for node in computing_nodes(program):
+        if not isinstance(node.meta["val"], (torch.Tensor, tuple, list)):
+            continue
+        part = cut(program, values, [node])
+        eager, float64 = part.run()
+        for name, value, exact in zip(part.outputs, eager, float64, strict=True):
+            torch.testing.assert_close(value, cast(Tensor, values[name]), rtol=0, atol=0)
+            torch.testing.assert_close(exact, value.double(), rtol=1e-5, atol=1e-6)
+        assert part.export().graph_signature.user_outputs
+
+
+@pytest.mark.parametrize(("count", "wrong"), [(1, 0), (2, 0), (2, 1), (7, 0), (7, 3), (7, 6)])
+def test_the_first_wrong_use_is_found(count: int, wrong: int) -> None:
+    assert _first_wrong(count, lambda kept: kept <= wrong) == wrong
