@@ -6,6 +6,7 @@ from typing import cast
 
 from prefect import task
 
+from artifacts.localization import LocalizeJob, LocalizeResult
 from artifacts.steps import (
     BenchmarkJob,
     BenchmarkResult,
@@ -77,6 +78,14 @@ def compile_package(
 def tap(process: StepProcess, job: TapJob, slug: str) -> TapResult:
     """Find inner values to compare where an output says nothing."""
     return cast(TapResult, _wait(process, job, f"tap {slug}", policies.LIMITS_S["tap"]))
+
+
+@task(**policies.LOCALIZE)
+def localize(process: StepProcess, job: LocalizeJob, slug: str) -> LocalizeResult:
+    """Find out where and why a refused package's numbers are wrong."""
+    return cast(
+        LocalizeResult, _wait(process, job, f"localize {slug}", policies.LIMITS_S["localize"])
+    )
 
 
 @task(**policies.VERIFY)

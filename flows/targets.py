@@ -22,9 +22,18 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import CudaTarget, Target
+from artifacts.target import CpuTarget, CudaTarget, Target
 from flows import policies
-from flows.steps import benchmark, compile_package, optimize, race, run_reference, tap, verify
+from flows.steps import (
+    benchmark,
+    compile_package,
+    localize,
+    optimize,
+    race,
+    run_reference,
+    tap,
+    verify,
+)
 from tasks import assemble
 from tasks.assemble import BuiltTargets
 from tasks.lanes import Lanes
@@ -96,7 +105,7 @@ def bless(work: Work, compiled: CompileResult) -> TargetRecord:
         job = lanes.compile_job(work.optimized, target, fresh=True)
         plain = check(work, "plain", job, compile_package(lanes.compiler(target), job, target.slug))
     if not plain.verified.accepted:
-        return assemble.bless(target.slug, plain.compiled, work.reference, plain.verified, None)
+        return refuse(work, target, plain)
     winner, candidates = search(work, plain)
     if winner is not plain:
         assemble.adopt(winner.folder, plain.folder)
@@ -104,6 +113,20 @@ def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     timed = benchmark(lanes.runner(target), timing, target.slug)
     record = assemble.bless(target.slug, winner.compiled, work.reference, winner.verified, timed)
     return assemble.with_search(record, candidates, winner.told.name)
+
+
+def refuse(work: Work, target: CpuTarget, plain: Variant) -> TargetRecord:
+    """Return the record of a refused package, with where it goes wrong if its numbers do."""
+    lanes, verified = work.lanes, plain.verified
+    record = assemble.bless(target.slug, plain.compiled, work.reference, verified, None)
+    if not any(deviation.reasons for deviation in verified.deviations):
+        return record
+    job = lanes.localize_job(work.optimized, target, verified)
+    try:
+        return assemble.with_cause(record, localize(lanes.compiler(target), job, target.slug))
+    except HandoffError as error:
+        # The refusal stands, whatever becomes of the search for its cause.
+        return assemble.with_cause(record, str(error))
 
 
 def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:

@@ -14,6 +14,7 @@ from artifacts.delivery import EXAMPLES_FILE
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
 from artifacts.evidence import Candidate, PassEffect
+from artifacts.localization import LocalizeResult
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
@@ -101,6 +102,15 @@ def with_inside(
         tuple(f"inside the graph, at {', '.join(nodes)}: {reason}" for reason in inside.reasons),
         (*outside.notes, f"measured inside the graph instead, at {', '.join(nodes)}"),
     )
+
+
+def with_cause(record: TargetRecord, found: LocalizeResult | str) -> TargetRecord:
+    """Return a refused target's record with what was found out of the cause, before the reasons."""
+    if isinstance(found, str):
+        told = f"where it goes wrong was not found out: {found}"
+    else:
+        told = found.verdict + (f" ({found.script})" if found.script else "")
+    return replace(record, reasons=(told, *record.reasons))
 
 
 def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
+from artifacts.localization import LocalizeJob
 from artifacts.recipe import PassChoice, Recipe
 from artifacts.steps import (
     CompileJob,
@@ -22,8 +23,9 @@ from artifacts.steps import (
     TapJob,
     TraceabilityJob,
     TraceabilityResult,
+    VerifyResult,
 )
-from artifacts.target import Target, native_cpu_target
+from artifacts.target import CpuTarget, Target, native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
 
 # Seconds after which a step's process is ended. A step that needs longer has hung.
@@ -111,6 +113,24 @@ class Lanes:
         """Return the job that taps the program that `job` compiles."""
         folder = self.workspace / "taps" / job.target.slug / job.folder.name
         return TapJob(job.program, reference, blind, folder)
+
+    def localize_job(
+        self, optimized: OptimizeResult, target: CpuTarget, verified: VerifyResult
+    ) -> LocalizeJob:
+        """Return the job that finds out where a refused package goes wrong."""
+        # A case that was called in another manner goes by the name of the case that it is of.
+        wrong = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
+        return LocalizeJob(
+            optimized.program,
+            self.staging,
+            self.reference_job(optimized).file,
+            target,
+            self.recipe.options,
+            self.recipe,
+            folder=self.workspace / "localize" / target.slug,
+            reproduction=self.workspace / "reproduction" / target.slug,
+            cases=tuple(dict.fromkeys(wrong)),
+        )
 
     def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""

@@ -19,6 +19,7 @@ from tasks.localizing.script import repeats, write_script
 from tasks.localizing.search import Search
 from tasks.localizing.trials import BudgetSpent, Outcome, Trials
 from tasks.localizing.verdict import put_into_words
+from tasks.programs import load_program
 from tasks.reference import ReferenceCase, load_cases
 
 # Compiles that the search leaves for finding the cause, and for running the script.
@@ -36,7 +37,7 @@ def run(job: LocalizeJob) -> LocalizeResult:
     """
     began = time.monotonic()
     cases = [case for case in load_cases(job.reference) if not job.cases or case.name in job.cases]
-    program = torch.export.load(job.program)
+    program = load_program(job.program)
     wrong = _wrong_before(job, program, cases)
     if wrong is not None:
         found = _blame_program(job, *wrong)

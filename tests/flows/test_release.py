@@ -17,6 +17,7 @@ import pytest
 
 from tasks.cross.inspect_binary import inspect_binary
 from tasks.cross.toolkit import why_not_here
+from tasks.extensions import digest_extension
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
 
@@ -45,6 +46,16 @@ class Noisy(Net):
 def build():
     torch.manual_seed(0)
     return Net().eval(), (torch.randn(8, 16),)
+
+
+class Wavy(Net):
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+def wavy():
+    torch.manual_seed(0)
+    return Wavy().eval(), (torch.randn(8, 16),)
 
 
 def fresh():
@@ -129,6 +140,22 @@ def test_a_head_of_zeros_is_seen_through(training: Path, home: Path) -> None:
     inside = [d for d in target["deviations"] if d["case"].startswith("inside, relu")]
     assert inside
     assert all(deviation["rms"] > 0 for deviation in inside)
+
+
+def test_a_compiler_that_computes_wrongly_is_refused_with_the_place_and_a_script(
+    training: Path, home: Path
+) -> None:
+    made = handoff(
+        "deliver", "small:wavy", "--to", "wavy", "--name", "wavy", home=home, cwd=training
+    )
+    assert made.returncode == 0, made.stderr
+    recipe, fault = training / "planted.toml", "tests.tasks.planted_faults"
+    recipe.write_text(f'extensions = ["{fault}@{digest_extension(fault)}"]\n')
+    result = handoff("release", str(training / "wavy"), "--recipe", str(recipe), home=home)
+    assert_is_a_sentence(result, 4, "tanh (aten.tanh.default), module.py:", "lowering of tanh")
+    (script,) = home.rglob("repeat.py")
+    assert str(script) in result.stderr.replace("\n", "")
+    assert handoff("list", "--json", home=home).stdout.count('"wavy"') == 0, "nothing is registered"
 
 
 def test_a_rebuild_takes_nothing_from_the_cache_and_gives_the_same_bytes(
