@@ -275,18 +275,26 @@ class TapResult:
 
 @dataclass(frozen=True)
 class BenchmarkJob:
-    """Time the packages in `folder` against the delivered module in `staging`, interleaved."""
+    """Time the packages in `folder` against the delivered module in `staging`, interleaved.
+
+    Both run where packages of the target of the slug `target` do; '' is the CPU.
+    """
 
     staging: Path
     folder: Path
     reference: Path
+    target: str = ""
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """One timing per case, smallest first."""
+    """One timing per case, smallest first.
+
+    `apart` is the largest difference of the package to eager on the device that both were timed on.
+    """
 
     timings: tuple[Timing, ...]
+    apart: float = 0.0
 
 
 @dataclass(frozen=True)

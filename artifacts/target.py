@@ -74,6 +74,11 @@ class CudaTarget:
         return PROFILES[f"sm_{self.sm}"]
 
     @property
+    def is_here(self) -> bool:
+        """Tell whether this machine has a GPU that runs such packages."""
+        return any(_runs_on(self.sm, capability) for capability in host_gpu_capabilities())
+
+    @property
     def march(self) -> str:
         """The level of the host's code as g++ names it."""
         return "x86-64-v3"
@@ -162,7 +167,9 @@ class Fit:
         lacking = sorted(set(self.cpu_flags) - host_cpu_flags())
         if lacking:
             return f"it needs a processor with {', '.join(lacking)}, which this one lacks"
-        if self.gpu_capability and not any(map(self._runs_on, host_gpu_capabilities())):
+        if self.gpu_capability and not any(
+            _runs_on(self.gpu_capability, capability) for capability in host_gpu_capabilities()
+        ):
             found = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "none"
             needed = f"an NVIDIA GPU of compute capability {self.gpu_capability / 10:.1f}"
             return f"it needs {needed} (or a later {self.gpu_capability // 10}.x); here: {found}"
@@ -170,9 +177,10 @@ class Fit:
             return f"it needs torch {base_version(self.torch)}, and this is torch {torch_version}"
         return None
 
-    def _runs_on(self, capability: int) -> bool:
-        same_major = capability // 10 == self.gpu_capability // 10
-        return same_major and capability >= self.gpu_capability
+
+def _runs_on(built_for: int, capability: int) -> bool:
+    """Tell whether a GPU of `capability` runs machine code for another of the same major one."""
+    return capability // 10 == built_for // 10 and capability >= built_for
 
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of the driver's interface.

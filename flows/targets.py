@@ -22,7 +22,7 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import CpuTarget, CudaTarget, Target
+from artifacts.target import CudaTarget, Target
 from flows import policies
 from flows.steps import (
     benchmark,
@@ -96,7 +96,7 @@ def settle(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffEr
 def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     """Verify one target's packages, look for faster ones, and time what is shipped."""
     lanes, target = work.lanes, work.target
-    if isinstance(target, CudaTarget):
+    if isinstance(target, CudaTarget) and not target.is_here:
         return assemble.built_only(target, compiled)
     job = lanes.compile_job(work.optimized, target)
     plain = check(work, "plain", job, compiled)
@@ -109,17 +109,18 @@ def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     winner, candidates = search(work, plain)
     if winner is not plain:
         assemble.adopt(winner.folder, plain.folder)
-    timing = BenchmarkJob(lanes.staging, plain.folder, work.reference.file)
+    timing = BenchmarkJob(lanes.staging, plain.folder, work.reference.file, target.slug)
     timed = benchmark(lanes.runner(target), timing, target.slug)
     record = assemble.bless(target.slug, winner.compiled, work.reference, winner.verified, timed)
     return assemble.with_search(record, candidates, winner.told.name)
 
 
-def refuse(work: Work, target: CpuTarget, plain: Variant) -> TargetRecord:
+def refuse(work: Work, target: Target, plain: Variant) -> TargetRecord:
     """Return the record of a refused package, with where it goes wrong if its numbers do."""
     lanes, verified = work.lanes, plain.verified
     record = assemble.bless(target.slug, plain.compiled, work.reference, verified, None)
-    if not any(deviation.reasons for deviation in verified.deviations):
+    is_numeric = any(deviation.reasons for deviation in verified.deviations)
+    if not is_numeric or isinstance(target, CudaTarget):
         return record
     job = lanes.localize_job(work.optimized, target, verified)
     try:
@@ -177,9 +178,12 @@ def look_inside(
 
 
 def search(work: Work, plain: Variant) -> tuple[Variant, tuple[Candidate, ...]]:
-    """Return the fastest variant that is accepted, and what was tried; the plain one without."""
+    """Return the fastest variant that is accepted, and what was tried; the plain one without.
+
+    For GPUs there is none yet: Inductor times its kernels itself there.
+    """
     wanted = work.lanes.recipe.search
-    if not wanted.seconds:
+    if not wanted.seconds or isinstance(work.target, CudaTarget):
         return plain, ()
     deadline = time.monotonic() + wanted.seconds
     found: dict[str, Variant] = {"plain": plain}

@@ -79,8 +79,14 @@ def bless(
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
         reused=compiled.reused,
-        notes=verified.notes,
+        notes=(*verified.notes, *_notes_of(slug, timed)),
     )
+
+
+def _notes_of(slug: str, timed: BenchmarkResult | None) -> tuple[str, ...]:
+    if timed is None or not slug.startswith("cuda"):
+        return ()
+    return (f"differs from eager on the same GPU by at most {timed.apart:.2g}",)
 
 
 def with_inside(
@@ -133,7 +139,8 @@ def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
 
 def require_trial_alias(recipe: Recipe, alias: str) -> None:
     """Raise `BlessingRefused` where a package that nobody has run would get a further alias."""
-    unverified = [t.slug for t in recipe.resolved_targets() if isinstance(t, CudaTarget)]
+    targets = recipe.resolved_targets()
+    unverified = [t.slug for t in targets if isinstance(t, CudaTarget) and not t.is_here]
     if unverified and alias != TRIAL_ALIAS:
         raise BlessingRefused(
             f"the alias {alias} can't be set on this release",

@@ -11,8 +11,9 @@ import torch
 
 from artifacts.evidence import Timing
 from artifacts.steps import BenchmarkJob, BenchmarkResult
+from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
-from tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
+from tasks.loading import SHARED_LIBRARY, Tensors, device_of, open_shared_library
 from tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 9
@@ -23,16 +24,27 @@ _WARM_UP_CALLS = 2
 
 def run(job: BenchmarkJob) -> BenchmarkResult:
     """Time eager and the shared library on the plan's smallest and largest inputs."""
-    module = read_delivery(job.staging).module
-    library = open_shared_library(job.folder / SHARED_LIBRARY)
-    chosen = timed_cases(job.reference)
+    device = device_of(job.target)
+    module = read_delivery(job.staging).module.to(device)
+    library = open_shared_library(job.folder / SHARED_LIBRARY, device)
+    apart, timings = 0.0, []
+    for case in timed_cases(job.reference):
+        inputs = tuple(tensor.to(device) for tensor in case.inputs)
+        with torch.no_grad():
+            pairs = zip(
+                library(_copies(inputs)), flat_tensors(module(*_copies(inputs))), strict=True
+            )
+            apart = max([apart, *(_distance(got, want) for got, want in pairs)])
+        timings.append(time_in_turns(case.name, inputs, lambda given: module(*given), library))
+    return BenchmarkResult(tuple(timings), apart)
 
-    def eager(inputs: Tensors) -> object:
-        return module(*inputs)
 
-    return BenchmarkResult(
-        tuple(time_in_turns(case.name, case.inputs, eager, library) for case in chosen)
-    )
+def _copies(inputs: Tensors) -> Tensors:
+    return tuple(tensor.clone() for tensor in inputs)
+
+
+def _distance(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.double() - want.double()).abs().max()) if got.numel() else 0.0
 
 
 def timed_cases(reference: Path) -> list[ReferenceCase]:
@@ -79,7 +91,14 @@ def time_in_turns(
 
 
 def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
-    """Return how long one call takes."""
+    """Return how long one call takes: on a GPU, by CUDA's events, from its first kernel to its last."""
+    if any(tensor.is_cuda for tensor in inputs):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call(inputs)
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
     began = time.perf_counter()
     call(inputs)
     return time.perf_counter() - began

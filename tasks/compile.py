@@ -29,6 +29,7 @@ from tasks.compiling.machine import (
     require_level,
     toolchain_of,
 )
+from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_library, write_package
 from tasks.compiling.place import built_apart, fixed_place
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
@@ -98,7 +99,11 @@ class _Made:
 def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
     if isinstance(job.target, CudaTarget):
         with fixed_place(key) as place, checked_inputs(program) as assumed:
-            built = compile_for_gpu(program, job.target, job.options, place / "package")
+            if can_compile(job.target):
+                options = {**job.options, **compiler_options(program)}
+                built = compile_natively(program, job.target, options, place / PACKAGE)
+            else:
+                built = compile_for_gpu(program, job.target, job.options, place / "package")
             _ship(built.package, building)
         return _Made("", tuple(assumed), built.kernels, built.toolchain)
     return _reuse(job, key, program, building) or _build(job, key, program, building)

@@ -15,14 +15,44 @@ SHARED_LIBRARY = "model.so"
 PACKAGE = "model.pt2"
 
 
-def open_shared_library(path: Path) -> Callable[[Tensors], Tensors]:
-    """Return a function that runs the bare `.so`, with the runner that C++ programs use."""
+def device_of(target: str) -> str:
+    """Return the device that a target's packages run on, by the target's slug."""
+    return "cuda" if target.startswith("cuda") else "cpu"
+
+
+def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors]:
+    """Return a function that runs the bare `.so`, with the runner that C++ programs use.
+
+    It takes and gives tensors on `device`.
+    """
     # An absolute path, because dlopen searches its own list for a name without a slash.
-    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path.absolute()), 1)
+    name = str(path.absolute())
+    if device == "cpu":
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(name, 1)
+    else:
+        runner = torch._C._aoti.AOTIModelContainerRunnerCuda(name, 1, device, "")
     return lambda inputs: tuple(runner.run(list(inputs)))
 
 
-def open_package(path: Path) -> Callable[[Tensors], Tensors]:
-    """Return a function that runs the `.pt2` package."""
-    loaded = torch._inductor.aoti_load_package(str(path.absolute()))
+def open_package(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors]:
+    """Return a function that runs the `.pt2` package, on tensors on `device`."""
+    index = -1 if device == "cpu" else 0
+    loaded = torch._inductor.aoti_load_package(str(path.absolute()), device_index=index)
     return lambda inputs: flat_tensors(loaded(*inputs))
+
+
+def from_the_host(
+    package: Callable[[Tensors], Tensors], device: str
+) -> Callable[[Tensors], Tensors]:
+    """Return a function that takes and gives tensors on the CPU, and runs the package on `device`.
+
+    Strides stay as they are.
+    """
+    if device == "cpu":
+        return package
+
+    def run(inputs: Tensors) -> Tensors:
+        moved = tuple(tensor.to(device) for tensor in inputs)
+        return tuple(tensor.cpu() for tensor in package(moved))
+
+    return run

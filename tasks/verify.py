@@ -11,7 +11,14 @@ from artifacts.digest import digest_file
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.compare import Typical, compare, typical_error
-from tasks.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
+from tasks.loading import (
+    PACKAGE,
+    SHARED_LIBRARY,
+    device_of,
+    from_the_host,
+    open_package,
+    open_shared_library,
+)
 from tasks.manners import (
     Package,
     Tensors,
@@ -66,8 +73,9 @@ def run(job: VerifyJob) -> VerifyResult:
     inputs that are laid out differently: what the package takes has to be computed right.
     """
     cases = load_cases(job.reference)
-    library = open_shared_library(job.folder / SHARED_LIBRARY)
-    package = open_package(job.folder / PACKAGE)
+    device = device_of(job.target)
+    library = from_the_host(open_shared_library(job.folder / SHARED_LIBRARY, device), device)
+    package = from_the_host(open_package(job.folder / PACKAGE, device), device)
     found = _Findings(job, _typical_errors(cases), reasons=_other_library(job))
     for case in cases:
         try:
