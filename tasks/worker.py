@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, proposals, steps
+from artifacts import captures, mechanics, proposals, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 
@@ -46,6 +46,7 @@ STEPS: dict[type[Any], Step] = {
     steps.CompileJob: Step("tasks.compile", steps.CompileResult),
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
     steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
+    mechanics.ProbeJob: Step("tasks.probe", mechanics.ProbeResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
     steps.RaceJob: Step("tasks.race", steps.RaceResult),
     steps.LookUpJob: Step("tasks.look_up", steps.LookUpResult),
