@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from artifacts.checked_inputs import InputChecks
 from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
@@ -147,20 +147,22 @@ def _open(path: Path, device: str, runners: int) -> Run:
     import torch
 
     try:
-        if path.suffix == ".pt2":
-            loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, runners, -1)
-            return lambda inputs: loader.boxed_run(inputs)
-        if device == "cuda":
-            on_gpu = torch._C._aoti.AOTIModelContainerRunnerCuda(
-                str(path), runners, "cuda", str(path.parent)
-            )
-            return lambda inputs: on_gpu.run(inputs)
-        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), runners).run
+        return _run_of(path, device, runners)
     except RuntimeError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise PackageRefused(
-            f"{path.name} can't be opened",
-            expected=f"a package for torch {torch.__version__}",
+            f"{path.name} can't be opened", expected=f"a package for torch {torch.__version__}",
             got=lines[0][:300],
             remedy="Pull the release again, or load it with the torch that it was built with",
-        ) from error
+        ) from error  # fmt: skip
+
+
+def _run_of(path: Path, device: str, runners: int) -> Run:
+    from torch._C import _aoti
+
+    if path.suffix == ".pt2":
+        return cast(Run, _aoti.AOTIModelPackageLoader(str(path), "model", False, runners).boxed_run)
+    if device == "cuda":
+        folder = str(path.parent)
+        return cast(Run, _aoti.AOTIModelContainerRunnerCuda(str(path), runners, device, folder).run)
+    return cast(Run, _aoti.AOTIModelContainerRunnerCpu(str(path), runners).run)

@@ -21,6 +21,8 @@ from artifacts.mechanics import Limits, Outcome
 # safe in a process that has threads.
 _LIMITED = 'ulimit -c 0; ulimit -v "$0"; exec "$@"'
 _MESSAGE_CHARACTERS = 300
+# libtorch alone takes 2.5 GiB of address space, and 64 MiB more for each thread.
+_LEAST_BYTES = 8 << 30
 # The exit status of a replay that ran and found other outputs, which its lines tell.
 _OTHER_OUTPUTS = 3
 
@@ -44,7 +46,7 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
     """
     command = [str(program), *arguments]
     print("runs:", shlex.join(command), flush=True)  # noqa: T201 - a step's log
-    memory = str(limits.memory_bytes // 1024) if limits.memory_bytes else "unlimited"
+    memory = str(_address_space(limits) // 1024) if limits.memory_bytes else "unlimited"
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(
             ["sh", "-c", _LIMITED, memory, *command],
@@ -60,6 +62,12 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
     if not in_time:
         return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
     return Ended(lines, *_classify(process.returncode, complaint))
+
+
+def _address_space(limits: Limits) -> int:
+    """Return the limit in bytes: no more than leaves the machine to the others on it."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(limits.memory_bytes, max(_LEAST_BYTES, there * 3 // 4))
 
 
 def _read(process: subprocess.Popen[bytes], answer_s: float) -> tuple[bytes, bool]:

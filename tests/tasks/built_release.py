@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from artifacts.digest import digest_bytes
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.recipe import Recipe, VerifyPlan
+from artifacts.signature import Dimension
 from artifacts.steps import (
     CompileResult,
     IntakeJob,
@@ -26,16 +27,19 @@ from tasks.lanes import Lanes
 from tests.tasks.deliveries import write_delivery
 
 LIMIT_S = 300.0
-ITEMS = 10
+ITEMS = 1000
 
 
 class Recommender(nn.Module):
-    """Ids `[N, 4]` of ten items and features `[N, 8]` to scores `[N, 3]`."""
+    """Ids `[N, 20]` of a thousand items and features `[N, 64]` to scores `[N, 3]`.
+
+    Large enough that Inductor splits its loop over threads, as it does for real ones.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.items = nn.Embedding(ITEMS, 8)
-        self.head = nn.Linear(8, 3)
+        self.items = nn.Embedding(ITEMS, 64)
+        self.head = nn.Linear(64, 3)
 
     def forward(self, ids: Tensor, features: Tensor) -> Any:
         return self.head(torch.relu(self.items(ids).mean(1) + features))
@@ -59,9 +63,11 @@ class BuiltRelease:
 def build_release(folder: Path) -> BuiltRelease:
     """Compile the recommender for this machine in `folder`, the way a release does."""
     torch.manual_seed(0)
-    ids = torch.arange(24).reshape(6, 4) % ITEMS
-    inputs = {"ids": ids, "features": torch.randn(6, 8)}
-    delivery = write_delivery(folder / "delivery", Recommender().eval(), inputs)
+    ids = torch.randint(ITEMS, (6, 20))
+    ids[0, 0], ids[0, 1] = 0, ITEMS - 1
+    inputs = {"ids": ids, "features": torch.randn(6, 64)}
+    batch = Dimension(1, 2048)
+    delivery = write_delivery(folder / "delivery", Recommender().eval(), inputs, batch=batch)
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe) as lanes:
         intake = IntakeJob(delivery, lanes.staging)
