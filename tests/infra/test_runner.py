@@ -50,7 +50,7 @@ def pulled(built_release: BuiltRelease, tmp_path: Path) -> Path:
 def cases(built_release: BuiltRelease, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cases with what Python's loader gives for them."""
     model = load(built_release.folder)
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for case, batch in enumerate((3, 40)):
         inputs = (torch.randint(ITEMS, (batch, 20)), torch.randn(batch, 64))
         tensors |= {f"{case}/inputs/ids": inputs[0], f"{case}/inputs/features": inputs[1]}
