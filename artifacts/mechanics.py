@@ -58,11 +58,13 @@ class ProbeJob:
 class Replay:
     """The golden inputs from several threads at once, compared with what Python got.
 
-    `different` calls gave other bits, `beyond_tolerance` of them further off than was agreed.
+    `threads` called at once, each with `intra_op` threads for a call of its own. `different` calls
+    gave other bits, `beyond_tolerance` of them further off than was agreed.
     """
 
     file: str
     threads: int
+    intra_op: int
     cases: int
     calls: int
     different: int

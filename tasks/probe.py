@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,8 +55,12 @@ def run(job: ProbeJob) -> ProbeResult:
     notes = []
     if written.left_out:
         notes.append(f"{written.left_out} larger cases were run by Python alone")
-    if any(replay.different > replay.beyond_tolerance for replay in replays):
-        notes.append("C++ gave other bits than Python, within the tolerance")
+    notes += [
+        f"{replay.different} of {replay.calls} calls of {replay.file} from {replay.threads} threads"
+        f" with {replay.intra_op} a call gave other bits than Python with {torch.get_num_threads()}"
+        for replay in replays
+        if replay.different
+    ]
     mechanics = Mechanics(
         written.names[0],
         replays,
@@ -85,15 +89,23 @@ class _Probe:
         self.commands: list[str] = []
 
     def replay(self) -> tuple[Replay, ...]:
-        """Compare from 1, 2 and 8 threads, and from one thread for the `.pt2`."""
-        usual = ["--intra-op", str(torch.get_num_threads()), *self._tolerances()]
-        threads = ",".join(map(str, THREADS))
+        """Compare from 1, 2 and 8 threads, then the `.pt2`, then with other threads for a call.
+
+        With as many threads for a call as Python's, the bits are Python's. With others sums are
+        added up in another order; and code that was compiled for a number may not bear another.
+        """
+        usual, threads = torch.get_num_threads(), ",".join(map(str, THREADS))
+        plans = [
+            (usual, ["--threads", threads, "--repeat", "2"]),
+            (usual, ["--file", PACKAGE, "--repeat", "1"]),
+            *((other, ["--repeat", "2"]) for other in other_thread_counts(usual)),
+        ]
         found: list[Replay] = []
-        for options in (
-            ["--threads", threads, "--repeat", "2"], ["--file", PACKAGE, "--repeat", "1"],
-        ):  # fmt: skip
-            ended = self._run("replay", [*options, *usual])
-            found += _told(Replay, ended, "replayed")
+        for intra_op, options in plans:
+            own = ["--intra-op", str(intra_op)]
+            ended = self._run("replay", [*options, *own, *self._tolerances()], f"{intra_op}")
+            told = [{**line, "intra_op": intra_op} for line in ended.lines]
+            found += _told(Replay, replace(ended, lines=tuple(told)), "replayed")
         return tuple(found)
 
     def measure(self) -> tuple[tuple[Opening, ...], Growth | None, tuple[Rate, ...]]:
@@ -120,20 +132,25 @@ class _Probe:
         )
 
     def _try(self, hostile: Sequence[str], options: Sequence[str]) -> Tried:
-        def feed(some: Sequence[str]) -> Ended:
-            told = [part for name in some for part in ("--hostile", name)]
-            arguments = [*options, *self._tolerances(), *told]
-            return run_limited(self.program, self._arguments("trial", arguments), self.job.limits)
+        own = [*options, *self._tolerances()]
 
-        shown = [*options, *(part for name in hostile for part in ("--hostile", name))]
-        self.commands.append(_repeat("trial", self.job.folder.name, shown))
-        return try_all(hostile, feed)
+        def arguments(some: Sequence[str]) -> list[str]:
+            return [*own, *(part for name in some for part in ("--hostile", name))]
 
-    def _run(self, command: str, options: Sequence[str]) -> Ended:
+        self.commands.append(_repeat("trial", self.job.folder.name, arguments(hostile)))
+        return try_all(
+            hostile,
+            lambda some: run_limited(
+                self.program, self._arguments("trial", arguments(some)), self.job.limits
+            ),
+        )
+
+    def _run(self, command: str, options: Sequence[str], threads: str = "1") -> Ended:
         ended = run_limited(self.program, self._arguments(command, options), self.job.limits)
         self.commands.append(_repeat(command, self.job.folder.name, options))
         if ended.outcome is not None:
-            self.failures.append(f"{command} of good inputs: {ended.outcome}: {ended.told}")
+            told = f"{ended.outcome}: {ended.told}"
+            self.failures.append(f"{command} of good inputs, {threads} threads a call: {told}")
         return ended
 
     def _arguments(self, command: str, options: Sequence[str]) -> list[str]:
@@ -146,6 +163,11 @@ class _Probe:
             agreed = self.job.recipe.tolerance_for(dtype)
             options += ["--tolerance", f"{dtype}={agreed.atol!r},{agreed.rtol!r}"]
         return options
+
+
+def other_thread_counts(usual: int) -> tuple[int, ...]:
+    """Return numbers of threads that a serving machine may use: one, and more than are here."""
+    return tuple(count for count in (1, max(16, 2 * usual)) if count != usual)
 
 
 def _told(kind: type[T], ended: Ended, event: str) -> tuple[T, ...]:
@@ -170,7 +192,8 @@ def judge(found: Mechanics) -> list[str]:
     """
     reasons = [
         f"{replay.file} gave other outputs in C++ than in Python in {replay.beyond_tolerance} of "
-        f"{replay.calls} calls from {replay.threads} threads, by up to {replay.max_abs:.3g}"
+        f"{replay.calls} calls from {replay.threads} threads with {replay.intra_op} a call, by up "
+        f"to {replay.max_abs:.3g}"
         for replay in found.replays
         if replay.beyond_tolerance
     ]
@@ -196,7 +219,7 @@ def judge(found: Mechanics) -> list[str]:
 
 def _not_told(found: Mechanics) -> list[str]:
     counts = {
-        "replays": (len(found.replays), len(THREADS) + 1),
+        "replays": (len(found.replays), len(THREADS) + 2),
         "openings": (len(found.openings), 2),
         "memory": (int(found.growth is not None), 1),
         "calls a second": (len(found.rates), len(THREADS)),

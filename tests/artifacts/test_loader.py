@@ -71,7 +71,10 @@ def put(place: int, tensor: object) -> tuple[Any, ...]:
         (put(0, good()[0].int()), "ids is not what .* expected int64, got int32"),
         (put(1, good()[1].double()), "x is not what .* expected float32, got float64"),
         (put(0, good()[0].to("meta")), "expected a tensor on cpu, got one on meta"),
-        (put(1, good()[1].to("meta")), "x is not what .* expected a tensor on cpu, got one on meta"),
+        (
+            put(1, good()[1].to("meta")),
+            "x is not .* expected a tensor on cpu, got one on meta",
+        ),
         (put(1, good()[1].to_mkldnn()), "expected a dense tensor, got torch._mkldnn"),
         (put(1, good()[1].to_sparse()), "expected a dense tensor, got torch.sparse_coo"),
         (put(0, good()[0][0]), r"expected shape \['batch', 4\], got \[4\]"),

@@ -271,8 +271,8 @@ def test_a_file_that_holds_no_tensors_is_refused(
 
 @pytest.mark.parametrize(
     "change",
-    [{"shape": [1, 21]}, {"shape": [1, 19]}, {"data_offsets": [8, 168]}, {"dtype": "C64"}, {"shape": [-1, -20]},
-     {"shape": [1 << 40, 1 << 40]}],
+    [{"shape": [1, 21]}, {"shape": [1, 19]}, {"data_offsets": [8, 168]}, {"dtype": "C64"},
+     {"shape": [-1, -20]}, {"shape": [1 << 40, 1 << 40]}],
 )  # fmt: skip
 def test_a_tensor_that_does_not_fit_its_file_is_refused(
     runner: Path, built_release: BuiltRelease, tmp_path: Path, change: dict[str, Any]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
+from artifacts.digest import digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking, PackageRefused
+from artifacts.manifest import PackageFile
 from artifacts.mechanics import (
     Growth,
     Limits,
@@ -30,6 +35,7 @@ from artifacts.record import from_plain, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from tasks import probe
 from tasks.child import ProcessPlan, StepProcess
+from tasks.compiling.packages import extract_library
 from tasks.probing import golden
 from tasks.probing.build import build_runner
 from tasks.probing.child import Ended, run_limited
@@ -88,10 +94,13 @@ def probed(job: ProbeJob) -> ProbeResult:
 def test_a_good_package_is_accepted_with_what_was_measured(probed: ProbeResult) -> None:
     found = probed.mechanics
     assert probed.accepted, probed.reasons
-    assert [(r.file, r.threads) for r in found.replays] == [
-        ("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1),
+    usual = torch.get_num_threads()
+    assert [(r.file, r.threads, r.intra_op) for r in found.replays] == [
+        ("model.so", 1, usual), ("model.so", 2, usual), ("model.so", 8, usual),
+        ("model.pt2", 1, usual), *(("model.so", 1, n) for n in probe.other_thread_counts(usual)),
     ]  # fmt: skip
-    assert all(replay.calls > 0 and replay.different == 0 for replay in found.replays)
+    assert all(replay.calls > 0 for replay in found.replays)
+    assert all(replay.different == 0 for replay in found.replays if replay.intra_op == usual)
     assert [opening.file for opening in found.openings] == ["model.so", "model.pt2"]
     assert [rate.threads for rate in found.rates] == [1, 2, 8]
     assert found.growth is not None
@@ -161,6 +170,52 @@ def test_other_outputs_in_cpp_than_in_python_are_refused(
     assert "gave other outputs in C++ than in Python" in result.reasons[0]
 
 
+class Sums(nn.Module):
+    """Sums over the batch, which Inductor splits over threads."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return (x * x).sum(), (x - x.mean()).abs().sum(0)
+
+
+def sums_job(job: ProbeJob, folder: Path, options: dict[str, Any]) -> ProbeJob:
+    """Compile the sums with options of Inductor's, and return a probe of that."""
+    x, package = torch.randn(64, 4096), folder / job.folder.name
+    package.mkdir(parents=True)
+    exported = torch.export.export(Sums(), (x,))
+    torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(package / "model.pt2"), inductor_configs=options
+    )
+    extract_library(package / "model.pt2", package / "model.so")
+    case = {"name": "x", "inputs": (x,), "eager": (), "float64": ()}
+    torch.save([case], folder / "reference.pt")
+    files = tuple(
+        PackageFile(f"{package.name}/{file.name}", digest_file(file), file.stat().st_size)
+        for file in (package / "model.pt2", package / "model.so")
+    )
+    return replace(
+        job, folder=package, files=files, reference=folder / "reference.pt",
+        signature=ModelSignature((TensorSpec("x", "float32", (64, 4096)),)),
+    )  # fmt: skip
+
+
+@pytest.mark.compile
+def test_a_package_that_bears_no_more_threads_than_its_builders_is_refused(
+    job: ProbeJob, tmp_path: Path
+) -> None:
+    # Inductor's reductions in torch 2.15: as many places as the building machine has cores, and
+    # as many threads as the running machine has. When this fails, 'cpp.dynamic_threads' in
+    # tasks/compile.py may go.
+    if torch.get_num_threads() in (1, max(16, 2 * torch.get_num_threads())) or (
+        torch.get_num_threads() != os.cpu_count()
+    ):
+        pytest.skip("Inductor fixes the number of threads here, or splits nothing")
+    plain = probe.run(sums_job(job, tmp_path / "plain", {}))
+    assert plain.verdict == "refused"
+    assert [r for r in plain.reasons if "16 threads a call: crashed" in r], plain.reasons
+    mended = probe.run(sums_job(job, tmp_path / "mended", {"cpp.dynamic_threads": True}))
+    assert mended.accepted, mended.reasons
+
+
 @pytest.mark.compile
 def test_a_runner_that_crashes_on_everything_is_a_refusal_and_no_error(
     job: ProbeJob, planted: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,8 +223,9 @@ def test_a_runner_that_crashes_on_everything_is_a_refusal_and_no_error(
     monkeypatch.setattr(probe, "build_runner", lambda source, programs: (planted, 0.0))
     result = probe.run(job)
     assert result.verdict == "refused"
-    assert "replay of good inputs: crashed: SIGSEGV" in result.reasons
-    assert "bench of good inputs: crashed: SIGSEGV" in result.reasons
+    crashed = "threads a call: crashed: SIGSEGV"
+    assert f"replay of good inputs, {torch.get_num_threads()} {crashed}" in result.reasons
+    assert f"bench of good inputs, 1 {crashed}" in result.reasons
     assert any(reason.startswith("nothing was told of memory") for reason in result.reasons)
 
 
@@ -273,10 +329,10 @@ def test_a_source_that_does_not_compile_is_told(
 
 def mechanics(*trials: Trial, grown: int = 0, beyond: int = 0, different: int = 0) -> Mechanics:
     """Return what a probe found out about a package that is good but for what is given."""
-    places = (("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1))
+    places = [("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1), ("model.so", 1)]
     return Mechanics(
         case="batch=1",
-        replays=tuple(Replay(f, n, 2, 4, different, beyond, 0.5) for f, n in places),
+        replays=tuple(Replay(f, n, 2, 2, 4, different, beyond, 0.5) for f, n in places),
         openings=tuple(Opening(f, 0.1, 0.1, 0.1, 1, 1, 1) for f in ("model.so", "model.pt2")),
         rates=tuple(Rate(n, 10.0) for n in (1, 2, 8)),
         growth=Growth(10_000, 1.0, 1 << 30, grown, 400 << 20),
