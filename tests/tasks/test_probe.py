@@ -211,7 +211,8 @@ def test_a_package_that_bears_no_more_threads_than_its_builders_is_refused(
         pytest.skip("Inductor fixes the number of threads here, or splits nothing")
     plain = probe.run(sums_job(job, tmp_path / "plain", {}))
     assert plain.verdict == "refused"
-    assert [r for r in plain.reasons if "16 threads a call: crashed" in r], plain.reasons
+    # What is written beyond the places crashes, hangs, or makes the sums wrong.
+    assert all("16 threads a call" in r or "16 a call" in r for r in plain.reasons), plain.reasons
     mended = probe.run(sums_job(job, tmp_path / "mended", {"cpp.dynamic_threads": True}))
     assert mended.accepted, mended.reasons
 
