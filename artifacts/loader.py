@@ -10,6 +10,7 @@ may end the whole process: its check throws, and nothing can be thrown out of Op
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -162,7 +163,11 @@ def _run_of(path: Path, device: str, runners: int) -> Run:
 
     if path.suffix == ".pt2":
         return cast(Run, _aoti.AOTIModelPackageLoader(str(path), "model", False, runners).boxed_run)
+    # By a name that no other file has had in this process: dlopen takes a library that it has
+    # loaded from the same path for the one that lies there now, and never unloads most of ours
+    # (their unique symbols). The descriptor stays open, so that its number is not used again.
+    library = f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_CLOEXEC)}"
     if device == "cuda":
         folder = str(path.parent)
-        return cast(Run, _aoti.AOTIModelContainerRunnerCuda(str(path), runners, device, folder).run)
-    return cast(Run, _aoti.AOTIModelContainerRunnerCpu(str(path), runners).run)
+        return cast(Run, _aoti.AOTIModelContainerRunnerCuda(library, runners, device, folder).run)
+    return cast(Run, _aoti.AOTIModelContainerRunnerCpu(library, runners).run)
