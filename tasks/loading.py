@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,11 @@ PACKAGE = "model.pt2"
 
 def open_shared_library(path: Path) -> Callable[[Tensors], Tensors]:
     """Return a function that runs the bare `.so`, with the runner that C++ programs use."""
-    # An absolute path, because dlopen searches its own list for a name without a slash.
-    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path.absolute()), 1)
+    # By a name that no other file has had in this process: dlopen takes a library that it has
+    # loaded from the same path, and hardly ever unloads, for the one that lies there now. The
+    # descriptor stays open, so that its number is not used again.
+    library = f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_CLOEXEC)}"
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
     return lambda inputs: tuple(runner.run(list(inputs)))
 
 
