@@ -41,6 +41,12 @@ from tasks.compiling.weights import (
 from tasks.cross.release import compile_for_gpu
 from tasks.loading import PACKAGE, SHARED_LIBRARY
 
+# As many threads as the serving machine has. Without it, torch 2.15's reductions have room for as
+# many as the building machine has cores and run with as many as there are: on a larger machine they
+# write beyond that (`KernelGroup.parallel` and `CppKernel` in Inductor's codegen/cpp.py;
+# tests/tasks/test_probe.py tells when it is mended).
+_THREADS: dict[str, object] = {"cpp.dynamic_threads": True}
+
 
 def prepare() -> None:
     """Do what every compilation needs and none depends on, before the first job is known.
@@ -144,7 +150,7 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
 def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[AssumedRange, ...]:
     assert isinstance(job.target, CpuTarget)
     # A fresh dict: torch writes into the one that it is given.
-    options = {**KEEPING_OPTIONS, **job.options}
+    options = {**KEEPING_OPTIONS, **_THREADS, **job.options}
     if has_march_option():
         options["cpp.march"] = job.target.march
     try:
