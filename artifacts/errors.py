@@ -96,6 +96,12 @@ class PackageRefused(HandoffError):
     exit_code = 6
 
 
+class InputsRefused(HandoffError):
+    """A call's inputs are not what the model's signature declares; the model can go on."""
+
+    exit_code = 65
+
+
 ERRORS: dict[str, type[HandoffError]] = {
     kind.__name__: kind
     for kind in (
@@ -108,6 +114,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         StoreFailed,
         RegistryFailed,
         PackageRefused,
+        InputsRefused,
     )
 }
 

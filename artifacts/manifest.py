@@ -11,6 +11,7 @@ from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
 from artifacts.evidence import Candidate, Finding, PassEffect, Timing, Verdict
+from artifacts.mechanics import Mechanics
 from artifacts.recipe import Recipe
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
@@ -48,7 +49,7 @@ class TargetRecord:
     the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
     target that was built where it can't be run is neither accepted nor refused: `unverified` says
     why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
-    the blessing saw beside.
+    the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence.
     """
 
     slug: str
@@ -68,6 +69,7 @@ class TargetRecord:
     unverified: str = later("")
     kernels: tuple[str, ...] = later(())
     notes: tuple[str, ...] = later(())
+    mechanics: Mechanics | None = later(None)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

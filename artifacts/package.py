@@ -32,7 +32,7 @@ def check_release(folder: Path, torch_version: str | None) -> CheckedRelease:
         )  # fmt: skip
     expected = [*manifest.files, *[file for target in present for file in target.files]]
     for file in expected:
-        _check_file(folder, file)
+        check_file(folder, file)
     _refuse_others(folder, {file.path for file in expected})
     for target in present:
         misfit = target.fit.misfit(torch_version) if target.fit else "it was never built"
@@ -45,7 +45,8 @@ def check_release(folder: Path, torch_version: str | None) -> CheckedRelease:
     return CheckedRelease(manifest, tuple(target.slug for target in present))
 
 
-def _check_file(folder: Path, file: PackageFile) -> None:
+def check_file(folder: Path, file: PackageFile) -> None:
+    """Raise `PackageRefused` unless the file in `folder` has the released size and digest."""
     path = folder / file.path
     if path.is_symlink() or not path.is_file():
         raise _changed(file, "a file", "nothing" if not path.exists() else "something else")

@@ -41,6 +41,7 @@ COMPILE = {**_STEP, "name": "compile", "task_run_name": "compile {slug}"}
 TAP = {**_STEP, "name": "tap", "task_run_name": "tap {slug}"}
 LOCALIZE = {**_STEP, "name": "localize", "task_run_name": "localize {slug}"}
 VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}"}
+PROBE = {**_STEP, "name": "probe", "task_run_name": "probe {slug}"}
 BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}"}
 RACE = {**_STEP, "name": "race", "task_run_name": "race {slug}"}
 REGISTER = {**_STEP, "name": "register"}
@@ -56,6 +57,7 @@ LIMITS_S = {
     # Beyond its own budget, which it keeps to.
     "localize": 1800.0,
     "verify": 3600.0,
+    "probe": 1800.0,
     "benchmark": 900.0,
     "race": 900.0,
     "look up": 600.0,

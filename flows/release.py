@@ -46,7 +46,8 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
         optimized = optimize(lanes.graph, lanes.optimize_job())
         # The graph is on disk now, and what read it holds as much memory as a compiler.
         lanes.graph.close()
-        built = build(lanes, optimized)
+        signature = assemble.signature_of(taken.contract, optimized)
+        built = build(lanes, optimized, signature)
         manifest = assemble.assemble(
             lanes.release,
             recipe=recipe,
@@ -54,6 +55,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
             judged=judged,
             fingerprint=fingerprint,
             optimized=optimized,
+            signature=signature,
             built=built,
         )
         assemble.require_accepted(manifest)

@@ -7,6 +7,7 @@ from typing import cast
 from prefect import task
 
 from artifacts.localization import LocalizeJob, LocalizeResult
+from artifacts.probes import ProbeJob, ProbeResult
 from artifacts.steps import (
     BenchmarkJob,
     BenchmarkResult,
@@ -92,6 +93,12 @@ def localize(process: StepProcess, job: LocalizeJob, slug: str) -> LocalizeResul
 def verify(process: StepProcess, job: VerifyJob, slug: str) -> VerifyResult:
     """Compare a target's packages with the reference."""
     return cast(VerifyResult, _wait(process, job, f"verify {slug}", policies.LIMITS_S["verify"]))
+
+
+@task(**policies.PROBE)
+def probe(process: StepProcess, job: ProbeJob, slug: str) -> ProbeResult:
+    """Let a program without Python call and ill-treat a target's packages."""
+    return cast(ProbeResult, _wait(process, job, f"probe {slug}", policies.LIMITS_S["probe"]))
 
 
 @task(**policies.BENCHMARK)

@@ -12,6 +12,7 @@ from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, PassEffect, choose
 from artifacts.manifest import TargetRecord
 from artifacts.recipe import Search
+from artifacts.signature import ModelSignature
 from artifacts.steps import (
     BenchmarkJob,
     CompileJob,
@@ -29,6 +30,7 @@ from flows.steps import (
     compile_package,
     localize,
     optimize,
+    probe,
     race,
     run_reference,
     tap,
@@ -47,6 +49,7 @@ class Work:
     target: Target
     optimized: OptimizeResult
     reference: ReferenceResult
+    signature: ModelSignature
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,11 @@ class Variant:
     told: Candidate
 
 
-def build(lanes: Lanes, optimized: OptimizeResult) -> BuiltTargets:
-    """Compile every target, beside the reference, and bless each."""
+def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) -> BuiltTargets:
+    """Compile every target, beside the reference, and bless each.
+
+    `signature` is what the release will say that the packages take and give.
+    """
     compiling = [
         (target, compile_package.submit(lanes.compiler(target), job, target.slug))
         for target in lanes.targets
@@ -76,7 +82,7 @@ def build(lanes: Lanes, optimized: OptimizeResult) -> BuiltTargets:
             if isinstance(outcome, HandoffError):
                 raise outcome
             toolchain |= outcome.toolchain
-            records.append(bless(Work(lanes, target, optimized, reference), outcome))
+            records.append(bless(Work(lanes, target, optimized, reference, signature), outcome))
         except (StepCrashed, BlessingRefused) as error:
             # A compiler or a package that fails is this target's answer, not the flow's end.
             records.append(assemble.refuse_target(target.slug, error))
@@ -109,9 +115,12 @@ def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     winner, candidates = search(work, plain)
     if winner is not plain:
         assemble.adopt(winner.folder, plain.folder)
+    probing = lanes.probe_job(target, winner.compiled, work.signature, work.reference.file)
+    probed = probe(lanes.runner(target), probing, target.slug)
     timing = BenchmarkJob(lanes.staging, plain.folder, work.reference.file, target.slug)
     timed = benchmark(lanes.runner(target), timing, target.slug)
     record = assemble.bless(target.slug, winner.compiled, work.reference, winner.verified, timed)
+    record = assemble.with_mechanics(record, probed)
     return assemble.with_search(record, candidates, winner.told.name)
 
 

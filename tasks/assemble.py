@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from artifacts.delivery import EXAMPLES_FILE
+from artifacts.delivery import EXAMPLES_FILE, DeliveryContract
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
 from artifacts.evidence import Candidate, PassEffect
 from artifacts.localization import LocalizeResult
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from artifacts.probes import ProbeResult
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
 from artifacts.steps import (
@@ -81,6 +82,23 @@ def bless(
         reused=compiled.reused,
         notes=(*verified.notes, *_notes_of(slug, timed)),
     )
+
+
+def with_mechanics(record: TargetRecord, probed: ProbeResult) -> TargetRecord:
+    """Return a target's record with the mechanical blessing: both have to accept it."""
+    reasons = (*record.reasons, *probed.reasons)
+    return replace(
+        record,
+        accepted=record.accepted and probed.accepted,
+        reasons=reasons,
+        mechanics=probed.mechanics,
+    )
+
+
+def signature_of(contract: DeliveryContract, optimized: OptimizeResult) -> ModelSignature:
+    """Return what the packages take, as delivered, and what they give, as captured."""
+    dimensions = {**contract.dimensions, **optimized.computed_dimensions}
+    return ModelSignature(contract.inputs, optimized.outputs, dimensions)
 
 
 def _notes_of(slug: str, timed: BenchmarkResult | None) -> tuple[str, ...]:
@@ -199,6 +217,7 @@ def assemble(
     judged: TraceabilityResult,
     fingerprint: Digest,
     optimized: OptimizeResult,
+    signature: ModelSignature,
     built: BuiltTargets,
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest."""
@@ -210,13 +229,12 @@ def assemble(
         size = copy.stat().st_size
         shared.append(PackageFile(EXAMPLES_FILE, digest_file(copy), size))
     contract = taken.contract
-    dimensions = {**contract.dimensions, **optimized.computed_dimensions}
     manifest = Manifest(
         model=contract.model.name,
         delivery=taken.digest,
         fingerprint=fingerprint,
         verdict=judged.verdict,
-        signature=ModelSignature(contract.inputs, optimized.outputs, dimensions),
+        signature=signature,
         recipe=recipe,
         lineage=contract.source,
         targets=built.records,

@@ -31,10 +31,8 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     for case in timed_cases(job.reference):
         inputs = tuple(tensor.to(device) for tensor in case.inputs)
         with torch.no_grad():
-            pairs = zip(
-                library(_copies(inputs)), flat_tensors(module(*_copies(inputs))), strict=True
-            )
-            apart = max([apart, *(_distance(got, want) for got, want in pairs)])
+            package, eager = library(_copies(inputs)), flat_tensors(module(*_copies(inputs)))
+        apart = max([apart, *map(_distance, package, eager)])
         timings.append(time_in_turns(case.name, inputs, lambda given: module(*given), library))
     return BenchmarkResult(tuple(timings), apart)
 
@@ -91,7 +89,7 @@ def time_in_turns(
 
 
 def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
-    """Return how long one call takes: on a GPU, by CUDA's events, from its first kernel to its last."""
+    """Return how long one call takes; on a GPU by CUDA's events, its last kernel included."""
     if any(tensor.is_cuda for tensor in inputs):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

@@ -23,6 +23,7 @@ from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
 from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
 from tasks.compiling.machine import (
+    SERVING_THREADS,
     fit_of,
     has_march_option,
     require_compiler,
@@ -151,7 +152,9 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
 def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[AssumedRange, ...]:
     assert isinstance(job.target, CpuTarget)
     # A fresh dict: torch writes into the one that it is given.
-    options = {**KEEPING_OPTIONS, **job.options, **compiler_options(program)}
+    options = {
+        **KEEPING_OPTIONS, **SERVING_THREADS, **job.options, **compiler_options(program)
+    }  # fmt: skip
     if has_march_option():
         options["cpp.march"] = job.target.march
     try:

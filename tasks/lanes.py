@@ -13,9 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from artifacts.localization import LocalizeJob
+from artifacts.mechanics import Limits
+from artifacts.probes import ProbeJob
 from artifacts.recipe import PassChoice, Recipe
+from artifacts.signature import ModelSignature
 from artifacts.steps import (
     CompileJob,
+    CompileResult,
     IntakeJob,
     OptimizeJob,
     OptimizeResult,
@@ -27,6 +31,9 @@ from artifacts.steps import (
 )
 from artifacts.target import CpuTarget, Target, native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
+
+# The C++ program, which serving teams start from, too.
+RUNNER_SOURCE = Path(__file__).parent.parent / "infra" / "runner"
 
 # Seconds after which a step's process is ended. A step that needs longer has hung.
 INTAKE_LIMIT_S = 600.0
@@ -131,6 +138,18 @@ class Lanes:
             reproduction=self.workspace / "reproduction" / target.slug,
             cases=tuple(dict.fromkeys(wrong)),
         )
+
+    def probe_job(
+        self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
+    ) -> ProbeJob:
+        """Return the job that runs the target's packages without Python."""
+        builds = self.workspace.parent
+        # A GPU's driver reserves far more address space than it uses.
+        limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
+        return ProbeJob(
+            self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
+            RUNNER_SOURCE, builds / "programs", self.workspace / "probe" / target.slug, limits,
+        )  # fmt: skip
 
     def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""

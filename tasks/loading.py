@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,12 +26,15 @@ def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], 
 
     It takes and gives tensors on `device`.
     """
-    # An absolute path, because dlopen searches its own list for a name without a slash.
-    name = str(path.absolute())
-    if device == "cpu":
-        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(name, 1)
-    else:
-        runner = torch._C._aoti.AOTIModelContainerRunnerCuda(name, 1, device, "")
+    # By a name that no other file has had in this process: dlopen takes a library that it has
+    # loaded from the same path, and hardly ever unloads, for the one that lies there now. The
+    # descriptor stays open, so that its number is not used again.
+    library = f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_CLOEXEC)}"
+    runner = (
+        torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
+        if device == "cpu"
+        else torch._C._aoti.AOTIModelContainerRunnerCuda(library, 1, device, "")
+    )
     return lambda inputs: tuple(runner.run(list(inputs)))
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, localization, proposals, steps
+from artifacts import captures, localization, probes, proposals, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 
@@ -49,6 +49,7 @@ STEPS: dict[type[Any], Step] = {
     steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
     localization.LocalizeJob: Step("tasks.localize", localization.LocalizeResult),
     localization.TrialJob: Step("tasks.trial", localization.TrialResult),
+    probes.ProbeJob: Step("tasks.probe", probes.ProbeResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
     steps.RaceJob: Step("tasks.race", steps.RaceResult),
     steps.LookUpJob: Step("tasks.look_up", steps.LookUpResult),

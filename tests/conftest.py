@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.tasks.built_release import BuiltRelease
 
 BUCKET = "models"
 
@@ -35,3 +40,22 @@ def s3_environment() -> Iterator[dict[str, str]]:
         yield settings
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def built_release(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
+    """A recommender that was compiled the way a release does it; once for all tests."""
+    from tests.tasks.built_release import build_release
+
+    return build_release(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ runner, built from the source with every warning an error; once for all tests."""
+    from tasks.probing import build
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror"))
+        source = Path(__file__).parents[1] / "infra" / "runner"
+        return build.build_runner(source, tmp_path_factory.mktemp("programs"))[0]

@@ -16,7 +16,7 @@ from torch.export.passes import move_to_device_pass
 
 from artifacts.errors import BlessingRefused
 from artifacts.target import CudaTarget
-from tasks.compiling.machine import has_march_option
+from tasks.compiling.machine import SERVING_THREADS, has_march_option
 from tasks.cross.inspect_binary import inspect_binary
 from tasks.cross.release import GpuPackage
 
@@ -46,9 +46,13 @@ def compile_natively(
             moved,
             package_path=str(package),
             inductor_configs={
-                **options, **march, "cpp.simdlen": 256, "aot_inductor.embed_kernel_binary": True
+                **SERVING_THREADS,
+                **options,
+                **march,
+                "cpp.simdlen": 256,
+                "aot_inductor.embed_kernel_binary": True,
             },
-        )  # fmt: skip
+        )
     inspection = inspect_binary(package)
     if inspection.capabilities - {target.sm}:
         raise BlessingRefused(

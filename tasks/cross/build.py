@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from artifacts.gpu import GpuProfile
-from tasks.compiling.machine import has_march_option
+from tasks.compiling.machine import SERVING_THREADS, has_march_option
 from tasks.compiling.place import built_apart
 from tasks.cross.inspect_binary import Inspection, inspect_binary
 from tasks.cross.kernels import KernelChoice
@@ -105,6 +105,7 @@ def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
         **options,
         # Whatever the environment has set them to.
         **dict.fromkeys(sorted(NEED_A_GPU), False),
+        **SERVING_THREADS,
         "compile_threads": 1,
         "triton.autotune_at_compile_time": True,
         "aot_inductor.embed_kernel_binary": True,

@@ -1,0 +1,59 @@
+"""The mechanical blessing's job and result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from artifacts.manifest import PackageFile
+from artifacts.mechanics import Limits, Mechanics
+from artifacts.recipe import Recipe
+from artifacts.signature import ModelSignature
+from artifacts.target import Fit
+
+
+@dataclass(frozen=True)
+class ProbeJob:
+    """Run the packages in `folder`, whose name is the target's slug, in a C++ program.
+
+    `source` is the folder of the program's source; what is compiled of it is kept in `programs`.
+    `workspace` is a folder for the job's own files. `signature` and `fit` are what the release's
+    manifest will say, and `files` the packages by their paths in the release.
+    """
+
+    folder: Path
+    files: tuple[PackageFile, ...]
+    fit: Fit
+    signature: ModelSignature
+    reference: Path
+    recipe: Recipe
+    source: Path
+    programs: Path
+    workspace: Path
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The mechanical blessing: what was measured, and why the package is refused if so.
+
+    `runner` is the compiled program, and `build_s` how long that took; 0 where it was there.
+    """
+
+    mechanics: Mechanics
+    reasons: tuple[str, ...]
+    runner: Path
+    build_s: float = 0.0
+
+    @property
+    def accepted(self) -> bool:
+        """Tell whether the package may be released."""
+        return not self.reasons
+
+    @property
+    def verdict(self) -> Literal["accepted", "accepted with guard", "refused"]:
+        """What was decided."""
+        if self.reasons:
+            return "refused"
+        return "accepted with guard" if self.mechanics.guards else "accepted"

@@ -1,0 +1,67 @@
+#include "model.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
+
+#include <chrono>
+
+#include "refused.h"
+
+namespace handoff {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Loads the part of libtorch that registers the GPU; a program for the CPU does without, and this
+// one needs no CUDA headers to be built.
+void load_gpu_support() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* reason = dlerror();
+    throw Refused("this libtorch has no support for a GPU", "libtorch_cuda.so",
+                  reason == nullptr ? "none" : reason, "Build the runner with a libtorch for CUDA");
+  }
+}
+
+std::unique_ptr<torch::inductor::AOTIModelContainerRunner> open_library(const std::string& path,
+                                                                        const at::Device& device,
+                                                                        std::size_t runners) {
+  if (device.is_cpu()) {
+    return std::make_unique<torch::inductor::AOTIModelContainerRunnerCpu>(path, runners);
+  }
+  // libtorch_cuda registers AOTIModelContainerRunnerCuda under this name.
+  auto& registered = torch::inductor::getAOTIModelRunnerRegistry();
+  const auto found = registered.find("cuda");
+  if (found == registered.end()) {
+    throw Refused("this libtorch runs no packages on a GPU", "a runner for cuda", "none",
+                  "Build the runner with a libtorch for CUDA");
+  }
+  const std::string folder = path.substr(0, path.find_last_of('/'));
+  return found->second(path, runners, device.str(), folder, /*run_single_threaded=*/false);
+}
+
+}  // namespace
+
+Model::Model(const Release& release, const OpenOptions& options)
+    : target_(choose_target(release, options.target)),
+      device_(target_.gpu_capability > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)) {
+  const auto began = Clock::now();
+  const std::string path = checked_file(release, target_, options.file);
+  const auto checked = Clock::now();
+  if (device_.is_cuda()) load_gpu_support();
+  if (options.checked) guard_.emplace(release.signature, device_, options.values);
+  if (options.file == "model.pt2") {
+    package_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(
+        path, "model", /*run_single_threaded=*/false, options.runners);
+  } else {
+    library_ = open_library(path, device_, options.runners);
+  }
+  check_s_ = std::chrono::duration<double>(checked - began).count();
+  open_s_ = std::chrono::duration<double>(Clock::now() - checked).count();
+}
+
+Tensors Model::call(const Tensors& inputs) {
+  if (guard_) guard_->check(inputs);
+  return library_ ? library_->run(inputs) : package_->run(inputs);
+}
+
+}  // namespace handoff

@@ -1,0 +1,222 @@
+#include "release.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "refused.h"
+#include "sha256.h"
+
+namespace handoff {
+namespace {
+
+constexpr std::int64_t kSchema = 1;
+constexpr char kPullAgain[] = "Don't load it: pull the release again into a new folder";
+
+TensorSpec read_spec(const Json& record, const std::vector<Dimension>& dimensions) {
+  TensorSpec spec;
+  spec.name = record.at("name").string();
+  spec.dtype = record.at("dtype").string();
+  for (const Json& written : record.at("shape").items()) {
+    Axis axis;
+    if (written.kind() == Json::Kind::number) {
+      axis.size = written.integer();
+    } else {
+      const auto found = std::find_if(
+          dimensions.begin(), dimensions.end(),
+          [&](const Dimension& dimension) { return dimension.name == written.string(); });
+      if (found == dimensions.end()) {
+        throw Refused("a dimension of " + spec.name + " has no range", written.string(), "nothing",
+                      "Pull the release again");
+      }
+      axis.dimension = static_cast<int>(found - dimensions.begin());
+    }
+    spec.shape.push_back(axis);
+  }
+  if (record.has("low") && !record.at("low").is_null()) spec.low = record.at("low").number();
+  if (record.has("high") && !record.at("high").is_null()) spec.high = record.at("high").number();
+  return spec;
+}
+
+Signature read_signature(const Json& record) {
+  Signature signature;
+  const Json& dimensions = record.at("dimensions");
+  for (const std::string& name : dimensions.names()) {
+    const Json& range = dimensions.at(name);
+    signature.dimensions.push_back({name, range.at("min").integer(), range.at("max").integer()});
+  }
+  for (const Json& spec : record.at("inputs").items()) {
+    signature.inputs.push_back(read_spec(spec, signature.dimensions));
+  }
+  for (const Json& spec : record.at("outputs").items()) {
+    signature.outputs.push_back(read_spec(spec, signature.dimensions));
+  }
+  return signature;
+}
+
+Target read_target(const Json& record) {
+  Target target;
+  target.slug = record.at("slug").string();
+  for (const Json& file : record.at("files").items()) {
+    target.files.push_back({file.at("path").string(), file.at("digest").string(),
+                            file.at("size_bytes").integer()});
+  }
+  const Json& fit = record.at("fit");
+  for (const Json& flag : fit.at("cpu_flags").items()) target.cpu_flags.push_back(flag.string());
+  target.torch = fit.at("torch").string();
+  target.machine = fit.at("machine").string();
+  if (fit.has("gpu_capability")) target.gpu_capability = fit.at("gpu_capability").integer();
+  return target;
+}
+
+std::set<std::string> host_cpu_flags() {
+  std::ifstream stream("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(stream, line)) {
+    if (line.rfind("flags", 0) == 0) {
+      std::istringstream words(line.substr(std::min(line.find(':'), line.size() - 1) + 1));
+      return {std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()};
+    }
+  }
+  return {};
+}
+
+// The compute capability of each NVIDIA GPU here, asked of the driver; none without one.
+std::vector<std::int64_t> host_gpu_capabilities() {
+  using Init = int (*)(unsigned);
+  using Count = int (*)(int*);
+  using Attribute = int (*)(int*, int, int);
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) return {};
+  const auto init = reinterpret_cast<Init>(dlsym(driver, "cuInit"));
+  const auto count = reinterpret_cast<Count>(dlsym(driver, "cuDeviceGetCount"));
+  const auto attribute = reinterpret_cast<Attribute>(dlsym(driver, "cuDeviceGetAttribute"));
+  int devices = 0;
+  if (!init || !count || !attribute || init(0) != 0 || count(&devices) != 0) return {};
+  std::vector<std::int64_t> found;
+  for (int device = 0; device < devices; ++device) {
+    int major = 0;
+    int minor = 0;
+    attribute(&major, 75, device);  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, and _MINOR
+    attribute(&minor, 76, device);
+    found.push_back(major * 10 + minor);
+  }
+  return found;
+}
+
+std::string base_version(const std::string& version) { return version.substr(0, version.find('+')); }
+
+bool is_there(const std::string& folder, const Target& target) {
+  struct stat status {};
+  return stat((folder + "/" + target.slug).c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+}  // namespace
+
+Release read_release(const std::string& folder) {
+  std::ifstream stream(folder + "/manifest.json", std::ios::binary);
+  if (!stream) {
+    throw Refused(folder + " is not a pulled release", "a folder with a manifest.json", "none",
+                  "Pull one with 'handoff pull NAME@ALIAS --to FOLDER'");
+  }
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  const Json manifest = Json::parse(text);
+  if (manifest.at("schema").integer() != kSchema) {
+    throw Refused("the release record can't be read", "a manifest of schema 1",
+                  "schema " + std::to_string(manifest.at("schema").integer()),
+                  "Use the runner of the Handoff that wrote it");
+  }
+  Release release;
+  release.folder = folder;
+  release.model = manifest.at("model").string();
+  release.signature = read_signature(manifest.at("signature"));
+  for (const Json& record : manifest.at("targets").items()) {
+    if (!record.at("accepted").boolean() || record.at("fit").is_null()) continue;
+    Target target = read_target(record);
+    if (is_there(folder, target)) release.targets.push_back(std::move(target));
+  }
+  return release;
+}
+
+std::string misfit(const Target& target) {
+  struct utsname machine {};
+  uname(&machine);
+  if (target.machine != machine.machine) {
+    return "it needs a " + target.machine + " processor, and this is " + machine.machine;
+  }
+  const std::set<std::string> flags = host_cpu_flags();
+  std::string lacking;
+  for (const std::string& flag : target.cpu_flags) {
+    if (flags.count(flag) == 0) lacking += (lacking.empty() ? "" : ", ") + flag;
+  }
+  if (!lacking.empty()) return "it needs a processor with " + lacking + ", which this one lacks";
+  if (target.gpu_capability > 0) {
+    // Machine code runs on GPUs of its capability and of a later minor one of the same major.
+    const auto runs_it = [&](std::int64_t here) {
+      return here / 10 == target.gpu_capability / 10 && here >= target.gpu_capability;
+    };
+    const std::vector<std::int64_t> here = host_gpu_capabilities();
+    if (std::none_of(here.begin(), here.end(), runs_it)) {
+      return "it needs an NVIDIA GPU of compute capability " +
+             std::to_string(target.gpu_capability / 10) + "." +
+             std::to_string(target.gpu_capability % 10) + ", which is not here";
+    }
+  }
+  if (base_version(TORCH_VERSION) != base_version(target.torch)) {
+    return "it needs torch " + base_version(target.torch) + ", and this runner was built with " +
+           TORCH_VERSION;
+  }
+  return "";
+}
+
+const Target& choose_target(const Release& release, const std::string& slug) {
+  const Target* best = nullptr;
+  std::string reasons;
+  for (const Target& target : release.targets) {
+    if (slug != "auto" && slug != target.slug) continue;
+    const std::string reason = misfit(target);
+    if (!reason.empty()) {
+      reasons += (reasons.empty() ? "" : "; ") + target.slug + ": " + reason;
+    } else if (best == nullptr || target.cpu_flags.size() > best->cpu_flags.size()) {
+      best = &target;
+    }
+  }
+  if (best != nullptr) return *best;
+  throw Refused("nothing in this release of " + release.model + " runs here",
+                slug == "auto" ? "a package that fits this machine" : "a package for " + slug,
+                reasons.empty() ? "none in the folder" : reasons,
+                "Pull the release on the machine that it is for, with --target auto");
+}
+
+std::string checked_file(const Release& release, const Target& target, const std::string& name) {
+  for (const PackageFile& file : target.files) {
+    if (file.path != target.slug + "/" + name) continue;
+    const std::string path = release.folder + "/" + file.path;
+    const std::string what = file.path + " is not the file that was released";
+    struct stat status {};
+    if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
+      throw Refused(what, "a file", "nothing, or something else", kPullAgain);
+    }
+    if (status.st_size != file.size_bytes) {
+      throw Refused(what, std::to_string(file.size_bytes) + " bytes",
+                    std::to_string(status.st_size) + " bytes", kPullAgain);
+    }
+    const std::string found = digest_file(path);
+    if (found != file.digest) {
+      throw Refused(what, "the digest " + file.digest.substr(7, 12), found.substr(7, 12),
+                    kPullAgain);
+    }
+    return path;
+  }
+  throw Refused("the release holds no " + name + " for " + target.slug, "model.so or model.pt2",
+                name, "Name one of these");
+}
+
+}  // namespace handoff

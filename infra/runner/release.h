@@ -1,0 +1,76 @@
+// A pulled release: what its manifest says of the model and of the package for this machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "json.h"
+
+namespace handoff {
+
+// One axis of an input: a fixed size, or a place in `Signature::dimensions`.
+struct Axis {
+  std::int64_t size = -1;
+  int dimension = -1;
+};
+
+struct Dimension {
+  std::string name;
+  std::int64_t min = 0;
+  std::int64_t max = 0;
+};
+
+// `low` and `high` are the values that were declared, both ends included.
+struct TensorSpec {
+  std::string name;
+  std::string dtype;
+  std::vector<Axis> shape;
+  std::optional<double> low;
+  std::optional<double> high;
+};
+
+struct Signature {
+  std::vector<TensorSpec> inputs;
+  std::vector<TensorSpec> outputs;
+  std::vector<Dimension> dimensions;
+};
+
+struct PackageFile {
+  std::string path;
+  std::string digest;
+  std::int64_t size_bytes = 0;
+};
+
+struct Target {
+  std::string slug;
+  std::vector<PackageFile> files;
+  std::vector<std::string> cpu_flags;
+  std::string torch;
+  std::string machine;
+  std::int64_t gpu_capability = 0;  // 90 for 9.0; 0: no GPU is needed
+};
+
+struct Release {
+  std::string folder;
+  std::string model;
+  Signature signature;
+  std::vector<Target> targets;  // those that were accepted and lie in the folder
+};
+
+// Reads `manifest.json` in a pulled folder; throws `Refused` when it is no such folder.
+Release read_release(const std::string& folder);
+
+// The target that `slug` names; `auto` is the one of those that fit this machine which asks most of
+// its processor. Throws `Refused`, with the reasons, where there is none or it doesn't fit.
+const Target& choose_target(const Release& release, const std::string& slug);
+
+// Why this machine can't run the target; empty where it can.
+std::string misfit(const Target& target);
+
+// The path of the target's file `name` (`model.so`), whose size and digest were compared with the
+// manifest's. Nothing in it has been executed.
+std::string checked_file(const Release& release, const Target& target, const std::string& name);
+
+}  // namespace handoff

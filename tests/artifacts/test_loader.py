@@ -1,0 +1,256 @@
+"""The Python loader: what it opens, what it refuses, and what it lets through to the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from artifacts.checked_inputs import InputChecks
+from artifacts.errors import HandoffError, InputsRefused, PackageRefused, UsageProblem
+from artifacts.loader import load
+from artifacts.manifest import MANIFEST_FILE, read_manifest
+from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from tests.artifacts.samples import sample_target, write_release
+from tests.tasks.built_release import ITEMS, BuiltRelease
+
+SIGNATURE = ModelSignature(
+    (
+        TensorSpec("ids", "int64", ("batch", 4), 0, 9),
+        TensorSpec("x", "float32", ("batch", "length"), -1, 1),
+        TensorSpec("flag", "bool", ()),
+    ),
+    dimensions={"batch": Dimension(1, 8), "length": Dimension(0, 3)},
+)
+
+
+def good(batch: int = 2, length: int = 3) -> tuple[torch.Tensor, ...]:
+    """Return inputs that the signature declares."""
+    ids = torch.arange(batch * 4).reshape(batch, 4) % 10
+    return ids, torch.full((batch, length), 7.0), torch.tensor(True)
+
+
+def checks(*, values: bool = True) -> InputChecks:
+    """Return the checks of the signature."""
+    return InputChecks(SIGNATURE, device="cpu", values=values)
+
+
+@pytest.mark.parametrize("sizes", [(1, 0), (2, 3), (8, 1)])
+def test_what_was_declared_is_let_through(sizes: tuple[int, int]) -> None:
+    assert checks().fit(good(*sizes))
+
+
+def test_a_transposed_input_is_left_to_the_package() -> None:
+    ids, _, flag = good(3, 3)
+    assert checks().fit((ids, torch.ones(3, 3).T, flag))
+
+
+def put(place: int, tensor: object) -> tuple[Any, ...]:
+    """Return good inputs but for one."""
+    inputs: list[Any] = list(good())
+    inputs[place] = tensor
+    return tuple(inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        (good()[:2], "another number of inputs: expected 3, got 2"),
+        ((*good(), good()[0]), "another number of inputs: expected 3, got 4"),
+        (put(0, [[1, 2, 3, 4]]), "ids is not what the model takes: expected a torch.Tensor, got l"),
+        (put(0, None), "expected a torch.Tensor, got NoneType"),
+        (put(0, good()[0].int()), "ids is not what .* expected int64, got int32"),
+        (put(1, good()[1].double()), "x is not what .* expected float32, got float64"),
+        (put(0, good()[0].to("meta")), "expected a tensor on cpu, got one on meta"),
+        (
+            put(1, good()[1].to("meta")),
+            "x is not .* expected a tensor on cpu, got one on meta",
+        ),
+        (put(1, good()[1].to_mkldnn()), "expected a dense tensor, got torch._mkldnn"),
+        (put(1, good()[1].to_sparse()), "expected a dense tensor, got torch.sparse_coo"),
+        (put(0, good()[0][0]), r"expected shape \['batch', 4\], got \[4\]"),
+        (put(0, good()[0][None]), r"expected shape \['batch', 4\], got \[1, 2, 4\]"),
+        (put(0, good()[0][:, :3]), r"expected shape \['batch', 4\], got \[2, 3\]"),
+        (good(9), "ids is not what .* expected batch from 1 to 8, got 9"),
+        (good(0), "ids is not what .* expected batch from 1 to 8, got 0"),
+        (good(2, 4), "x is not what .* expected length from 0 to 3, got 4"),
+        (put(1, good(3)[1]), "expected batch = 2 as in another input, got 3"),
+        (put(1, torch.ones(2, 6)[:, ::2]), r"without gaps in memory, got strides \(6, 2\)"),
+        (put(1, torch.ones(1, 3).expand(2, 3)), r"without gaps in memory, got strides \(0, 1\)"),
+        (put(0, good()[0] + 3), "ids is not what .* expected values from 0 to 9, got 3 to 10"),
+        (put(0, good()[0] - 1), "expected values from 0 to 9, got -1 to 6"),
+        (put(0, good()[0] + 2**62), "expected values from 0 to 9"),
+    ],
+)
+def test_each_wrong_input_is_refused_with_one_clear_error(
+    inputs: tuple[Any, ...], told: str
+) -> None:
+    checked = checks()
+    assert not checked.fit(inputs)
+    with pytest.raises(InputsRefused, match=told):
+        raise checked.refusal(inputs)
+
+
+def test_values_are_compared_only_where_that_is_asked_for() -> None:
+    assert not checks().fit(put(0, good()[0] + 3))
+    assert checks(values=False).fit(put(0, good()[0] + 3))
+
+
+SIZES = st.integers(0, 9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ids=st.lists(SIZES, min_size=1, max_size=3), x=st.lists(SIZES, min_size=1, max_size=3))
+def test_shapes_are_let_through_exactly_where_the_signature_measures_them(
+    ids: list[int], x: list[int]
+) -> None:
+    try:
+        SIGNATURE.measure({"ids": tuple(ids), "x": tuple(x), "flag": ()})
+        fits = True
+    except ValueError:
+        fits = False
+    inputs = (torch.zeros(ids, dtype=torch.int64), torch.zeros(x), torch.tensor(True))
+    assert checks().fit(inputs) is fits
+    if not fits:
+        assert isinstance(checks().refusal(inputs), InputsRefused)
+
+
+@pytest.fixture
+def pulled(built_release: BuiltRelease, tmp_path: Path) -> Path:
+    """A copy of the release, to spoil."""
+    return shutil.copytree(built_release.folder, tmp_path / "pulled")
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("file", [None, "model.so", "model.pt2"])
+def test_a_loaded_model_gives_the_originals_numbers(built_release: BuiltRelease, file: Any) -> None:
+    from safetensors.torch import load_file
+
+    model = load(built_release.folder, file=file)
+    assert model.target == built_release.slug
+    assert [spec.name for spec in model.signature.inputs] == ["ids", "features"]
+    examples = load_file(built_release.folder / "examples.safetensors")
+    outputs = model(examples["0/inputs/ids"], examples["0/inputs/features"])
+    assert isinstance(outputs, tuple)
+    torch.testing.assert_close(outputs[0], examples["0/outputs/0"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.compile
+def test_a_refused_call_harms_nothing(built_release: BuiltRelease) -> None:
+    model = load(built_release.folder)
+    inputs = (torch.randint(ITEMS, (3, 20)), torch.randn(3, 64))
+    (before,) = model(*inputs)
+    for wrong in (inputs[0] + ITEMS, inputs[0] - ITEMS, inputs[0][:0]):
+        with pytest.raises(InputsRefused, match="ids is not what the model takes"):
+            model(wrong, inputs[1])
+    assert torch.equal(model(*inputs)[0], before)
+
+
+@pytest.mark.compile
+def test_threads_call_at_the_same_time(built_release: BuiltRelease) -> None:
+    model = load(built_release.folder, runners=4)
+    calls = [(torch.randint(ITEMS, (n, 20)), torch.randn(n, 64)) for n in (1, 5, 33, 128)]
+    expected = [model(*inputs)[0] for inputs in calls]
+    with ThreadPoolExecutor(4) as pool:
+        for place, got in enumerate(pool.map(lambda i: model(*calls[i % 4])[0], range(200))):
+            assert torch.equal(got, expected[place % 4])
+
+
+def spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def change(folder: Path, **fit: object) -> None:
+    path = folder / MANIFEST_FILE
+    plain = json.loads(path.read_text())
+    plain["targets"][0]["fit"].update(fit)
+    path.write_text(json.dumps(plain))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("spoiled", "told"),
+    [
+        (lambda f, s: spoil(f / s / "model.so"), r"expected the digest \w+, got"),
+        (lambda f, s: (f / s / "model.so").unlink(), "got nothing"),
+        (lambda f, s: shutil.rmtree(f / s), "holds no package"),
+        (lambda f, s: (f / MANIFEST_FILE).unlink(), "is not a pulled release"),
+        (lambda f, s: change(f, torch="2.0.1"), "needs torch 2.0.1"),
+        (lambda f, s: change(f, cpu_flags=["quantum"]), "needs a processor with quantum"),
+        (lambda f, s: change(f, gpu_capability=120), "an NVIDIA GPU of compute capability 12.0"),
+    ],
+)
+def test_what_is_not_as_released_or_does_not_fit_is_not_opened(
+    pulled: Path, built_release: BuiltRelease, monkeypatch: pytest.MonkeyPatch,
+    spoiled: Callable[[Path, str], object], told: str,
+) -> None:  # fmt: skip
+    spoiled(pulled, built_release.slug)
+    monkeypatch.setattr("artifacts.loader._open", lambda *_: pytest.fail("it was opened"))
+    with pytest.raises(PackageRefused, match=told):
+        load(pulled)
+
+
+@pytest.mark.compile
+def test_the_other_file_may_be_spoilt_that_is_not_opened(
+    pulled: Path, built_release: BuiltRelease
+) -> None:
+    spoil(pulled / built_release.slug / "model.pt2")
+    assert load(pulled).target == built_release.slug
+    with pytest.raises(PackageRefused, match="not the file that was released"):
+        load(pulled, file="model.pt2")
+
+
+def test_a_target_that_was_not_accepted_is_not_opened(tmp_path: Path) -> None:
+    manifest = write_release(tmp_path)
+    refused = replace(manifest, targets=(replace(manifest.targets[0], accepted=False),))
+    (tmp_path / MANIFEST_FILE).write_bytes(refused.to_bytes())
+    with pytest.raises(PackageRefused, match="for at least one accepted target, got none"):
+        load(tmp_path)
+
+
+def test_of_several_that_fit_the_one_that_asks_most_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fitting(slug: str, flags: tuple[str, ...]) -> Any:
+        record = sample_target(slug, flags=flags)
+        assert record.fit is not None
+        return replace(record, fit=replace(record.fit, torch=torch.__version__))
+
+    targets = (fitting("cpu-avx2", ("fpu",)), fitting("cpu-avx512", ("fpu", "sse2")))
+    write_release(tmp_path, *targets, fitting("cpu-amx", ("fpu", "sse2", "quantum")))
+    opened: list[Path] = []
+
+    def note(path: Path, device: str, runners: int) -> Any:
+        opened.append(path)
+        return list
+
+    monkeypatch.setattr("artifacts.loader._open", note)
+    assert load(tmp_path).target == "cpu-avx512"
+    assert load(tmp_path, "cpu-avx2", file="model.pt2").target == "cpu-avx2"
+    assert opened == [tmp_path / "cpu-avx512" / "model.so", tmp_path / "cpu-avx2" / "model.pt2"]
+    with pytest.raises(PackageRefused, match="needs a processor with quantum"):
+        load(tmp_path, "cpu-amx")
+    with pytest.raises(UsageProblem, match="holds no package for cuda-sm90"):
+        load(tmp_path, "cuda-sm90")
+
+
+def test_a_file_that_is_no_library_is_refused_and_not_a_trace(tmp_path: Path) -> None:
+    manifest = write_release(tmp_path)
+    (record,) = manifest.targets
+    assert record.fit is not None
+    fit = replace(record.fit, torch=torch.__version__)
+    fitting = replace(read_manifest(tmp_path), targets=(replace(record, fit=fit),))
+    (tmp_path / MANIFEST_FILE).write_bytes(fitting.to_bytes())
+    with pytest.raises(HandoffError, match=r"model\.so can't be opened"):
+        load(tmp_path)

@@ -1,0 +1,94 @@
+"""A small recommender as a real release: compiled, its reference run, its manifest written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from artifacts.digest import digest_bytes
+from artifacts.manifest import Manifest, TargetRecord
+from artifacts.recipe import Recipe, VerifyPlan
+from artifacts.signature import Dimension
+from artifacts.steps import (
+    CompileResult,
+    IntakeJob,
+    IntakeResult,
+    OptimizeResult,
+    ReferenceResult,
+    TraceabilityResult,
+)
+from artifacts.target import native_cpu_target
+from tasks import assemble
+from tasks.lanes import Lanes
+from tests.tasks.deliveries import write_delivery
+
+LIMIT_S = 300.0
+ITEMS = 1000
+
+
+class Recommender(nn.Module):
+    """Ids `[N, 20]` of a thousand items and features `[N, 64]` to scores `[N, 3]`.
+
+    Large enough that Inductor splits its loop over threads, as it does for real ones.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ITEMS, 64)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, ids: Tensor, features: Tensor) -> Any:
+        return self.head(torch.relu(self.items(ids).mean(1) + features))
+
+
+@dataclass(frozen=True)
+class BuiltRelease:
+    """Where the release lies, what its manifest says, and the reference of its cases."""
+
+    folder: Path
+    slug: str
+    manifest: Manifest
+    reference: Path
+
+    @property
+    def package(self) -> Path:
+        """The folder of the target's files."""
+        return self.folder / self.slug
+
+
+def build_release(folder: Path) -> BuiltRelease:
+    """Compile the recommender for this machine in `folder`, the way a release does."""
+    torch.manual_seed(0)
+    ids = torch.randint(ITEMS, (6, 20))
+    ids[0, 0], ids[0, 1] = 0, ITEMS - 1
+    inputs = {"ids": ids, "features": torch.randn(6, 64)}
+    batch = Dimension(1, 2048)
+    delivery = write_delivery(folder / "delivery", Recommender().eval(), inputs, batch=batch)
+    target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
+    with Lanes(folder / "workspace", recipe) as lanes:
+        intake = IntakeJob(delivery, lanes.staging)
+        taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=LIMIT_S))
+        optimized = cast(OptimizeResult, lanes.graph.run(lanes.optimize_job(), limit_s=LIMIT_S))
+        compiling = lanes.compile_job(optimized, target)
+        compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
+        referring = lanes.reference_job(optimized)
+        reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
+        manifest = assemble.assemble(
+            lanes.release,
+            recipe=recipe,
+            taken=taken,
+            judged=TraceabilityResult("sound", ()),
+            fingerprint=digest_bytes(b"built for a test"),
+            optimized=optimized,
+            signature=assemble.signature_of(taken.contract, optimized),
+            built=assemble.BuiltTargets(
+                (TargetRecord(target.slug, True, (), compiled.files, compiled.fit),),
+                compiled.toolchain,
+                reference.plan,
+            ),
+        )
+        return BuiltRelease(lanes.release, target.slug, manifest, reference.file)
