@@ -28,6 +28,9 @@ class Limits:
     growth_s: float = 10.0
 
 
+USUAL_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Replay:
     """The golden inputs from several threads at once, compared with what Python got.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from artifacts.manifest import PackageFile
-from artifacts.mechanics import Limits, Mechanics
+from artifacts.mechanics import USUAL_LIMITS, Limits, Mechanics
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
 from artifacts.target import Fit
@@ -31,7 +31,7 @@ class ProbeJob:
     source: Path
     programs: Path
     workspace: Path
-    limits: Limits = Limits()
+    limits: Limits = USUAL_LIMITS
 
 
 @dataclass(frozen=True)
