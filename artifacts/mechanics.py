@@ -75,7 +75,12 @@ class Rate:
 
 @dataclass(frozen=True)
 class Growth:
-    """How much the resident memory grew in each half of so many calls, in bytes."""
+    """How much the resident memory grew over so many calls, in bytes.
+
+    `first_half_bytes` is the most that was held in the first half beyond the beginning;
+    `second_half_bytes` the least that was held in the last quarter beyond that most, below 0 where
+    memory comes and goes.
+    """
 
     calls: int
     seconds: float

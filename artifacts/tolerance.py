@@ -16,7 +16,8 @@ class Tolerance:
 
     - `|package - eager| <= atol + rtol * max(|eager|, RMS(eager))` for every element, compared in
       float64 (an element that happens to be near zero was summed from terms of the output's own
-      size, and carries their rounding), and
+      size, and carries their rounding), with room for `rmse_factor` times eager's own largest error
+      to float64 (where that is more than the bound, no package can be held to it), and
     - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
       the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
       factor of 2 is taken over. Its absolute allowance is replaced by one relative to the output's
@@ -101,8 +102,9 @@ class Deviation:
     `max_rel` is relative to each element, and leaves out those where eager is exactly zero.
     `rmse_package` and `rmse_eager` are root mean square distances from the float64 reference,
     whose own root mean square is `rms`. `required_rtol` is the smallest `rtol` that the elements
-    would need at the agreed `atol`. Elements that are NaN or infinite in eager have to be the same
-    in the package, or what they are in float64; they are counted in `non_finite` and
+    would need at the agreed `atol`, beside the room for eager's own error. Elements that are NaN
+    or infinite in eager have to be the same in the package, or what they are in float64; they are
+    counted in `non_finite` and
     `mismatched_non_finite`, and left out of the other figures. `special` inputs hold values or
     layouts beyond what was drawn or delivered.
     """

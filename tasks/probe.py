@@ -186,8 +186,9 @@ def _repeat(command: str, slug: str, options: Sequence[str]) -> str:
 def judge(found: Mechanics) -> list[str]:
     """Return the reasons to refuse: what was wrong, what grew, what can't be survived.
 
-    Memory leaks where it grew in the second half of the calls by more than 4 MiB and 1 % of what
-    was resident; in the first half an allocator takes what it then keeps.
+    Memory leaks where all through the last quarter of the calls more was held than ever in their
+    first half, by more than 4 MiB and 1 % of what was resident: an allocator takes what it then
+    keeps, and hands some back and takes it again.
     """
     reasons = [
         f"{replay.file} gave other outputs in C++ than in Python in {replay.beyond_tolerance} of "

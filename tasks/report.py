@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from artifacts.evidence import PassEffect, pareto
 from artifacts.manifest import Manifest, TargetRecord
 from tasks.plots import has_search_picture, search_picture_name
+from tasks.report_mechanics import hostile_rows, mechanics_rows
 
 
 def render(manifest: Manifest) -> str:
@@ -138,6 +139,24 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
     ]
 
 
+def _mechanics(target: TargetRecord) -> str:
+    found = target.mechanics
+    if found is None:
+        return ""
+    hostile = hostile_rows(found)
+    guarded = _table(("input", "the package alone", "with its checks", "told"), hostile)
+    parts = [
+        "### Without Python",
+        _table(("", ""), mechanics_rows(found)),
+        f"{len(found.trials)} hostile inputs; the package alone refuses all but these:"
+        if hostile else f"{len(found.trials)} hostile inputs, all refused.",
+        guarded,
+        "\n".join(f"- {note}" for note in found.notes),
+        "\n".join(f"    {command[:200]}" for command in found.commands),
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part)
+
+
 def _evidence(target: TargetRecord) -> str:
     rows = [
         (
@@ -173,6 +192,7 @@ def _evidence(target: TargetRecord) -> str:
         "\n".join(f"- `{kernel}`" for kernel in target.kernels),
         f"### The search\n\n{_table(SEARCH_COLUMNS, search)}" if search else "",
         f"Drawn in `{search_picture_name(target)}`." if has_search_picture(target) else "",
+        _mechanics(target),
         f"Instruction sets: {', '.join(target.instruction_sets) or 'none beyond SSE2'}.",
     ]
     return "\n\n".join(part for part in parts if part)

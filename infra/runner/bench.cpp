@@ -1,11 +1,14 @@
 // `bench`: how long a package takes to open and to run, and whether its memory grows.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "commands.h"
 #include "json.h"
@@ -15,6 +18,9 @@ namespace handoff {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// How often memory is looked at: a look takes as long as a few of the quickest calls.
+constexpr std::size_t kLookEvery = 8;
 
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
@@ -66,7 +72,8 @@ std::string rate_line(const Options& options, const Release& release, const Case
   return line.str();
 }
 
-// Memory at the beginning, the middle and the end of many calls: what grows on is a leak.
+// Memory over many calls. An allocator hands memory back and takes it again, so a single look says
+// little: what leaks holds more in the whole last quarter than it ever did in the first half.
 std::string growth_line(const Options& options, Model& model, const Case& timed) {
   const Tensors inputs = copies(timed.inputs, model.device());
   const auto began = Clock::now();
@@ -76,21 +83,31 @@ std::string growth_line(const Options& options, Model& model, const Case& timed)
     call_once(model, inputs);
   }
   const std::int64_t at_first = resident_bytes();
-  std::int64_t middle[2] = {at_first, at_first};
-  std::size_t made[2] = {0, 0};
-  for (int half = 0; half < 2; ++half) {
-    const double limit = options.growth_seconds * (half == 0 ? 0.55 : 1.0);
-    while (made[half] < options.calls / 2 && (made[half] == 0 || seconds_since(began) < limit)) {
+  std::size_t made = 0;
+  // Calls up to a share of them all, or of the time; returns the least and the most memory held.
+  const auto watch = [&](double share) {
+    const auto wanted = static_cast<std::size_t>(share * static_cast<double>(options.calls));
+    const double limit = options.growth_seconds * (0.1 + 0.9 * share);
+    std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0;
+    for (bool first = true; first || (made < wanted && seconds_since(began) < limit);
+         first = false) {
       call_once(model, inputs);
-      ++made[half];
+      if (++made % kLookEvery == 0 || first) {
+        const std::int64_t held = resident_bytes();
+        least = std::min(least, held);
+        most = std::max(most, held);
+      }
     }
-    middle[half] = resident_bytes();
-  }
+    return std::make_pair(least, most);
+  };
+  const std::int64_t first_half = watch(0.5).second;
+  watch(0.75);
+  const std::int64_t last_quarter = watch(1.0).first;
   std::ostringstream line;
-  line << "{\"event\":\"growth\",\"calls\":" << made[0] + made[1]
-       << ",\"seconds\":" << seconds_since(began) << ",\"first_half_bytes\":"
-       << middle[0] - at_first << ",\"second_half_bytes\":" << middle[1] - middle[0]
-       << ",\"resident_bytes\":" << middle[1] << "}";
+  line << "{\"event\":\"growth\",\"calls\":" << made << ",\"seconds\":" << seconds_since(began)
+       << ",\"first_half_bytes\":" << first_half - at_first
+       << ",\"second_half_bytes\":" << last_quarter - first_half
+       << ",\"resident_bytes\":" << resident_bytes() << "}";
   return line.str();
 }
 

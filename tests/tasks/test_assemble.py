@@ -9,6 +9,7 @@ import pytest
 
 from artifacts.errors import BlessingRefused, DeliveryUnsound
 from artifacts.evidence import Finding, judge
+from artifacts.mechanics import Growth, Mechanics, Rate, Trial
 from artifacts.steps import TraceabilityResult, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.assemble import refuse_target, refuse_unsound, require_accepted, with_inside
@@ -95,3 +96,27 @@ def test_what_was_measured_inside_the_graph_is_part_of_the_verdict() -> None:
     assert merged.deviations[1].case == "inside, tanh (aten.tanh.default): batch=7"
     wrong = replace(right, reasons=("batch=7, output 0: too far",))
     assert "inside the graph, at tanh" in with_inside(outside, ("tanh",), wrong).reasons[0]
+
+
+def test_the_report_tells_what_became_of_hostile_inputs_and_of_memory() -> None:
+    trials = (
+        Trial("ids:last=9", "crashed", "refused", "SIGABRT"),
+        Trial("missing", "refused", "refused"),
+    )
+    found = Mechanics(
+        case="batch=1",
+        rates=(Rate(8, 12345.6),),
+        growth=Growth(10_000, 1.0, 0, 3 << 20, 400 << 20),
+        trials=trials,
+        commands=("handoff-runner bench RELEASE CASES",),
+    )
+    text = render(sample_manifest(replace(sample_target("cpu-avx2"), mechanics=found)))
+    for part in (
+        "| 8 threads | 12,346 calls/s |",
+        "| memory over 10000 calls | grew by 3.0 MiB |",
+        "2 hostile inputs; the package alone refuses all but these:",
+        "| ids:last=9 | crashed | refused | SIGABRT |",
+        "    handoff-runner bench RELEASE CASES",
+    ):
+        assert part in text
+    assert "| missing |" not in text

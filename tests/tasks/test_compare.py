@@ -109,6 +109,16 @@ def test_an_element_that_is_near_zero_by_luck_is_judged_by_the_outputs_usual_err
     assert compare(package, eager, exact, FLOAT32, output=0, case="test", typical=usual).accepted
 
 
+def test_where_eager_itself_is_far_off_a_package_is_held_to_no_less() -> None:
+    exact = torch.zeros(2000, dtype=torch.float64) + torch.linspace(0.5, 1.0, 2000)
+    noise = torch.linspace(-1e-3, 1e-3, 2000, dtype=torch.float64)
+    eager, package = (exact + noise).float(), (exact - noise).float()
+    assert judge(package, eager, exact).accepted, "it is exactly as far off, the other way"
+    assert judge(exact.float(), eager, exact).accepted, "it is right, and eager isn't"
+    assert not judge((exact - 5 * noise).float(), eager, exact).accepted
+    assert not judge(package, exact.float(), exact).accepted
+
+
 def test_few_errors_may_be_larger_by_chance_and_many_may_not() -> None:
     assert [round(luck(n), 1) for n in (1, 10, 1000, 10**6)] == [5.2, 2.2, 1.1, 1.0]
     exact = torch.ones(4, dtype=torch.float64)

@@ -59,8 +59,8 @@ def verify_functions(
         return library(inputs)
 
     package = package or library
-    monkeypatch.setattr(verify, "open_shared_library", lambda _: checked)
-    monkeypatch.setattr(verify, "open_package", lambda _: package)
+    monkeypatch.setattr(verify, "open_shared_library", lambda *_: checked)
+    monkeypatch.setattr(verify, "open_package", lambda *_: package)
     (file.parent / "model.so").touch()
     return verify.run(VerifyJob(file.parent, file, recipe, outputs=("scores",)))
 
