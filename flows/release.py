@@ -1,7 +1,7 @@
 """One release: a delivery becomes verified packages in the registry, or a reason why not.
 
-take in -> inspect -> optimize -+-> reference -.
-                                '-> compile ---+-> verify -> search -> probe -> benchmark -> register
+take in -> inspect -> optimize -+-> reference .
+                                '-> compile --+-> verify -> search -> probe -> benchmark -> register
 """
 
 from __future__ import annotations
