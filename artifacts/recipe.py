@@ -54,11 +54,13 @@ class VerifyPlan:
     """How much is compared: random draws per size, and the bound on intermediate results.
 
     A size of a dynamic dimension is left out, and said to be, where the float64 reference's
-    intermediate results would together take more than `max_bytes`.
+    intermediate results would together take more than `max_bytes`. `propagation` says what becomes
+    of a package that makes something else of NaN and infinite inputs than eager does.
     """
 
     seeds: int = 2
     max_bytes: int = 6 * 2**30
+    propagation: Literal["refuse", "note"] = later("refuse")
 
     def __post_init__(self) -> None:
         """Check that there is something to compare."""

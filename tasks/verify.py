@@ -30,6 +30,8 @@ from tasks.manners import (
 )
 from tasks.reference import ReferenceCase, load_cases
 
+_AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
+
 # How many of the smallest cases are called in other manners.
 _FEW = 2
 
@@ -58,8 +60,15 @@ class _Findings:
                 got, want, exact, agreed, output=index, case=name, typical=self.typical[index]
             )
             is_special = case.values != "drawn" or name != case.name
+            told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
+            if case.values in ("nan", "infinite") and told:
+                if self.job.recipe.verify.propagation == "note":
+                    self.notes += told
+                    found, told = replace(found, reasons=()), []
+                else:
+                    told = [f"{reason} ({_AGREE})" for reason in told]
             self.deviations.append(replace(found, special=is_special))
-            self.reasons += [f"{name}, output {index}: {reason}" for reason in found.reasons]
+            self.reasons += told
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""

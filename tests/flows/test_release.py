@@ -174,6 +174,7 @@ def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
 ) -> None:
     recipe = training / "search.toml"
     recipe.write_text(
+        '[verify]\npropagation = "note"\n'
         '[search]\nseconds = 300\ncandidates = ["freezing", "channels-last", "bfloat16"]\n'
     )
     arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
@@ -213,7 +214,10 @@ def for_gpu(
     if reason := why_not_here():
         pytest.skip(reason)
     home, recipe = tmp_path_factory.mktemp("gpu-home"), training / "gpu.toml"
-    recipe.write_text('targets = ["cpu", "cuda-sm90"]\n[options]\nfreezing = true\n')
+    recipe.write_text(
+        'targets = ["cpu", "cuda-sm90"]\n[options]\nfreezing = true\n'
+        '[verify]\npropagation = "note"\n'
+    )
     arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
     refused = handoff(*arguments, "--alias", "production", home=home)
     assert_is_a_sentence(refused, 4, "production", "cuda-sm90 is not yet verified", "candidate")

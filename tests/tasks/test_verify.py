@@ -223,6 +223,24 @@ def test_a_package_that_drops_a_nan_is_refused_at_that_input_alone(
     assert {reason.partition(",")[0] for reason in result.reasons} == {"batch=64 nan"}
 
 
+def test_a_recipe_may_note_a_nan_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drops(inputs: Tensors) -> Tensors:
+        return affine((inputs[0].nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf),))
+
+    recipe = Recipe(verify=VerifyPlan(propagation="note"))
+    file = affine_reference(tmp_path)
+    result = verify_functions(monkeypatch, file, drops, recipe=recipe)
+    assert result.accepted, result.reasons
+    assert any(note.startswith("batch=64 nan, output 0: 1 of 1") for note in result.notes)
+
+    def is_off(inputs: Tensors) -> Tensors:
+        return (affine(inputs)[0] * 1.01,)
+
+    assert not verify_functions(monkeypatch, file, is_off, recipe=recipe).accepted
+
+
 class TakesNoNaN(nn.Module):
     """Eager refuses a NaN, so nothing can be compared there."""
 
