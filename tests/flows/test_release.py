@@ -143,19 +143,21 @@ def test_a_head_of_zeros_is_seen_through(training: Path, home: Path) -> None:
 
 
 def test_a_compiler_that_computes_wrongly_is_refused_with_the_place_and_a_script(
-    training: Path, home: Path
+    training: Path, tmp_path: Path
 ) -> None:
     made = handoff(
-        "deliver", "small:wavy", "--to", "wavy", "--name", "wavy", home=home, cwd=training
+        "deliver", "small:wavy", "--to", "wavy", "--name", "wavy", home=tmp_path, cwd=training
     )
     assert made.returncode == 0, made.stderr
     recipe, fault = training / "planted.toml", "tests.tasks.planted_faults"
     recipe.write_text(f'extensions = ["{fault}@{digest_extension(fault)}"]\n')
-    result = handoff("release", str(training / "wavy"), "--recipe", str(recipe), home=home)
+    result = handoff("release", str(training / "wavy"), "--recipe", str(recipe), home=tmp_path)
     assert_is_a_sentence(result, 4, "tanh (aten.tanh.default), module.py:", "lowering of tanh")
-    (script,) = home.rglob("repeat.py")
+    (script,) = tmp_path.rglob("repeat.py")
     assert str(script) in result.stderr.replace("\n", "")
-    assert handoff("list", "--json", home=home).stdout.count('"wavy"') == 0, "nothing is registered"
+    assert handoff("list", "--json", home=tmp_path).stdout.count('"wavy"') == 0, (
+        "nothing is registered"
+    )
 
 
 def test_a_rebuild_takes_nothing_from_the_cache_and_gives_the_same_bytes(
