@@ -14,7 +14,9 @@ import time
 import warnings
 from pathlib import Path
 
+from tests.faults.clean import FAMILIES, SEEDS, clean_table, keep_figures, release_clean
 from tests.faults.kinds import KINDS, judge_kinds, kinds_table
+from tests.faults.sizes import SIZES, find_limits, sizes_table
 
 
 def main() -> int:
@@ -43,7 +45,33 @@ def _kinds(names: list[str], folder: Path) -> bool:
     return bool(rows) and len(caught) == len(rows)
 
 
-_PARTS = {"kinds": _kinds}
+def _clean(names: list[str], folder: Path) -> bool:
+    began = time.monotonic()
+    chosen = [family for family in FAMILIES if not names or family.name in names]
+    releases = list(release_clean(chosen, SEEDS, folder))
+    keep_figures(releases, folder / "figures.jsonl")
+    print("\n".join(clean_table(releases)))
+    made = [one for one in releases if not one.failed]
+    refused = [one for one in made if one.refused]
+    for one in releases:
+        if one.failed:
+            print(f"- {one.family} {one.dtype} seed {one.seed} failed: {one.failed}")
+    print(f"\n{len(refused)} of {len(made)} clean releases refused "
+          f"({100 * len(refused) / max(1, len(made)):.1f} %), "
+          f"in {time.monotonic() - began:.0f} s")  # fmt: skip
+    return len(made) == len(releases) > 0 and len(refused) <= 0.01 * len(made)
+
+
+def _sizes(names: list[str], folder: Path) -> bool:
+    began = time.monotonic()
+    chosen = [size for size in SIZES if not names or size.name in names]
+    rows = find_limits(chosen, folder)
+    print("\n".join(sizes_table(rows)))
+    print(f"\n{len(rows)} limits found in {time.monotonic() - began:.0f} s")
+    return bool(rows)
+
+
+_PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean}
 
 if __name__ == "__main__":
     sys.exit(main())

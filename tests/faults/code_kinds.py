@@ -50,8 +50,12 @@ CODE_KINDS: tuple[CodeFault, ...] = (
         with_text(r"if\(C10_UNLIKELY\(", "if(false && ("),
     ),
     CodeFault(
-        "off-by-one tail", "The last of the elements left over is not computed.", "perceptron",
-        with_text(r"(_tail < )(static_cast<int64_t>\([^;]+?\));", r"\1\2 - 1;"),
+        "off-by-one tail",
+        "The last of the elements left over is not computed.",
+        "embedded",
+        with_text(
+            r"(tmp\d+\.store\(.*), (static_cast<int64_t>\(ks0 \+ .*)\);", r"\1, \2 - 1);"
+        ),
     ),
     CodeFault(
         "tail masked one short", "A masked store leaves the last lane out.", "elementwise",
@@ -64,7 +68,7 @@ CODE_KINDS: tuple[CodeFault, ...] = (
     ),
     CodeFault(
         ">= for >", "A comparison takes in equal numbers.", "discrete",
-        with_text(r"(tmp\d+) > (tmp\d+)(?=[;)])", r"\1 >= \2"),
+        with_text(r"\((tmp\d+) > (tmp\d+)\)", r"(\1 >= \2)"),
     ),
     CodeFault(
         "branches swapped", "where(c, a, b) is where(c, b, a).", "elementwise",

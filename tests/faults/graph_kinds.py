@@ -32,10 +32,10 @@ def _with_a_call_behind(
 
 
 def _through(operator: str, low: torch.dtype, back: torch.dtype) -> Callable[..., None]:
-    """Return what rounds the result of a call to another type, and back."""
+    """Return what rounds the result of the last call to another type, and back."""
 
     def plant(program: ExportedProgram) -> None:
-        node = calls_of(program, operator)[0]
+        node = calls_of(program, operator)[-1]
         insert_behind(program, node, (aten.to.dtype, (low,)), (aten.to.dtype, (back,)))
 
     return plant

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe
 from artifacts.steps import VerifyResult
 from tests.faults.code_kinds import CODE_KINDS
 from tests.faults.graph_kinds import GRAPH_KINDS
-from tests.faults.planting import CodeFault, Fault
+from tests.faults.planting import CodeFault, Fault, NotPlanted
 from tests.faults.releasing import Prepared, Verifier, compile_prepared, prepare, refusal_of
 from tests.faults.toys import TOYS
 
@@ -23,16 +25,25 @@ KINDS: tuple[Fault, ...] = (*GRAPH_KINDS, *CODE_KINDS)
 class KindRow:
     """What became of a fault: the verdict's reasons, none where it was not caught.
 
-    `cases` counts the cases of the plan in which it showed.
+    `cases` counts the cases of the plan in which it showed. One that could not be planted is
+    caught by nobody, and says why.
     """
 
     fault: Fault
     result: VerifyResult
+    not_planted: str = ""
 
     @property
     def caught(self) -> bool:
         """Tell whether the package was refused."""
         return bool(self.result.reasons)
+
+    @property
+    def told(self) -> str:
+        """What caught it, in words."""
+        if self.not_planted:
+            return f"**not planted**: {self.not_planted}"
+        return self.result.reasons[0] if self.caught else "**not caught**"
 
     @property
     def cases(self) -> int:
@@ -54,15 +65,16 @@ class Bench:
         self._prepared: dict[str, Prepared] = {}
         self._count = 0
 
-    def prepared(self, model: str) -> Prepared:
+    def prepared(self, model: str, dtype: torch.dtype = torch.float32) -> Prepared:
         """Return the model's program and reference, once its right package was accepted."""
-        if model not in self._prepared:
-            made = prepare(TOYS[model], self.folder / model, Recipe())
+        name = f"{model}-{str(dtype).removeprefix('torch.')}"
+        if name not in self._prepared:
+            made = prepare(TOYS[model], self.folder / name, Recipe(), dtype=dtype)
             right = self.verify(made, None)
             if not right.accepted:
-                raise AssertionError(f"the right package of {model} was refused: {right.reasons}")
-            self._prepared[model] = made
-        return self._prepared[model]
+                raise AssertionError(f"the right package of {name} was refused: {right.reasons}")
+            self._prepared[name] = made
+        return self._prepared[name]
 
     def verify(self, prepared: Prepared, fault: Fault | None) -> VerifyResult:
         """Return the verdict on the package that is compiled with the fault."""
@@ -74,9 +86,9 @@ class Bench:
             return refusal_of(error)
         return self.verifier.verify(prepared, folder, compiled)
 
-    def judge(self, fault: Fault) -> KindRow:
+    def judge(self, fault: Fault, dtype: torch.dtype = torch.float32) -> KindRow:
         """Plant the fault and return what became of it."""
-        return KindRow(fault, self.verify(self.prepared(fault.model), fault))
+        return KindRow(fault, self.verify(self.prepared(fault.model, dtype), fault))
 
     def close(self) -> None:
         """End the process that verifies."""
@@ -89,9 +101,11 @@ def judge_kinds(chosen: Iterable[Fault], folder: Path) -> list[KindRow]:
     rows = []
     try:
         for fault in chosen:
-            row = bench.judge(fault)
-            first = row.result.reasons[0] if row.caught else "NOT CAUGHT"
-            print(f"{fault.name}: {first}", file=sys.stderr, flush=True)
+            try:
+                row = bench.judge(fault)
+            except NotPlanted as error:
+                row = KindRow(fault, VerifyResult((), ()), str(error))
+            print(f"{fault.name}: {row.told}", file=sys.stderr, flush=True)
             rows.append(row)
     finally:
         bench.close()
@@ -107,7 +121,7 @@ def kinds_table(rows: Iterable[KindRow]) -> list[str]:
     for row in rows:
         fault = row.fault
         place = "C++" if isinstance(fault, CodeFault) else "graph"
-        by = row.result.reasons[0].replace("|", "\\|") if row.caught else "**not caught**"
+        by = row.told.replace("|", "\\|")
         lines.append(
             f"| {fault.name} | {fault.what} | {fault.model} | {place} | {row.cases} "
             f"| {by[:150]} | |"

@@ -142,3 +142,14 @@ class Elementwise(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         h = torch.relu(x * self.scale + self.shift)
         return functional.gelu(h) * 0.5, torch.where(x >= 0.5, x, x * 0.1)
+
+
+class LargeTable(nn.Module):
+    """Ids `[N, 7]` of 10 000 items, most of which no case of the plan takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(10_000, 4)
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.items(ids).sum(1)

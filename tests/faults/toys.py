@@ -42,6 +42,7 @@ TOYS: dict[str, ToyModel] = {
         ToyModel("arithmetic", models.Arithmetic, floats(6, 6, names=("x", "y"))),
         ToyModel("discrete", models.Discrete, ids(7, 10)),
         ToyModel("embedded", models.Embedded, ids(7, 50)),
+        ToyModel("large-table", models.LargeTable, ids(7, 10_000)),
         ToyModel("convolutional", models.Convolutional, floats(3, 11, 11)),
         ToyModel("recurrent", models.Recurrent, floats(9, 4)),
         ToyModel("reductions", models.Reductions, floats(1003)),
