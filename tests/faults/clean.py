@@ -69,6 +69,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(TOYS["elementwise"], _MOST),
     Family(_drawn("reductions", 1003), _MOST),
     Family(_drawn("whole-batch", 1003), _ALL),
+    Family(ToyModel("signed sums", fm.SignedSums, floats(1003)), _MOST),
     Family(ToyModel("deep narrow", fm.DeepNarrow, floats(6)), _MOST),
     Family(ToyModel("regression head", fm.RegressionHead, floats(8)), _ALL),
     Family(ToyModel("group norm", fm.GroupNormed, floats(4, 21)), (_F32, _BF16)),

@@ -210,3 +210,15 @@ class WideRange(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         h = torch.exp(x * 2.0 + self.weight)
         return h, h.sum(-1), torch.log(h.sum(-1)), h.prod(-1)
+
+
+class SignedSums(nn.Module):
+    """Sums of 1003 numbers that nearly cancel: each row's rounding is large beside its sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1003))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = x * self.weight
+        return h.sum(-1), h.mean(-1), torch.var(h, -1)
