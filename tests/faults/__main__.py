@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.faults.clean import FAMILIES, SEEDS, clean_table, keep_figures, release_clean
+from tests.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
 from tests.faults.kinds import KINDS, judge_kinds, kinds_table
 from tests.faults.sizes import SIZES, find_limits, sizes_table
 
@@ -49,7 +49,6 @@ def _clean(names: list[str], folder: Path) -> bool:
     began = time.monotonic()
     chosen = [family for family in FAMILIES if not names or family.name in names]
     releases = list(release_clean(chosen, SEEDS, folder))
-    keep_figures(releases, folder / "figures.jsonl")
     print("\n".join(clean_table(releases)))
     made = [one for one in releases if not one.failed]
     refused = [one for one in made if one.refused]

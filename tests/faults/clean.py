@@ -6,7 +6,6 @@ cache holds, as they are for a user who releases the next version of a model.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,15 @@ from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe
 from artifacts.steps import VerifyResult
 from tests.faults import family_models as fm
-from tests.faults.releasing import ToyModel, Verifier, compile_prepared, prepare, refusal_of
+from tests.faults.releasing import (
+    FIGURES_FILE,
+    ToyModel,
+    Verifier,
+    compile_prepared,
+    keep_figures,
+    prepare,
+    refusal_of,
+)
 from tests.faults.toys import TOYS, floats, ids
 
 SEEDS = 6
@@ -135,18 +142,11 @@ def _release(
     release = CleanRelease(
         family.name, name, seed, result, time.monotonic() - began, failed
     )  # fmt: skip
+    plain = {"family": family.name, "dtype": name, "seed": seed}
+    keep_figures(plain, result, folder / FIGURES_FILE)
     told = failed or "; ".join(result.reasons) or "accepted"
     print(f"{family.name} {name} {seed}: {told}", file=sys.stderr, flush=True)
     return release
-
-
-def keep_figures(releases: Iterable[CleanRelease], path: Path) -> None:
-    """Write what was measured of every output of every case, one release a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as stream:
-        for release in releases:
-            plain = {**vars(release), "result": [vars(d) for d in release.result.deviations]}
-            stream.write(json.dumps({**plain, "reasons": release.result.reasons}) + "\n")
 
 
 def clean_table(releases: list[CleanRelease]) -> list[str]:

@@ -15,7 +15,15 @@ from artifacts.steps import VerifyResult
 from tests.faults.code_kinds import CODE_KINDS
 from tests.faults.graph_kinds import GRAPH_KINDS
 from tests.faults.planting import CodeFault, Fault, NotPlanted
-from tests.faults.releasing import Prepared, Verifier, compile_prepared, prepare, refusal_of
+from tests.faults.releasing import (
+    FIGURES_FILE,
+    Prepared,
+    Verifier,
+    compile_prepared,
+    keep_figures,
+    prepare,
+    refusal_of,
+)
 from tests.faults.toys import TOYS
 
 KINDS: tuple[Fault, ...] = (*GRAPH_KINDS, *CODE_KINDS)
@@ -88,7 +96,10 @@ class Bench:
 
     def judge(self, fault: Fault, dtype: torch.dtype = torch.float32) -> KindRow:
         """Plant the fault and return what became of it."""
-        return KindRow(fault, self.verify(self.prepared(fault.model, dtype), fault))
+        row = KindRow(fault, self.verify(self.prepared(fault.model, dtype), fault))
+        plain = {"fault": fault.name, "what": fault.what, "dtype": str(dtype)}
+        keep_figures(plain, row.result, self.folder / FIGURES_FILE)
+        return row
 
     def close(self) -> None:
         """End the process that verifies."""

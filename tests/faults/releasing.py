@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from tasks.programs import load_program, save_program
 from tests.faults.planting import CodeFault, Fault, GraphFault, plant_in_graph, planted_in_code
 from tests.tasks.deliveries import write_delivery
 
+FIGURES_FILE = "figures.jsonl"
 _VERIFY_LIMIT_S = 300.0
 
 
@@ -132,3 +134,11 @@ class Verifier:
 def refusal_of(error: HandoffError) -> VerifyResult:
     """Return the verdict that a refusal before verifying comes to."""
     return VerifyResult((), (f"refused before: {error}",))
+
+
+def keep_figures(plain: Mapping[str, object], result: VerifyResult, path: Path) -> None:
+    """Add a line to the file `path`: what was measured of every output of every case."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    measured = [vars(deviation) for deviation in result.deviations]
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({**plain, "reasons": result.reasons, "measured": measured}) + "\n")

@@ -78,7 +78,7 @@ def _text(pattern: str, instead: str, model: str) -> Callable[[float], Fault]:
 
     def plant(size: float) -> Fault:
         changed = instead.replace("SIZE", repr(float(size)))
-        return CodeFault(pattern, "", model, with_text(pattern, changed))
+        return CodeFault(pattern, f"{size:g}", model, with_text(pattern, changed))
 
     return plant
 
