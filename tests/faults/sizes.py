@@ -110,14 +110,14 @@ SIZES: tuple[Size, ...] = (
     *(
         Size(
             f"a layer's weights, {name}", "all of `value.weight` times 1 + size", "attention",
-            _weight("value.weight", "attention", _scaled), dtype=dtype,
+            _weight("value.weight", "attention", _scaled), sizes, dtype,
         )
-        for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
-    ),
-    Size(
-        "a layer's weights, float64", "all of `value.weight` times 1 + size", "attention",
-        _weight("value.weight", "attention", _scaled),
-        tuple(10.0**-power for power in range(4, 17)), torch.float64,
+        for name, dtype, sizes in (
+            ("float32", torch.float32, _RELATIVE),
+            # No smaller ones: the weights themselves are not held to more than 0.4 %.
+            ("bfloat16", torch.bfloat16, (0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)),
+            ("float64", torch.float64, tuple(10.0**-power for power in range(4, 16))),
+        )
     ),
     Size(
         "one weight of 1024", "the largest of `middle.weight` times 1 + size", "perceptron",
