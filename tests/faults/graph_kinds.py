@@ -209,7 +209,7 @@ GRAPH_KINDS: tuple[GraphFault, ...] = (
     ),
     GraphFault(
         "wrong divisor of a variance", "n stands for n - 1.", "arithmetic",
-        with_keyword("aten.var.dim", "correction", 0),
+        with_argument("aten.var.dim", 2, False),
     ),
     GraphFault(
         "cumulated along another axis", "Rows are added up and not columns.", "arithmetic",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.export.graph_signature import TensorArgument
 
 from tasks.compiling.key import digest_weights
 from tasks.compiling.patching import replaced
+from tasks.programs import load_program, save_program
 
 
 class NotPlanted(Exception):
@@ -57,13 +59,18 @@ class CodeFault:
 Fault = GraphFault | CodeFault
 
 
-def plant_in_graph(fault: GraphFault, program: ExportedProgram) -> None:
-    """Change `program` in place; raise `NotPlanted` where it is then the same as before."""
-    before = _contents(program)
+def plant_in_graph(fault: GraphFault, original: Path, planted: Path) -> None:
+    """Write the program of the file `original` with the fault to the file `planted`.
+
+    Raises `NotPlanted` where what is read back from there is the same as before: an argument that
+    an operator doesn't have is left out without a word when a program is saved.
+    """
+    program = load_program(original)
     fault.plant(program)
     program.graph.lint()
     program.graph_module.recompile()
-    if _contents(program) == before:
+    save_program(program, planted)
+    if _contents(load_program(planted)) == _contents(load_program(original)):
         raise NotPlanted(f"{fault.name}: the graph is as it was")
 
 

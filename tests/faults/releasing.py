@@ -28,7 +28,6 @@ from tasks import compile as compile_step
 from tasks import intake, optimize, reference
 from tasks.child import ProcessPlan, StepProcess
 from tasks.compiling.patching import environment
-from tasks.programs import load_program, save_program
 from tests.faults.planting import CodeFault, Fault, GraphFault, plant_in_graph, planted_in_code
 from tests.tasks.deliveries import write_delivery
 
@@ -95,10 +94,9 @@ def compile_prepared(
     target = native_cpu_target()
     program = prepared.program
     if isinstance(fault, GraphFault):
-        changed = load_program(program)
-        plant_in_graph(fault, changed)
         folder.mkdir(parents=True, exist_ok=True)
-        program = save_program(changed, folder / "planted.pt2")
+        program = folder / "planted.pt2"
+        plant_in_graph(fault, prepared.program, program)
     in_code = isinstance(fault, CodeFault)
     job = CompileJob(program, target, folder / "package", {}, None if in_code else cache)
     with (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from artifacts.steps import VerifyResult
+from tasks.programs import load_program, save_program
 from tests.faults.kinds import KINDS, Bench, KindRow
 from tests.faults.planting import (
     GraphFault,
@@ -18,6 +20,7 @@ from tests.faults.planting import (
     plant_in_graph,
     with_argument,
     with_changed,
+    with_keyword,
 )
 from tests.tasks.passes.exporting import export
 
@@ -57,17 +60,23 @@ def test_a_fault_of_no_size_is_not_caught(bench: Bench) -> None:
     assert bench.judge(fault).told == "**not caught**"
 
 
-def test_what_changes_nothing_is_not_planted() -> None:
-    program = export(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(5, 4))
+def test_what_changes_nothing_is_not_planted(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    original = save_program(export(model, torch.randn(5, 4)), tmp_path / "original.pt2")
+    planted = tmp_path / "planted.pt2"
     same = GraphFault("same", "", "", with_argument("aten.layer_norm.default", 4, 1e-5))
     with pytest.raises(NotPlanted, match="same: the graph is as it was"):
-        plant_in_graph(same, program)
+        plant_in_graph(same, original, planted)
+    # Saving leaves out what the operator doesn't take.
+    unknown = GraphFault("unknown", "", "", with_keyword("aten.linear.default", "correction", 0))
+    with pytest.raises(NotPlanted, match="unknown: the graph is as it was"):
+        plant_in_graph(unknown, original, planted)
     absent = GraphFault("absent", "", "", with_argument("aten.softmax.int", 1, 0))
     with pytest.raises(NotPlanted, match=r"a call of aten\.softmax\.int"):
-        plant_in_graph(absent, program)
+        plant_in_graph(absent, original, planted)
     other = GraphFault("other", "", "", with_argument("aten.layer_norm.default", 4, 1e-3))
-    plant_in_graph(other, program)
-    assert calls_of(program, "aten.layer_norm.default")[0].args[4] == 1e-3
+    plant_in_graph(other, original, planted)
+    assert calls_of(load_program(planted), "aten.layer_norm.default")[0].args[4] == 1e-3
 
 
 def test_what_was_not_planted_is_not_counted_as_caught() -> None:
