@@ -83,10 +83,13 @@ CODE_KINDS: tuple[CodeFault, ...] = (
         with_text(_with_one_lane_less("sum_masked_reduce"), r"\1static_cast<int64_t>(10L)"),
     ),
     CodeFault(
-        "empty lanes taken in", "A maximum over 5 elements takes the zeros behind them in.",
+        "empty lanes taken in",
+        "A maximum over 11 elements takes the zeros behind them in.",
         "reductions",
-        with_text(r"(tmp\w+) = max_masked_reduce\((\w+), (tmp\d+), static_cast<int64_t>\(5L\)\)",
-                  r"\1 = at::vec::maximum(\2, \3)"),
+        with_text(
+            r"(\w+) = max_masked_reduce\((\w+), (\w+), static_cast<int64_t>\(11L\)\)",
+            r"\1 = at::vec::maximum(\2, \3)",
+        ),
     ),
     CodeFault(
         "minimum for maximum", "A reduction combines by another function.", "reductions",

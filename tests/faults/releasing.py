@@ -122,7 +122,7 @@ class Verifier:
         try:
             return cast(VerifyResult, self._process.run(job, limit_s=_VERIFY_LIMIT_S))
         except StepCrashed as error:
-            return VerifyResult((), (f"verify crashed: {error.got.splitlines()[0]}",))
+            return VerifyResult((), (f"verify crashed: {error.got.partition(';')[0]}",))
 
     def close(self) -> None:
         """End the process."""
