@@ -2,6 +2,7 @@
 # make test    set everything up, then check and test
 # make bench   the road's own cost, against a bare script with the same torch calls
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
+# make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
 # make lock    resolve the dependencies anew
 #
@@ -29,7 +30,7 @@ CORPUS := .venv-corpus
 
 MUTATIONS ?= 100000
 
-.PHONY: demo test bench corpus fuzz lint lock ready clean
+.PHONY: demo test bench corpus faults fuzz lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -43,6 +44,9 @@ bench: ready
 # An environment of its own over the product's, since those packages pin what they please.
 corpus: ready $(CORPUS)/.ready
 	$(CORPUS)/bin/python -m tests.corpus $(MODELS)
+
+faults: ready
+	$(BIN)/python -m tests.faults $(PART)
 
 fuzz: ready
 	$(BIN)/python -m tests.tasks.intake.fuzz $(MUTATIONS)

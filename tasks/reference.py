@@ -14,6 +14,7 @@ import torch
 from artifacts.digest import Digest
 from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
+from tasks.compare import same_elements
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.plan import plan_cases, special_cases
@@ -35,6 +36,7 @@ class ReferenceCase:
     """One input of the plan, and what eager and float64 make of it.
 
     `axes` are those of each input that are dynamic, where its values are repeated along them.
+    `left` are the inputs as eager leaves them behind; empty where it doesn't touch any.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ReferenceCase:
     float64: Tensors
     values: Values = "drawn"
     axes: tuple[tuple[int, ...], ...] = ()
+    left: Tensors = ()
 
 
 def run(job: ReferenceJob) -> ReferenceResult:
@@ -78,11 +81,19 @@ class _Planned:
 
 
 def _run_case(planned: _Planned, eager: Callable[..., Any], float64: Float64) -> ReferenceCase:
+    # Copies, because a model may change its inputs in place.
+    given = tuple(tensor.clone() for tensor in planned.inputs)
     with torch.no_grad():
-        # A copy, because a model may change its inputs in place.
-        outputs = flat_tensors(eager(*[tensor.clone() for tensor in planned.inputs]))
+        outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*given)))
+    left = () if all(map(_same, given, planned.inputs)) else given
     exact, _ = float64(planned.inputs)
-    return ReferenceCase(planned.name, planned.inputs, outputs, exact, planned.values, planned.axes)
+    return ReferenceCase(
+        planned.name, planned.inputs, outputs, exact, planned.values, planned.axes, left
+    )
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return bool(same_elements(left, right).all())
 
 
 def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:

@@ -89,7 +89,8 @@ def run(job: VerifyJob) -> VerifyResult:
     for case in cases:
         try:
             # Copies, because a model may change its inputs in place.
-            outputs = library(_copies(case.inputs))
+            given = _copies(case.inputs)
+            outputs = library(given)
             again = package(_copies(case.inputs))
         except RuntimeError as error:
             found.reasons.append(f"{case.name}: the package failed: {_first_line(error)}")
@@ -97,6 +98,7 @@ def run(job: VerifyJob) -> VerifyResult:
         if not identical(outputs, again):
             found.reasons.append(f"{case.name}: model.pt2 and model.so give different bits")
         found.compare(case.name, case, outputs)
+        found.reasons += _inputs_changed(case, given)
     if not found.reasons:
         _try_manners(found, library, cases)
     found.reasons += _unchecked_inputs(library, cases)
@@ -109,6 +111,14 @@ def run(job: VerifyJob) -> VerifyResult:
         tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
         tuple(index for index, _ in blind),
     )  # fmt: skip
+
+
+def _inputs_changed(case: ReferenceCase, given: Tensors) -> Iterator[str]:
+    """Give a reason for each input that the package leaves behind otherwise than eager does."""
+    for place, (got, before) in enumerate(zip(given, case.inputs, strict=True)):
+        want = case.left[place] if case.left else before
+        if not torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True):
+            yield f"{case.name}: the package writes something else to input {place} than eager does"
 
 
 def _copies(inputs: Tensors) -> Tensors:

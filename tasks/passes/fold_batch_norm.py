@@ -29,8 +29,8 @@ class FoldBatchNorm(Pass[ExportedProgram]):
     channel (the fusion of `torch.nn.utils.fusion.fuse_conv_bn_weights`, computed in float64).
 
     Conditions: inference statistics; the layer's output goes to the batch norm alone; its weights
-    and bias and the batch norm's statistics are used nowhere else and are of one dtype; the layer's
-    input has a batch axis, and a linear layer's no further one.
+    and bias and the batch norm's statistics are used nowhere else, and all are float32 or all are
+    float64; the layer's input has a batch axis, and a linear layer's no further one.
     """
 
     name: ClassVar[str] = "fold-batch-norm"
@@ -82,8 +82,10 @@ def _agree(producer: torch.fx.Node, weight: object, *others: object) -> bool:
     """
     assert isinstance(weight, torch.fx.Node)
     values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
-    same_dtype = len({value.dtype for value in values}) == 1
-    return same_dtype and bool(producer.meta["val"].dim() == weight.meta["val"].dim())
+    dtypes = {value.dtype for value in values}
+    # Folded weights in half precision would be rounded weights: another model.
+    is_exact = dtypes in ({torch.float32}, {torch.float64})
+    return is_exact and bool(producer.meta["val"].dim() == weight.meta["val"].dim())
 
 
 def _fold(program: ExportedProgram, batch_norm: torch.fx.Node) -> None:

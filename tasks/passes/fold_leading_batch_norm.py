@@ -31,8 +31,8 @@ class FoldLeadingBatchNorm(Pass[ExportedProgram]):
     After: `z = conv(x, W * s, b + sum of W * t)`, computed in float64.
 
     Conditions: inference statistics; the batch norm's output goes to the layer alone, whose weights
-    and bias are used nowhere else; all is of one dtype; a convolution pads with nothing (the zeros
-    at its edge come after the batch norm), a linear layer's input has two axes.
+    and bias are used nowhere else; all is float32 or all is float64; a convolution pads with
+    nothing (the zeros at its edge come after the batch norm), a linear layer's input has two axes.
     """
 
     name: ClassVar[str] = "fold-leading-batch-norm"
@@ -88,8 +88,10 @@ def _agree(batch_norm: torch.fx.Node, weight: object, *others: object) -> bool:
     """Tell whether the layer's channels are the batch norm's, and all is of one dtype."""
     assert isinstance(weight, torch.fx.Node)
     values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
-    same_dtype = len({value.dtype for value in values}) == 1
-    return same_dtype and bool(batch_norm.meta["val"].dim() == weight.meta["val"].dim())
+    dtypes = {value.dtype for value in values}
+    # Folded weights in half precision would be rounded weights: another model.
+    is_exact = dtypes in ({torch.float32}, {torch.float64})
+    return is_exact and bool(batch_norm.meta["val"].dim() == weight.meta["val"].dim())
 
 
 def _fold(program: ExportedProgram, layer: torch.fx.Node) -> None:

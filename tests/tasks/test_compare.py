@@ -219,6 +219,20 @@ def test_integers_and_booleans_are_exact(dtype: torch.dtype) -> None:
     assert not judge(torch.tensor([0, 1, 0], dtype=dtype), eager, tolerance=EXACT).accepted
 
 
+def test_what_a_near_tie_decided_may_be_decided_as_in_float64() -> None:
+    eager, exact = torch.tensor([3, 1]), torch.tensor([4, 1])
+    assert judge(torch.tensor([4, 1]), eager, exact, EXACT).accepted
+    assert judge(eager.clone(), eager, exact, EXACT).accepted
+    assert not judge(torch.tensor([5, 1]), eager, exact, EXACT).accepted
+    assert not judge(torch.tensor([4, 2]), eager, exact, EXACT).accepted
+
+
+def test_where_eager_underflows_to_nan_a_right_number_is_right() -> None:
+    eager, exact = torch.tensor([math.nan, 1.0]), torch.tensor([0.25, 1.0]).double()
+    assert judge(torch.tensor([0.25, 1.0]), eager, exact).accepted
+    assert not judge(torch.tensor([0.26, 1.0]), eager, exact).accepted
+
+
 def test_whole_numbers_that_float64_can_not_hold_apart_are_exact_too() -> None:
     eager = torch.tensor([2**53, -(2**62)])
     judged = judge(eager + torch.tensor([1, 0]), eager, tolerance=EXACT)

@@ -276,6 +276,23 @@ def test_a_tolerance_may_be_for_an_output_by_its_name(
         assert result.accepted is accepted, name
 
 
+def test_a_package_that_writes_to_an_input_that_eager_leaves_alone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writes(inputs: Tensors) -> Tensors:
+        outputs = affine(inputs)
+        inputs[0].view(-1)[0] = 7.0
+        return outputs
+
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), writes, affine)
+    assert result.reasons
+    assert all("writes something else to input 0 than eager does" in r for r in result.reasons)
+    file = make_reference(tmp_path / "in place", DoublesItsInput())
+    assert verify_functions(monkeypatch, file, lambda x: (DoublesItsInput()(*x),)).accepted
+    result = verify_functions(monkeypatch, file, affine)
+    assert "writes something else to input 0" in result.reasons[0], "eager does write to it"
+
+
 class Constant(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tanh(x) * 0.0 + 3.0, x + 1.0

@@ -1,0 +1,84 @@
+"""python -m tests.faults: what the numeric gate catches, how small, and how often it is wrong.
+
+`kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass, and
+`clean` releases right packages. With names, only those; without any, all three. `--write FILE` puts
+the tables between their marks in a Markdown file. Ends with 1 where a kind isn't caught, or more
+than 1 % of the clean releases are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from tests.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
+from tests.faults.kinds import KINDS, judge_kinds, kinds_table
+from tests.faults.sizes import SIZES, find_limits, sizes_table
+
+_ALLOWED_SHARE = 0.01
+
+
+def main() -> int:
+    """Run what was asked for and print its table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", nargs="?", choices=(*_PARTS, "all"), default="all")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--folder", type=Path, help="where to work, and leave what was built")
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    parts = tuple(_PARTS) if given.part == "all" else (given.part,)
+    all_good = True
+    with tempfile.TemporaryDirectory() as scratch:
+        for part in parts:
+            began = time.monotonic()
+            is_good, lines = _PARTS[part](given.names, (given.folder or Path(scratch)) / part)
+            lines[-1] += f", in {time.monotonic() - began:.0f} s on this machine."
+            print("\n".join(lines), flush=True)
+            if given.write:
+                _write(given.write, part, "\n".join(lines))
+            all_good = all_good and is_good
+    return 0 if all_good else 1
+
+
+def _kinds(names: list[str], folder: Path) -> tuple[bool, list[str]]:
+    rows = judge_kinds([kind for kind in KINDS if not names or kind.name in names], folder)
+    caught = [row for row in rows if row.caught]
+    told = f"{len(caught)} of {len(rows)} kinds caught"
+    return 0 < len(rows) == len(caught), [*kinds_table(rows), "", told]
+
+
+def _sizes(names: list[str], folder: Path) -> tuple[bool, list[str]]:
+    limits = find_limits([size for size in SIZES if not names or size.name in names], folder)
+    seen = [limit for limit in limits if limit.last_caught is not None]
+    told = f"{len(seen)} of {len(limits)} faults caught at one of their sizes"
+    return 0 < len(limits) == len(seen), [*sizes_table(limits), "", told]
+
+
+def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
+    chosen = [family for family in FAMILIES if not names or family.name in names]
+    releases = list(release_clean(chosen, SEEDS, folder))
+    refused = [one for one in releases if one.refused]
+    share = len(refused) / max(1, len(releases))
+    told = f"{len(refused)} of {len(releases)} clean releases refused ({100 * share:.1f} %)"
+    return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", told]
+
+
+_PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean}
+
+
+def _write(path: Path, part: str, text: str) -> None:
+    begin, end = f"<!-- faults {part}: begin -->", f"<!-- faults {part}: end -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
