@@ -32,24 +32,24 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
     recipe = parameters.parsed_recipe()
     assemble.require_trial_alias(recipe, parameters.alias)
     with open_lanes(parameters.workspace, recipe, fresh=parameters.rebuild) as lanes:
-        taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.staging))
+        taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.jobs.staging))
         fingerprint = fingerprint_release(taken.digest, recipe, parameters.compiler)
         earlier = look_up.submit(
             lanes.registrar(),
             LookUpJob(taken.contract.model.name, fingerprint, parameters.stores, parameters.alias),
         )
-        judged = inspect(lanes.graph, lanes.traceability_job())
+        judged = inspect(lanes.graph, lanes.jobs.traceability())
         assemble.refuse_unsound(judged)
         known = earlier.result().known
         if known and not parameters.rebuild:
             return {**to_plain(known), "reused": True}
-        optimized = optimize(lanes.graph, lanes.optimize_job())
+        optimized = optimize(lanes.graph, lanes.jobs.optimize())
         # The graph is on disk now, and what read it holds as much memory as a compiler.
         lanes.graph.close()
         signature = assemble.signature_of(taken.contract, optimized)
         built = build(lanes, optimized, signature)
         manifest = assemble.assemble(
-            lanes.release,
+            lanes.jobs.release,
             recipe=recipe,
             taken=taken,
             judged=judged,
@@ -59,6 +59,6 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
             built=built,
         )
         assemble.require_accepted(manifest)
-        job = RegisterJob(manifest, lanes.release, parameters.stores, parameters.alias)
+        job = RegisterJob(manifest, lanes.jobs.release, parameters.stores, parameters.alias)
         registered = register(lanes.registrar(), job)
     return {**to_plain(registered), "reused": False}

@@ -70,9 +70,9 @@ def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) ->
     compiling = [
         (target, compile_package.submit(lanes.compiler(target), job, target.slug))
         for target in lanes.targets
-        for job in [lanes.compile_job(optimized, target)]
+        for job in [lanes.jobs.compile(optimized, target)]
     ]
-    reference = run_reference(lanes.runner(), lanes.reference_job(optimized))
+    reference = run_reference(lanes.runner(), lanes.jobs.reference(optimized))
     # All of them first: what is timed beside a compiler says little.
     compiled = [(target, settle(future)) for target, future in compiling]
     records: list[TargetRecord] = []
@@ -104,20 +104,20 @@ def bless(work: Work, compiled: CompileResult) -> TargetRecord:
     lanes, target = work.lanes, work.target
     if isinstance(target, CudaTarget) and not target.is_here:
         return assemble.built_only(target, compiled)
-    job = lanes.compile_job(work.optimized, target)
+    job = lanes.jobs.compile(work.optimized, target)
     plain = check(work, "plain", job, compiled)
     if compiled.reused and not plain.verified.accepted:
         # What came from the cache is wrong here: that is no verdict on this model.
-        job = lanes.compile_job(work.optimized, target, fresh=True)
+        job = lanes.jobs.compile(work.optimized, target, fresh=True)
         plain = check(work, "plain", job, compile_package(lanes.compiler(target), job, target.slug))
     if not plain.verified.accepted:
         return refuse(work, target, plain)
     winner, candidates = search(work, plain)
     if winner is not plain:
         assemble.adopt(winner.folder, plain.folder)
-    probing = lanes.probe_job(target, winner.compiled, work.signature, work.reference.file)
+    probing = lanes.jobs.probe(target, winner.compiled, work.signature, work.reference.file)
     probed = probe(lanes.runner(target), probing, target.slug)
-    timing = BenchmarkJob(lanes.staging, plain.folder, work.reference.file, target.slug)
+    timing = BenchmarkJob(lanes.jobs.staging, plain.folder, work.reference.file, target.slug)
     timed = benchmark(lanes.runner(target), timing, target.slug)
     record = assemble.bless(target.slug, winner.compiled, work.reference, winner.verified, timed)
     record = assemble.with_mechanics(record, probed)
@@ -131,7 +131,7 @@ def refuse(work: Work, target: Target, plain: Variant) -> TargetRecord:
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or isinstance(target, CudaTarget):
         return record
-    job = lanes.localize_job(work.optimized, target, verified)
+    job = lanes.jobs.localize(work.optimized, target, verified)
     try:
         return assemble.with_cause(record, localize(lanes.compiler(target), job, target.slug))
     except HandoffError as error:
@@ -162,7 +162,7 @@ def compare(
 ) -> VerifyResult:
     """Compare the packages that `job` has made with a reference."""
     (library,) = [file for file in compiled.files if file.path.endswith(".so")]
-    recipe, slug = work.lanes.recipe, work.target.slug
+    recipe, slug = work.lanes.jobs.recipe, work.target.slug
     verifying = VerifyJob(
         job.folder, reference, recipe, library.digest, compiled.assumed, names, slug
     )
@@ -177,7 +177,7 @@ def look_inside(
     Return their names and what came out; None where there are none that say more.
     """
     lanes, slug = work.lanes, work.target.slug
-    tapping = lanes.tap_job(job, work.reference.file, blind)
+    tapping = lanes.jobs.tap(job, work.reference.file, blind)
     tapped = tap(lanes.runner(), tapping, slug)
     if not tapped.nodes:
         return (), None
@@ -191,7 +191,7 @@ def search(work: Work, plain: Variant) -> tuple[Variant, tuple[Candidate, ...]]:
 
     For GPUs there is none yet: Inductor times its kernels itself there.
     """
-    wanted = work.lanes.recipe.search
+    wanted = work.lanes.jobs.recipe.search
     if not wanted.seconds or isinstance(work.target, CudaTarget):
         return plain, ()
     deadline = time.monotonic() + wanted.seconds
@@ -219,9 +219,9 @@ def attempt(work: Work, name: str, left_s: float) -> Variant:
     optimized = work.optimized
     effects: tuple[PassEffect, ...] = ()
     if variation.passes:
-        optimized = optimize(lanes.optimizer(), lanes.variant_job(variation.passes))
+        optimized = optimize(lanes.optimizer(), lanes.jobs.variant(variation.passes))
         effects = assemble.require_effect(optimized, work.optimized)
-    job = lanes.candidate_job(optimized, target, name, variation.options)
+    job = lanes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(policies.LIMITS_S["compile"], left_s)
     compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
     checked = check(work, name, job, compiled)

@@ -9,31 +9,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 
-from artifacts.localization import LocalizeJob
-from artifacts.mechanics import Limits
-from artifacts.probes import ProbeJob
-from artifacts.recipe import PassChoice, Recipe
-from artifacts.signature import ModelSignature
-from artifacts.steps import (
-    CompileJob,
-    CompileResult,
-    IntakeJob,
-    OptimizeJob,
-    OptimizeResult,
-    ReferenceJob,
-    TapJob,
-    TraceabilityJob,
-    TraceabilityResult,
-    VerifyResult,
-)
-from artifacts.target import CpuTarget, Target, native_cpu_target
+from artifacts.recipe import Recipe
+from artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
+from artifacts.target import Target, native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
-
-# The C++ program, which serving teams start from, too.
-RUNNER_SOURCE = Path(__file__).parent.parent / "infra" / "runner"
+from tasks.jobs import Jobs
 
 # Seconds after which a step's process is ended. A step that needs longer has hung.
 INTAKE_LIMIT_S = 600.0
@@ -51,9 +33,7 @@ class Lanes:
 
         With `fresh`, nothing that was compiled before is looked for.
         """
-        self.workspace = workspace
-        self.recipe = recipe
-        self.fresh = fresh
+        self.jobs = Jobs(workspace, recipe, fresh)
         self.targets = recipe.resolved_targets()
         self._later: dict[str, StepProcess] = {}
         self._lock = threading.Lock()
@@ -72,90 +52,6 @@ class Lanes:
             for target in self.targets
         }
 
-    @property
-    def staging(self) -> Path:
-        """The private copy of the delivery."""
-        return self.workspace / "staging"
-
-    @property
-    def release(self) -> Path:
-        """The folder that is registered: the packages and the manifest."""
-        return self.workspace / "release"
-
-    def package(self, target: Target) -> Path:
-        """Return the folder of the target's packages, inside the release."""
-        return self.release / target.slug
-
-    def traceability_job(self) -> TraceabilityJob:
-        """Return the job that judges the delivery."""
-        return TraceabilityJob(self.staging, self.recipe.required_lineage)
-
-    def optimize_job(self) -> OptimizeJob:
-        """Return the job that runs the recipe's passes."""
-        return OptimizeJob(self.staging, self.workspace / "program", self.recipe)
-
-    def compile_job(
-        self, optimized: OptimizeResult, target: Target, *, fresh: bool = False
-    ) -> CompileJob:
-        """Return the job that compiles for `target`."""
-        folder = self.package(target)
-        options, cache = self.recipe.options, self.workspace.parent / "packages"
-        return CompileJob(optimized.program, target, folder, options, cache, fresh or self.fresh)
-
-    def variant_job(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
-        """Return the job that runs further passes behind the recipe's."""
-        folder = self.workspace / "variants" / "+".join(chosen.name for chosen in passes)
-        recipe = replace(self.recipe, passes=(*self.recipe.passes, *passes))
-        return OptimizeJob(self.staging, folder, recipe)
-
-    def candidate_job(
-        self, optimized: OptimizeResult, target: Target, name: str, options: dict[str, object]
-    ) -> CompileJob:
-        """Return the job that compiles a variant of the package, with further options."""
-        folder = self.workspace / "candidates" / target.slug / name
-        job = self.compile_job(optimized, target)
-        return replace(job, folder=folder, options={**job.options, **options})
-
-    def tap_job(self, job: CompileJob, reference: Path, blind: tuple[int, ...]) -> TapJob:
-        """Return the job that taps the program that `job` compiles."""
-        folder = self.workspace / "taps" / job.target.slug / job.folder.name
-        return TapJob(job.program, reference, blind, folder)
-
-    def localize_job(
-        self, optimized: OptimizeResult, target: CpuTarget, verified: VerifyResult
-    ) -> LocalizeJob:
-        """Return the job that finds out where a refused package goes wrong."""
-        # A case that was called in another manner goes by the name of the case that it is of.
-        wrong = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
-        return LocalizeJob(
-            optimized.program,
-            self.staging,
-            self.reference_job(optimized).file,
-            target,
-            self.recipe.options,
-            self.recipe,
-            folder=self.workspace / "localize" / target.slug,
-            reproduction=self.workspace / "reproduction" / target.slug,
-            cases=tuple(dict.fromkeys(wrong)),
-        )
-
-    def probe_job(
-        self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
-    ) -> ProbeJob:
-        """Return the job that runs the target's packages without Python."""
-        builds = self.workspace.parent
-        # A GPU's driver reserves far more address space than it uses.
-        limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
-        return ProbeJob(
-            self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
-            RUNNER_SOURCE, builds / "programs", self.workspace / "probe" / target.slug, limits,
-        )  # fmt: skip
-
-    def reference_job(self, optimized: OptimizeResult) -> ReferenceJob:
-        """Return the job that runs the reference."""
-        file = self.workspace / "reference.pt"
-        return ReferenceJob(self.staging, optimized.reference, self.recipe.verify, file)
-
     def compiler(self, target: Target) -> StepProcess:
         """Return the process that compiles for `target`."""
         return self._compilers[target.slug]
@@ -167,7 +63,7 @@ class Lanes:
         oneDNN and MKL are held to that level, as they will be on the machines it is meant for.
         """
         preload = ("tasks.reference", "tasks.verify")
-        extensions = self.recipe.extensions
+        extensions = self.jobs.recipe.extensions
         if target is None or target.capability == native_cpu_target().capability:
             return self._started(ProcessPlan("run", preload, extensions))
         caps = {
@@ -179,7 +75,7 @@ class Lanes:
 
     def optimizer(self) -> StepProcess:
         """Return a process for passes that are tried later; start it at the first call."""
-        preload, extensions = ("tasks.optimize",), self.recipe.extensions
+        preload, extensions = ("tasks.optimize",), self.jobs.recipe.extensions
         return self._started(ProcessPlan("optimize", preload, extensions))
 
     def registrar(self) -> StepProcess:
@@ -200,7 +96,7 @@ class Lanes:
         self.close()
 
     def _open(self, plan: ProcessPlan) -> StepProcess:
-        return StepProcess(plan, self.workspace / "logs" / f"{plan.name}.log")
+        return StepProcess(plan, self.jobs.workspace / "logs" / f"{plan.name}.log")
 
     def _started(self, plan: ProcessPlan) -> StepProcess:
         with self._lock:
@@ -211,11 +107,11 @@ class Lanes:
     def _compiler_environment(self, target: Target) -> dict[str, str]:
         # A cache of its own: what another build left there could end up in this one. Precompiled
         # headers go by TMPDIR instead, and are shared by the builds below one home.
-        scratch = self.workspace.parent / "compiler"
+        scratch = self.jobs.workspace.parent / "compiler"
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         return {
             "ATEN_CPU_CAPABILITY": target.capability,
-            "TORCHINDUCTOR_CACHE_DIR": str(self.workspace / "cache" / target.slug),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
             "TMPDIR": str(scratch),
         }
 
@@ -233,9 +129,9 @@ def begin(workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = Fals
     lanes = Lanes(workspace, recipe, fresh=fresh)
     _BEGUN[workspace] = lanes
     graph = lanes.graph
-    graph.submit(IntakeJob(delivery, lanes.staging), limit_s=INTAKE_LIMIT_S)
-    judged = graph.submit(lanes.traceability_job(), limit_s=TRACEABILITY_LIMIT_S)
-    optimized = graph.submit(lanes.optimize_job(), limit_s=OPTIMIZE_LIMIT_S)
+    graph.submit(IntakeJob(delivery, lanes.jobs.staging), limit_s=INTAKE_LIMIT_S)
+    judged = graph.submit(lanes.jobs.traceability(), limit_s=TRACEABILITY_LIMIT_S)
+    optimized = graph.submit(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
     optimized.add_done_callback(lambda done: _go_on(lanes, judged, done))
 
 
@@ -250,8 +146,8 @@ def _go_on(
     program = optimized.result()
     for target in lanes.targets:
         compiler = lanes.compiler(target)
-        compiler.submit(lanes.compile_job(program, target), limit_s=COMPILE_LIMIT_S)
-    lanes.runner().submit(lanes.reference_job(program), limit_s=REFERENCE_LIMIT_S)
+        compiler.submit(lanes.jobs.compile(program, target), limit_s=COMPILE_LIMIT_S)
+    lanes.runner().submit(lanes.jobs.reference(program), limit_s=REFERENCE_LIMIT_S)
 
 
 def open_lanes(workspace: Path, recipe: Recipe, *, fresh: bool = False) -> Lanes:

@@ -12,6 +12,9 @@ import torch
 from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe
 from artifacts.steps import VerifyResult
+from tasks.optimizing.running import first_difference
+from tasks.programs import load_program
+from tasks.reference import load_cases
 from tests.faults.code_kinds import CODE_KINDS
 from tests.faults.graph_kinds import GRAPH_KINDS
 from tests.faults.planting import CodeFault, Fault, NotPlanted
@@ -33,13 +36,15 @@ KINDS: tuple[Fault, ...] = (*GRAPH_KINDS, *CODE_KINDS)
 class KindRow:
     """What became of a fault: the verdict's reasons, none where it was not caught.
 
-    `cases` counts the cases of the plan in which it showed. One that could not be planted is
-    caught by nobody, and says why.
+    `cases` counts the cases of the plan in which it showed, `operator` is the first one of the
+    graph that differs from the right one's, where the fault is in the graph. One that could not be
+    planted is caught by nobody, and says why.
     """
 
     fault: Fault
     result: VerifyResult
     not_planted: str = ""
+    operator: str = ""
 
     @property
     def caught(self) -> bool:
@@ -96,7 +101,10 @@ class Bench:
 
     def judge(self, fault: Fault, dtype: torch.dtype = torch.float32) -> KindRow:
         """Plant the fault and return what became of it."""
-        row = KindRow(fault, self.verify(self.prepared(fault.model, dtype), fault))
+        prepared = self.prepared(fault.model, dtype)
+        row = KindRow(
+            fault, self.verify(prepared, fault), operator=_first_operator(prepared, fault)
+        )
         plain = {"fault": fault.name, "what": fault.what, "dtype": str(dtype)}
         keep_figures(plain, row.result, self.folder / FIGURES_FILE)
         return row
@@ -104,6 +112,18 @@ class Bench:
     def close(self) -> None:
         """End the process that verifies."""
         self.verifier.close()
+
+
+def _first_operator(prepared: Prepared, fault: Fault) -> str:
+    """Return the first node that a fault in the graph makes differ beyond the tolerance, or ''."""
+    if isinstance(fault, CodeFault):
+        return ""
+    right, wrong = load_program(prepared.program), load_program(prepared.program)
+    fault.plant(wrong)
+    wrong.graph_module.recompile()
+    drawn = [case for case in load_cases(prepared.reference) if case.values == "drawn"]
+    named = (first_difference(right, wrong, case.inputs, Recipe()) for case in drawn)
+    return next(filter(None, named), "")
 
 
 def judge_kinds(chosen: Iterable[Fault], folder: Path) -> list[KindRow]:
@@ -135,6 +155,6 @@ def kinds_table(rows: Iterable[KindRow]) -> list[str]:
         by = row.told.replace("|", "\\|")
         lines.append(
             f"| {fault.name} | {fault.what} | {fault.model} | {place} | {row.cases} "
-            f"| {by[:150]} | |"
+            f"| {by[:150]} | {row.operator} |"
         )
     return lines

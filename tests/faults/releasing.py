@@ -14,6 +14,7 @@ from torch import nn
 
 from artifacts.errors import HandoffError, StepCrashed
 from artifacts.recipe import Recipe
+from artifacts.record import to_plain
 from artifacts.steps import (
     CompileJob,
     CompileResult,
@@ -137,6 +138,6 @@ def refusal_of(error: HandoffError) -> VerifyResult:
 def keep_figures(plain: Mapping[str, object], result: VerifyResult, path: Path) -> None:
     """Add a line to the file `path`: what was measured of every output of every case."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    measured = [vars(deviation) for deviation in result.deviations]
+    measured = to_plain(result.deviations)
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({**plain, "reasons": result.reasons, "measured": measured}) + "\n")

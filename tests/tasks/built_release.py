@@ -70,15 +70,15 @@ def build_release(folder: Path) -> BuiltRelease:
     delivery = write_delivery(folder / "delivery", Recommender().eval(), inputs, batch=batch)
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe) as lanes:
-        intake = IntakeJob(delivery, lanes.staging)
+        intake = IntakeJob(delivery, lanes.jobs.staging)
         taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=LIMIT_S))
-        optimized = cast(OptimizeResult, lanes.graph.run(lanes.optimize_job(), limit_s=LIMIT_S))
-        compiling = lanes.compile_job(optimized, target)
+        optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
+        compiling = lanes.jobs.compile(optimized, target)
         compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
-        referring = lanes.reference_job(optimized)
+        referring = lanes.jobs.reference(optimized)
         reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
         manifest = assemble.assemble(
-            lanes.release,
+            lanes.jobs.release,
             recipe=recipe,
             taken=taken,
             judged=TraceabilityResult("sound", ()),
@@ -91,4 +91,4 @@ def build_release(folder: Path) -> BuiltRelease:
                 reference.plan,
             ),
         )
-        return BuiltRelease(lanes.release, target.slug, manifest, reference.file)
+        return BuiltRelease(lanes.jobs.release, target.slug, manifest, reference.file)

@@ -58,7 +58,7 @@ class Built:
     @property
     def folder(self) -> Path:
         """The folder of the packages."""
-        return self.lanes.package(self.target)
+        return self.lanes.jobs.package(self.target)
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +70,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     delivery = write_delivery(folder / "delivery", module, {"input": torch.randn(6, 8)})
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe) as lanes:
-        lanes.graph.run(IntakeJob(delivery, lanes.staging), limit_s=LIMIT_S)
-        optimized = cast(OptimizeResult, lanes.graph.run(lanes.optimize_job(), limit_s=LIMIT_S))
-        compiling = lanes.compile_job(optimized, target)
+        lanes.graph.run(IntakeJob(delivery, lanes.jobs.staging), limit_s=LIMIT_S)
+        optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
+        compiling = lanes.jobs.compile(optimized, target)
         compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
-        referring = lanes.reference_job(optimized)
+        referring = lanes.jobs.reference(optimized)
         reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
         yield Built(lanes, target, recipe, optimized, compiled, reference, module)
 
@@ -171,11 +171,11 @@ def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
 ) -> None:
     target = CpuTarget("avx2")
     with Lanes(tmp_path / "workspace", Recipe(targets=("cpu-avx2",))) as lanes:
-        job = lanes.compile_job(built.optimized, target)
+        job = lanes.jobs.compile(built.optimized, target)
         compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=LIMIT_S))
         assert set(compiled.instruction_sets) <= target.cpu_flags
         assert compiled.fit.cpu_flags == tuple(sorted(target.cpu_flags))
-        verifying = VerifyJob(lanes.package(target), built.reference.file, built.recipe)
+        verifying = VerifyJob(lanes.jobs.package(target), built.reference.file, built.recipe)
         result = lanes.runner(target).run(verifying, limit_s=LIMIT_S)
     assert result.accepted, result.reasons
 
@@ -247,12 +247,12 @@ def test_a_package_holds_no_sources_and_no_paths_of_the_building_machine(built: 
         names = archive.namelist()
         texts = b"".join(archive.read(name) for name in names if not name.endswith(".so"))
     assert not [name for name in names if name.endswith((".cpp", ".o"))]
-    assert str(built.lanes.workspace).encode() not in texts
-    assert str(built.lanes.workspace).encode() not in (built.folder / "model.so").read_bytes()
+    assert str(built.lanes.jobs.workspace).encode() not in texts
+    assert str(built.lanes.jobs.workspace).encode() not in (built.folder / "model.so").read_bytes()
 
 
 def test_freezing_is_not_silently_left_out(built: Built) -> None:
-    frozen = built.lanes.workspace / "frozen"
+    frozen = built.lanes.jobs.workspace / "frozen"
     job = CompileJob(built.optimized.program, built.target, frozen, {"freezing": True})
     lane = built.lanes.compiler(built.target)
     lane.run(job, limit_s=LIMIT_S)
@@ -265,7 +265,7 @@ def test_freezing_is_not_silently_left_out(built: Built) -> None:
 
 
 def test_what_can_not_be_compiled_leaves_no_folder(built: Built) -> None:
-    folder = built.lanes.workspace / "impossible"
+    folder = built.lanes.jobs.workspace / "impossible"
     job = CompileJob(built.optimized.program, built.target, folder, {"no_such_option": True})
     with pytest.raises(BlessingRefused, match="could not compile the model for cpu-"):
         built.lanes.compiler(built.target).run(job, limit_s=LIMIT_S)
@@ -273,7 +273,7 @@ def test_what_can_not_be_compiled_leaves_no_folder(built: Built) -> None:
 
 
 def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
-    job = BenchmarkJob(built.lanes.staging, built.folder, built.reference.file)
+    job = BenchmarkJob(built.lanes.jobs.staging, built.folder, built.reference.file)
     result = cast(BenchmarkResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
     assert [t.case for t in result.timings] == ["batch=1 seed=0", "batch=64 seed=0"]
     for timing in result.timings:
@@ -283,7 +283,7 @@ def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
 
 def test_a_size_that_takes_too_much_is_left_out_and_named(built: Built, tmp_path: Path) -> None:
     plan = VerifyPlan(seeds=1, max_bytes=20_000)
-    job = ReferenceJob(built.lanes.staging, None, plan, tmp_path / "reference.pt")
+    job = ReferenceJob(built.lanes.jobs.staging, None, plan, tmp_path / "reference.pt")
     result = cast(ReferenceResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
     assert "batch=1 seed=0" in result.cases
     assert "batch=64 seed=0" not in result.cases

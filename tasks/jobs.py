@@ -1,0 +1,122 @@
+"""The jobs of one release: what each step is asked, and which folder it works in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from artifacts.localization import LocalizeJob
+from artifacts.mechanics import Limits
+from artifacts.probes import ProbeJob
+from artifacts.recipe import PassChoice, Recipe
+from artifacts.signature import ModelSignature
+from artifacts.steps import (
+    CompileJob,
+    CompileResult,
+    OptimizeJob,
+    OptimizeResult,
+    ReferenceJob,
+    TapJob,
+    TraceabilityJob,
+    VerifyResult,
+)
+from artifacts.target import CpuTarget, Target
+
+# The C++ program, which serving teams start from, too.
+RUNNER_SOURCE = Path(__file__).parent.parent / "infra" / "runner"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs that make a release by `recipe` in the folder `workspace`.
+
+    With `fresh`, nothing that was compiled before is looked for.
+    """
+
+    workspace: Path
+    recipe: Recipe
+    fresh: bool = False
+
+    @property
+    def staging(self) -> Path:
+        """The private copy of the delivery."""
+        return self.workspace / "staging"
+
+    @property
+    def release(self) -> Path:
+        """The folder that is registered: the packages and the manifest."""
+        return self.workspace / "release"
+
+    def package(self, target: Target) -> Path:
+        """Return the folder of the target's packages, inside the release."""
+        return self.release / target.slug
+
+    def traceability(self) -> TraceabilityJob:
+        """Return the job that judges the delivery."""
+        return TraceabilityJob(self.staging, self.recipe.required_lineage)
+
+    def optimize(self) -> OptimizeJob:
+        """Return the job that runs the recipe's passes."""
+        return OptimizeJob(self.staging, self.workspace / "program", self.recipe)
+
+    def compile(
+        self, optimized: OptimizeResult, target: Target, *, fresh: bool = False
+    ) -> CompileJob:
+        """Return the job that compiles for `target`."""
+        folder = self.package(target)
+        options, cache = self.recipe.options, self.workspace.parent / "packages"
+        return CompileJob(optimized.program, target, folder, options, cache, fresh or self.fresh)
+
+    def variant(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
+        """Return the job that runs further passes behind the recipe's."""
+        folder = self.workspace / "variants" / "+".join(chosen.name for chosen in passes)
+        recipe = replace(self.recipe, passes=(*self.recipe.passes, *passes))
+        return OptimizeJob(self.staging, folder, recipe)
+
+    def candidate(
+        self, optimized: OptimizeResult, target: Target, name: str, options: dict[str, object]
+    ) -> CompileJob:
+        """Return the job that compiles a variant of the package, with further options."""
+        folder = self.workspace / "candidates" / target.slug / name
+        job = self.compile(optimized, target)
+        return replace(job, folder=folder, options={**job.options, **options})
+
+    def tap(self, job: CompileJob, reference: Path, blind: tuple[int, ...]) -> TapJob:
+        """Return the job that taps the program that `job` compiles."""
+        folder = self.workspace / "taps" / job.target.slug / job.folder.name
+        return TapJob(job.program, reference, blind, folder)
+
+    def localize(
+        self, optimized: OptimizeResult, target: CpuTarget, verified: VerifyResult
+    ) -> LocalizeJob:
+        """Return the job that finds out where a refused package goes wrong."""
+        # A case that was called in another manner goes by the name of the case that it is of.
+        wrong = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
+        return LocalizeJob(
+            optimized.program,
+            self.staging,
+            self.reference(optimized).file,
+            target,
+            self.recipe.options,
+            self.recipe,
+            folder=self.workspace / "localize" / target.slug,
+            reproduction=self.workspace / "reproduction" / target.slug,
+            cases=tuple(dict.fromkeys(wrong)),
+        )
+
+    def probe(
+        self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
+    ) -> ProbeJob:
+        """Return the job that runs the target's packages without Python."""
+        builds = self.workspace.parent
+        # A GPU's driver reserves far more address space than it uses.
+        limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
+        return ProbeJob(
+            self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
+            RUNNER_SOURCE, builds / "programs", self.workspace / "probe" / target.slug, limits,
+        )  # fmt: skip
+
+    def reference(self, optimized: OptimizeResult) -> ReferenceJob:
+        """Return the job that runs the reference."""
+        file = self.workspace / "reference.pt"
+        return ReferenceJob(self.staging, optimized.reference, self.recipe.verify, file)
