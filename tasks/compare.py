@@ -33,10 +33,13 @@ def compare(
     output: int,
     case: str,
     typical: Typical = EXACT_EVERYWHERE,
+    alike: bool = False,
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
 
-    `typical` is eager's error on this output over all cases (`typical_error`).
+    `typical` is eager's error on this output over all cases (`typical_error`). Of inputs that are
+    all `alike` (zeros, one row repeated) the errors are alike, too, and add up: an RMSE has nothing
+    to be judged by there, so that the elements alone are.
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
@@ -91,7 +94,7 @@ def compare(
     )
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = ~(distance <= room + tolerance.rtol * size)
-    return _with_reasons(deviation, int(outside.sum()), tolerance, typical)
+    return _with_reasons(deviation, int(outside.sum()), tolerance, None if alike else typical)
 
 
 def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
@@ -127,7 +130,7 @@ def _with_reasons(
     measured: Deviation,
     outside: int,
     tolerance: Tolerance,
-    typical: Typical,
+    typical: Typical | None,
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -141,6 +144,12 @@ def _with_reasons(
             f"{tolerance.atol:g} and rtol {tolerance.rtol:g}: the largest difference is "
             f"{measured.max_abs:.3g}, {_what_is_needed(measured.required_rtol)}"
         )
+    if typical is not None:
+        reasons += _judge_rmse(measured, tolerance, typical)
+    return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
+
+
+def _judge_rmse(measured: Deviation, tolerance: Tolerance, typical: Typical) -> list[str]:
     factor, eager = tolerance.rmse_factor, measured.rmse_eager
     if factor > 1.0:
         factor *= luck(measured.elements)
@@ -154,11 +163,11 @@ def _with_reasons(
         # There is nothing more exact to compare with: eager's error is 0, whatever it is.
         allowed += tolerance.atol
     if not measured.rmse_package <= allowed:
-        reasons.append(
+        return [
             f"its RMSE to float64 is {measured.rmse_package:.3g}, and {factor:.3g} times eager's "
             f"{eager:.3g} allows {allowed:.3g}"
-        )
-    return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
+        ]
+    return []
 
 
 def _required_rtol(distance: torch.Tensor, size: torch.Tensor, room: float) -> float:

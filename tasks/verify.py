@@ -29,6 +29,7 @@ from tasks.manners import (
     threaded_calls,
 )
 from tasks.reference import ReferenceCase, load_cases
+from tasks.special import ALIKE
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 
@@ -57,8 +58,9 @@ class _Findings:
                 str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
             )
             found = compare(
-                got, want, exact, agreed, output=index, case=name, typical=self.typical[index]
-            )
+                got, want, exact, agreed, output=index, case=name,
+                typical=self.typical[index], alike=case.values in ALIKE,
+            )  # fmt: skip
             is_special = case.values != "drawn" or name != case.name
             told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
             if case.values in ("nan", "infinite") and told:

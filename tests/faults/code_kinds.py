@@ -114,7 +114,7 @@ CODE_KINDS: tuple[CodeFault, ...] = (
     ),
     CodeFault(
         "a thread's part left out", "The parts of all threads but the first are not added.",
-        "whole-batch", with_text(r"for \(int tid = 0; tid < \d+; tid\+\+\)",
+        "whole-batch", with_text(r"for \(int tid = 0; tid < \w+; tid\+\+\)",
                                  "for (int tid = 0; tid < 1; tid++)"),
     ),
     CodeFault(
