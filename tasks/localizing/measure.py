@@ -11,6 +11,7 @@ from artifacts.tolerance import Deviation
 from tasks.compare import compare, typical_error
 from tasks.loading import Tensors
 from tasks.reference import ReferenceCase
+from tasks.special import ALIKE, Values
 
 # An honest operator in float32 does not come near a hundred times eager's error.
 _SURELY_WRONG = 100.0
@@ -46,7 +47,13 @@ class Judged:
 
 
 def judge(
-    case: str, outputs: Tensors, eager: Tensors, float64: Tensors, recipe: Recipe
+    case: str,
+    outputs: Tensors,
+    eager: Tensors,
+    float64: Tensors,
+    recipe: Recipe,
+    *,
+    values: Values = "drawn",
 ) -> list[Judged]:
     """Return each output compared as `tasks.verify` does, but for the typical error of this case.
 
@@ -56,7 +63,10 @@ def judge(
     for index, (got, want, exact) in enumerate(zip(outputs, eager, float64, strict=True)):
         agreed = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
         typical = typical_error([(want, exact)])
-        deviation = compare(got, want, exact, agreed, output=index, case=case, typical=typical)
+        deviation = compare(
+            got, want, exact, agreed, output=index, case=case, typical=typical,
+            alike=values in ALIKE, infinite=values == "infinite",
+        )  # fmt: skip
         floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
         found.append(Judged(deviation, _excess(deviation, floor)))
     return found
@@ -64,7 +74,7 @@ def judge(
 
 def judge_case(case: ReferenceCase, outputs: Tensors, recipe: Recipe) -> list[Judged]:
     """Return each output of a case of the reference, compared."""
-    return judge(case.name, outputs, case.eager, case.float64, recipe)
+    return judge(case.name, outputs, case.eager, case.float64, recipe, values=case.values)
 
 
 def _excess(deviation: Deviation, floor: float) -> float:

@@ -227,6 +227,29 @@ def test_what_a_near_tie_decided_may_be_decided_as_in_float64() -> None:
     assert not judge(torch.tensor([4, 2]), eager, exact, EXACT).accepted
 
 
+def test_infinite_inputs_may_give_nan_or_infinity_by_the_order_of_operations() -> None:
+    eager = torch.tensor([math.nan, 1.0])
+    package = torch.tensor([math.inf, 1.0])
+    assert not judge(package, eager).accepted
+    assert compare(
+        package, eager, eager.double(), FLOAT32, output=0, case="test", infinite=True
+    ).accepted
+    finite = torch.tensor([2.0, 1.0])
+    for wrong, right in ((finite, eager), (eager, finite)):
+        assert not compare(
+            wrong, right, right.double(), FLOAT32, output=0, case="test", infinite=True
+        ).accepted
+
+
+def test_where_alike_inputs_add_their_errors_up_the_elements_are_judged() -> None:
+    exact = torch.ones(2000, dtype=torch.float64)
+    eager = (exact + 1.2e-7).float()
+    for package, accepted in (((exact + 4e-6).float(), True), ((exact + 2e-5).float(), False)):
+        assert not judge(package, eager, exact).accepted
+        judged = compare(package, eager, exact, FLOAT32, output=0, case="test", alike=True)
+        assert judged.accepted is accepted
+
+
 def test_where_eager_underflows_to_nan_a_right_number_is_right() -> None:
     eager, exact = torch.tensor([math.nan, 1.0]), torch.tensor([0.25, 1.0]).double()
     assert judge(torch.tensor([0.25, 1.0]), eager, exact).accepted
