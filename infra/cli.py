@@ -237,13 +237,18 @@ def pull(name: str, folder: Path, target: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--delivery",
+    type=click.Path(path_type=Path),
+    help="The folder that was released: compare with it again, on the same inputs.",
+)
 @json_option
 @debug_option
-def verify(folder: Path, as_json: bool) -> None:
-    """Check a pulled folder: digests, and whether this machine can run it. Exit code 0 or 6."""
+def verify(folder: Path, delivery: Path | None, as_json: bool) -> None:
+    """Check a pulled folder: digests, and whether this machine can run it. Exit code 0, 4 or 6."""
     from infra.commands import verify_folder
 
-    verify_folder(folder, as_json=as_json)
+    verify_folder(folder, delivery, as_json=as_json)
 
 
 @main.command()

@@ -208,16 +208,27 @@ def pull_release(reference: str, folder: Path, target: str, *, as_json: bool) ->
     click.echo(f"{result.model} version {result.version}: {result.target} in {result.folder}")
 
 
-def verify_folder(folder: Path, *, as_json: bool) -> None:
-    """Check a pulled folder; raise `PackageRefused` when it isn't what it says or doesn't fit."""
+def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None:
+    """Check a pulled folder; raise `PackageRefused` when it isn't what it says or doesn't fit.
+
+    With the `delivery` that it was made from, its numbers are compared again, too.
+    """
     from artifacts.package import check_release
 
     checked = check_release(folder, _torch_version())
+    manifest, repeated = checked.manifest, []
+    if delivery is not None:
+        from infra.repeating import repeat_comparison
+
+        repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:
-        print_json({"ok": True, "model": checked.manifest.model, "targets": list(checked.targets)})
+        told = {"ok": True, "model": manifest.model, "targets": list(checked.targets)}
+        print_json({**told, "repeated": repeated})
         return
     targets = ", ".join(checked.targets)
-    click.echo(f"{checked.manifest.model}: {targets}: digests match, and this machine can run it")
+    click.echo(f"{manifest.model}: {targets}: digests match, and this machine can run it")
+    for line in repeated:
+        click.echo(f"  {line}")
 
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:

@@ -69,7 +69,8 @@ def _serving(manifest: Manifest) -> str:
     limits = f" Dimensions: {', '.join(ranges)}." if ranges else ""
     return (
         f"Takes {', '.join(shapes)}; gives {', '.join(results)}.{limits}\n\n"
-        f"    handoff pull {manifest.model}@candidate --to {manifest.model}"
+        f"    handoff pull {manifest.model}@candidate --to {manifest.model}\n"
+        f"    handoff verify {manifest.model} --delivery DELIVERY    the comparison below, again"
     )
 
 

@@ -317,6 +317,21 @@ def test_what_was_pulled_verifies_and_reproduces_eager_with_torch_alone(
     assert loading.returncode == 0, loading.stderr
 
 
+def test_the_comparison_can_be_repeated_with_the_delivery_and_no_other(
+    training: Path, home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pulled"
+    assert handoff("pull", "small@candidate", "--to", str(folder), home=home).returncode == 0
+    repeated = handoff(
+        "verify", str(folder), "--delivery", str(training / "delivery"), home=tmp_path
+    )
+    assert repeated.returncode == 0, repeated.stderr
+    assert "accepted again" in repeated.stdout
+    assert "on the recorded plan" in repeated.stdout
+    other = handoff("verify", str(folder), "--delivery", str(training / "fresh"), home=tmp_path)
+    assert_is_a_sentence(other, 64, "is not the delivery that small was released from")
+
+
 def test_a_pulled_file_that_was_changed_is_refused(home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pulled"
     assert handoff("pull", "small@1", "--to", str(folder), home=home).returncode == 0
