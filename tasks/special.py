@@ -21,6 +21,9 @@ _UNLIMITED: frozenset[Values] = frozenset({"denormal", "large", "nan", "infinite
 # Kinds whose errors are alike for all elements, or of one size that hides all others.
 ALIKE: frozenset[Values] = frozenset({"zeros", "ends", "repeated", "denormal", "large"})
 
+# Kinds that make infinities, their own or by overflowing on the way.
+OVERFLOWING: frozenset[Values] = frozenset({"large", "infinite"})
+
 # Large beside 1, and far from where a sum of squares leaves the type's range. Of float64 nothing
 # more exact tells what large terms that cancel leave behind, so they are less large.
 _LARGE = {torch.float64: 1e2, torch.float32: 1e4, torch.bfloat16: 1e4, torch.float16: 30.0}

@@ -29,7 +29,7 @@ from tasks.manners import (
     threaded_calls,
 )
 from tasks.reference import ReferenceCase, load_cases
-from tasks.special import ALIKE
+from tasks.special import ALIKE, OVERFLOWING
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 
@@ -60,7 +60,7 @@ class _Findings:
             found = compare(
                 got, want, exact, agreed, output=index, case=name,
                 typical=self.typical[index], alike=case.values in ALIKE,
-                infinite=case.values == "infinite",
+                infinite=case.values in OVERFLOWING,
             )  # fmt: skip
             is_special = case.values != "drawn" or name != case.name
             told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
