@@ -243,7 +243,7 @@ def test_a_pass_that_is_wrong_beyond_what_it_was_checked_on_is_named_without_com
     recipe = Recipe(passes=(PassChoice("cap-at-five"),), verify=VerifyPlan(seeds=1))
     found = Job(tmp_path, Net(torch.relu), recipe, scale=100.0).run()
     assert (found.cause, found.at, found.compiles) == ("program", "cap-at-five", 0)
-    assert found.case == "example 0"
+    assert found.case == "batch=64 large"
     assert "The pass cap-at-five changes what the model computes" in found.verdict
 
 
