@@ -48,6 +48,8 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
         "notes": list(target.notes),
+        "max_abs": target.max_abs,
+        "rmse_ratio": target.rmse_ratio,
         "speedup": target.speedup,
         "timings": to_plain(target.timings),
         "compile_s": target.compile_s,
