@@ -16,7 +16,7 @@ from artifacts.recipe import Recipe
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
 from artifacts.target import Fit
-from artifacts.tolerance import Deviation
+from artifacts.tolerance import Deviation, largest_difference
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"
@@ -86,7 +86,7 @@ class TargetRecord:
     @property
     def max_abs(self) -> float | None:
         """The largest absolute deviation on ordinary inputs; None without any."""
-        return max((d.max_abs for d in self.deviations if not d.special), default=None)
+        return largest_difference(self.deviations)
 
     @property
     def rmse_ratio(self) -> float | None:

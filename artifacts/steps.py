@@ -190,6 +190,12 @@ class CompileResult:
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
 
+    @property
+    def library(self) -> PackageFile:
+        """The shared library among the files."""
+        (found,) = [file for file in self.files if file.path.endswith(".so")]
+        return found
+
 
 @dataclass(frozen=True)
 class ReferenceJob:

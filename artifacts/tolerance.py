@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from artifacts.record import later
@@ -134,3 +135,8 @@ class Deviation:
     def is_closer(self) -> bool:
         """Tell whether the package is at least as close to float64 as eager is."""
         return self.rmse_package <= self.rmse_eager
+
+
+def largest_difference(deviations: Iterable[Deviation]) -> float | None:
+    """Return the largest difference to eager on ordinary inputs; None without any."""
+    return max((d.max_abs for d in deviations if not d.special), default=None)

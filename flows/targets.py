@@ -24,6 +24,7 @@ from artifacts.steps import (
     VerifyResult,
 )
 from artifacts.target import CudaTarget, Target
+from artifacts.tolerance import largest_difference
 from flows import policies
 from flows.steps import (
     benchmark,
@@ -141,7 +142,6 @@ def refuse(work: Work, target: Target, plain: Variant) -> TargetRecord:
 
 def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
     """Verify a variant; return it, accepted or not."""
-    (library,) = [file for file in compiled.files if file.path.endswith(".so")]
     names = tuple(spec.name for spec in work.optimized.outputs)
     verified = compare(work, job, compiled, work.reference.file, names)
     if verified.accepted and verified.blind:
@@ -151,8 +151,8 @@ def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Va
         accepted=verified.accepted,
         reasons=verified.reasons,
         compile_s=compiled.compile_s,
-        size_bytes=library.size_bytes,
-        max_abs=max((d.max_abs for d in verified.deviations if not d.special), default=0.0),
+        size_bytes=compiled.library.size_bytes,
+        max_abs=largest_difference(verified.deviations) or 0.0,
     )
     return Variant(job.folder, compiled, verified, told)
 
@@ -161,10 +161,9 @@ def compare(
     work: Work, job: CompileJob, compiled: CompileResult, reference: Path, names: tuple[str, ...]
 ) -> VerifyResult:
     """Compare the packages that `job` has made with a reference."""
-    (library,) = [file for file in compiled.files if file.path.endswith(".so")]
     recipe, slug = work.lanes.jobs.recipe, work.target.slug
     verifying = VerifyJob(
-        job.folder, reference, recipe, library.digest, compiled.assumed, names, slug
+        job.folder, reference, recipe, compiled.library.digest, compiled.assumed, names, slug
     )
     return verify(work.lanes.runner(work.target), verifying, slug)
 

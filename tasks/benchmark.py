@@ -13,7 +13,7 @@ from artifacts.evidence import Timing
 from artifacts.steps import BenchmarkJob, BenchmarkResult
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
-from tasks.loading import SHARED_LIBRARY, Tensors, device_of, open_shared_library
+from tasks.loading import SHARED_LIBRARY, Tensors, copies, device_of, open_shared_library
 from tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 9
@@ -31,14 +31,10 @@ def run(job: BenchmarkJob) -> BenchmarkResult:
     for case in timed_cases(job.reference):
         inputs = tuple(tensor.to(device) for tensor in case.inputs)
         with torch.no_grad():
-            package, eager = library(_copies(inputs)), flat_tensors(module(*_copies(inputs)))
+            package, eager = library(copies(inputs)), flat_tensors(module(*copies(inputs)))
         apart = max([apart, *map(_distance, package, eager)])
         timings.append(time_in_turns(case.name, inputs, lambda given: module(*given), library))
     return BenchmarkResult(tuple(timings), apart)
-
-
-def _copies(inputs: Tensors) -> Tensors:
-    return tuple(tensor.clone() for tensor in inputs)
 
 
 def _distance(got: torch.Tensor, want: torch.Tensor) -> float:

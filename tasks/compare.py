@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from artifacts.tolerance import FEW, Deviation, Tolerance, luck
 from tasks.figures import measure
+from tasks.special import ALIKE, OVERFLOWING, Values
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ def compare(
     output: int,
     case: str,
     typical: Typical = EXACT_EVERYWHERE,
-    alike: bool = False,
-    infinite: bool = False,
+    values: Values = "drawn",
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
 
-    `typical` is eager's error on this output over all cases (`typical_error`). Of inputs that are
-    all `alike` (zeros, one row repeated) the errors are alike, too, and add up: an RMSE has nothing
-    to be judged by there, so that the elements alone are. With `infinite` inputs or results it is
-    the order of operations that makes infinity or NaN of an element (inf - inf): either does.
+    `typical` is eager's error on this output over all cases (`typical_error`), and `values` the
+    kind that the inputs are of. Where all are alike (zeros, one row repeated) the errors are alike,
+    too, and add up: an RMSE has nothing to be judged by there, so that the elements alone are.
+    Where numbers leave the range, it is the order of operations that makes infinity or NaN of an
+    element (inf - inf): either does.
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
@@ -62,7 +63,7 @@ def compare(
     special = ~torch.isfinite(eager)
     mismatched = special & ~same_elements(package, eager) & ~as_float64
     mismatched &= ~_is_near(package, float64, tolerance)
-    if infinite:
+    if values in OVERFLOWING:
         # Of float64 nothing tells what is left when a product leaves the range on the way.
         mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
     finite = ~special & ~as_float64
@@ -99,7 +100,9 @@ def compare(
     )
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = ~(distance <= room + tolerance.rtol * size)
-    return _with_reasons(deviation, int(outside.sum()), tolerance, None if alike else typical)
+    return _with_reasons(
+        deviation, int(outside.sum()), tolerance, None if values in ALIKE else typical
+    )
 
 
 def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
@@ -190,6 +193,14 @@ def _what_is_needed(required_rtol: float) -> str:
 def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Tell for each element whether both are the same number, or both NaN."""
     return (left == right) | (left.isnan() & right.isnan())
+
+
+def identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    """Tell whether both are the same tensors: dtypes, shapes and every element, NaN beside NaN."""
+    return len(left) == len(right) and all(
+        a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())
+        for a, b in zip(left, right, strict=True)
+    )
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,11 @@ SHARED_LIBRARY = "model.so"
 PACKAGE = "model.pt2"
 
 
+def copies(inputs: Tensors) -> Tensors:
+    """Return copies for a call, because a model may change its inputs in place."""
+    return tuple(tensor.clone() for tensor in inputs)
+
+
 def device_of(target: str) -> str:
     """Return the device that a target's packages run on, by the target's slug."""
     return "cuda" if target.startswith("cuda") else "cpu"

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from tasks.compare import same_elements
+from tasks.compare import identical
+from tasks.loading import Tensors, copies
 from tasks.reference import ReferenceCase
 from tasks.special import expanded
 
-Tensors = tuple[torch.Tensor, ...]
 Package = Callable[[Tensors], Tensors]
 
 _THREADS = 4
@@ -20,18 +20,18 @@ _ROUNDS = 2
 
 def repeated_calls(package: Package, cases: Sequence[ReferenceCase]) -> Iterator[str]:
     """Give a reason for each case whose bits change when it is called again, after the others."""
-    first = [package(_copies(case.inputs)) for case in cases]
+    first = [package(copies(case.inputs)) for case in cases]
     for case, before in zip(cases, first, strict=True):
-        if not identical(package(_copies(case.inputs)), before):
+        if not identical(package(copies(case.inputs)), before):
             yield f"{case.name}: called again after others, the package gives other bits"
 
 
 def threaded_calls(package: Package, cases: Sequence[ReferenceCase]) -> Iterator[str]:
     """Give a reason for each case whose bits change when four threads call the package at once."""
-    alone = [package(_copies(case.inputs)) for case in cases]
+    alone = [package(copies(case.inputs)) for case in cases]
 
     def call(place: int) -> tuple[int, bool]:
-        return place, identical(package(_copies(cases[place].inputs)), alone[place])
+        return place, identical(package(copies(cases[place].inputs)), alone[place])
 
     places = [place for _ in range(_ROUNDS * _THREADS) for place in range(len(cases))]
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -68,16 +68,3 @@ def _layouts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield "sliced", wide[..., ::2].copy_(tensor)
     if tensor.dim() == 4:
         yield "channels-last", tensor.contiguous(memory_format=torch.channels_last)
-
-
-def identical(left: Tensors, right: Tensors) -> bool:
-    """Tell whether both are the same tensors: dtypes, shapes and every element, NaN beside NaN."""
-    return len(left) == len(right) and all(
-        a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())
-        for a, b in zip(left, right, strict=True)
-    )
-
-
-def _copies(inputs: Tensors) -> Tensors:
-    # Copies, because a model may change its inputs in place.
-    return tuple(tensor.clone() for tensor in inputs)

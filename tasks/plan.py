@@ -52,7 +52,7 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
 
 def special_cases(signature: ModelSignature, sizes: Mapping[str, int]) -> tuple[CaseSpec, ...]:
     """Return the cases of special values at these sizes, those that the inputs may take."""
-    text = _sizes_text(sizes)
+    text = sizes_text(sizes)
     return tuple(
         CaseSpec(f"{text} {values}", sizes, 0, values)
         for values in SPECIAL
@@ -65,10 +65,11 @@ def _middle(low: int, high: int) -> int:
 
 
 def _case_name(sizes: Mapping[str, int], seed: int) -> str:
-    return f"{_sizes_text(sizes)} seed={seed}"
+    return f"{sizes_text(sizes)} seed={seed}"
 
 
-def _sizes_text(sizes: Mapping[str, int]) -> str:
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return the sizes as people read them: `batch=7 length=3`."""
     return " ".join(f"{name}={size}" for name, size in sizes.items()) or "fixed shape"
 
 

@@ -14,10 +14,10 @@ import torch
 from artifacts.digest import Digest
 from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
-from tasks.compare import same_elements
+from tasks.compare import identical
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
-from tasks.plan import plan_cases, special_cases
+from tasks.plan import plan_cases, sizes_text, special_cases
 from tasks.programs import load_program
 from tasks.special import Values, dynamic_axes
 from tasks.threads import half_of_the_threads
@@ -85,15 +85,11 @@ def _run_case(planned: _Planned, eager: Callable[..., Any], float64: Float64) ->
     given = tuple(tensor.clone() for tensor in planned.inputs)
     with torch.no_grad():
         outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*given)))
-    left = () if all(map(_same, given, planned.inputs)) else given
+    left = () if identical(given, planned.inputs) else given
     exact, _ = float64(planned.inputs)
     return ReferenceCase(
         planned.name, planned.inputs, outputs, exact, planned.values, planned.axes, left
     )
-
-
-def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return bool(same_elements(left, right).all())
 
 
 def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:
@@ -149,7 +145,7 @@ def _planned_inputs(
             if spec.seed == 0:
                 needed = bytes_per_unit * units / 2**30
                 skipped.append(
-                    f"{_sizes_text(spec.sizes)}: about {needed:.1f} GiB of intermediate results, "
+                    f"{sizes_text(spec.sizes)}: about {needed:.1f} GiB of intermediate results, "
                     f"more than the plan's {plan.max_bytes / 2**30:.1f}"
                 )
             continue
@@ -164,7 +160,3 @@ def _planned_inputs(
         yield _Planned(spec.name, delivery.draw(spec), spec.values, axes)
     for index, case in enumerate(delivery.cases):
         yield _Planned(f"example {index}", case.inputs)
-
-
-def _sizes_text(sizes: Mapping[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in sizes.items())

@@ -10,10 +10,12 @@ import torch
 from artifacts.digest import digest_file
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
-from tasks.compare import Typical, compare, typical_error
+from tasks.compare import Typical, compare, identical, typical_error
 from tasks.loading import (
     PACKAGE,
     SHARED_LIBRARY,
+    Tensors,
+    copies,
     device_of,
     from_the_host,
     open_package,
@@ -21,15 +23,12 @@ from tasks.loading import (
 )
 from tasks.manners import (
     Package,
-    Tensors,
     expanded_inputs,
-    identical,
     other_layouts,
     repeated_calls,
     threaded_calls,
 )
 from tasks.reference import ReferenceCase, load_cases
-from tasks.special import ALIKE, OVERFLOWING
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 
@@ -59,8 +58,7 @@ class _Findings:
             )
             found = compare(
                 got, want, exact, agreed, output=index, case=name,
-                typical=self.typical[index], alike=case.values in ALIKE,
-                infinite=case.values in OVERFLOWING,
+                typical=self.typical[index], values=case.values,
             )  # fmt: skip
             is_special = case.values != "drawn" or name != case.name
             told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
@@ -100,10 +98,9 @@ def run(job: VerifyJob) -> VerifyResult:
     found = _Findings(job, _typical_errors(cases), reasons=_other_library(job))
     for case in cases:
         try:
-            # Copies, because a model may change its inputs in place.
-            given = _copies(case.inputs)
+            given = copies(case.inputs)
             outputs = library(given)
-            again = package(_copies(case.inputs))
+            again = package(copies(case.inputs))
         except RuntimeError as error:
             found.reasons.append(f"{case.name}: the package failed: {_first_line(error)}")
             continue
@@ -131,10 +128,6 @@ def _inputs_changed(case: ReferenceCase, given: Tensors) -> Iterator[str]:
         want = case.left[place] if case.left else before
         if not torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True):
             yield f"{case.name}: the package writes something else to input {place} than eager does"
-
-
-def _copies(inputs: Tensors) -> Tensors:
-    return tuple(tensor.clone() for tensor in inputs)
 
 
 def _first_line(error: Exception) -> str:
@@ -217,7 +210,7 @@ def _unchecked_inputs(library: Package, cases: tuple[ReferenceCase, ...]) -> lis
     """
     if not cases or not cases[0].inputs:
         return []
-    first, *rest = _copies(cases[0].inputs)
+    first, *rest = copies(cases[0].inputs)
     other = torch.int64 if first.dtype is torch.float64 else torch.float64
     try:
         library((first.to(other), *rest))

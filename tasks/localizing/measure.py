@@ -11,7 +11,7 @@ from artifacts.tolerance import Deviation
 from tasks.compare import compare, typical_error
 from tasks.loading import Tensors
 from tasks.reference import ReferenceCase
-from tasks.special import ALIKE, OVERFLOWING, Values
+from tasks.special import Values
 
 # An honest operator in float32 does not come near a hundred times eager's error.
 _SURELY_WRONG = 100.0
@@ -64,8 +64,7 @@ def judge(
         agreed = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
         typical = typical_error([(want, exact)])
         deviation = compare(
-            got, want, exact, agreed, output=index, case=case, typical=typical,
-            alike=values in ALIKE, infinite=values in OVERFLOWING,
+            got, want, exact, agreed, output=index, case=case, typical=typical, values=values,
         )  # fmt: skip
         floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
         found.append(Judged(deviation, _excess(deviation, floor)))

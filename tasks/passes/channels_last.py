@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from tasks.passes.base import Pass, PassBroken
 from tasks.passes.purity import is_view, written_tensors
-from tasks.passes.state import state_name
+from tasks.passes.state import put_state, state_name
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}
@@ -74,11 +74,7 @@ def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:
     name = state_name(program, weight)
     old = program.state_dict[name]
     if not old.is_contiguous(memory_format=torch.channels_last):
-        new = old.detach().clone(memory_format=torch.channels_last)
-        parameter = isinstance(old, torch.nn.Parameter)
-        program.state_dict[name] = (
-            torch.nn.Parameter(new, requires_grad=False) if parameter else new
-        )
+        put_state(program, name, old.detach().clone(memory_format=torch.channels_last))
         weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)
 
 

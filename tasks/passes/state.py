@@ -48,8 +48,13 @@ def change_state(program: ExportedProgram, node: torch.fx.Node, value: torch.Ten
     name = state_name(program, node)
     old = program.state_dict[name]
     new = value.to(old.dtype)
-    parameter = isinstance(old, torch.nn.Parameter)
-    program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if parameter else new
+    put_state(program, name, new)
+
+
+def put_state(program: ExportedProgram, name: str, new: torch.Tensor) -> None:
+    """Put `new` in the place of the program's tensor `name`: a parameter where that was one."""
+    is_parameter = isinstance(program.state_dict[name], torch.nn.Parameter)
+    program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if is_parameter else new
 
 
 def retype_state(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dtype) -> None:
@@ -60,8 +65,7 @@ def retype_state(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dty
     name = state_name(program, node)
     old = program.state_dict[name]
     new = old.detach().to(dtype)
-    parameter = isinstance(old, torch.nn.Parameter)
-    program.state_dict[name] = torch.nn.Parameter(new, requires_grad=False) if parameter else new
+    put_state(program, name, new)
     node.meta["val"] = node.meta["val"].to(dtype)
 
 

@@ -232,12 +232,12 @@ def test_infinite_inputs_may_give_nan_or_infinity_by_the_order_of_operations() -
     package = torch.tensor([math.inf, 1.0])
     assert not judge(package, eager).accepted
     assert compare(
-        package, eager, eager.double(), FLOAT32, output=0, case="test", infinite=True
+        package, eager, eager.double(), FLOAT32, output=0, case="test", values="infinite"
     ).accepted
     finite = torch.tensor([2.0, 1.0])
     for wrong, right in ((finite, eager), (eager, finite)):
         assert not compare(
-            wrong, right, right.double(), FLOAT32, output=0, case="test", infinite=True
+            wrong, right, right.double(), FLOAT32, output=0, case="test", values="infinite"
         ).accepted
 
 
@@ -246,7 +246,7 @@ def test_where_alike_inputs_add_their_errors_up_the_elements_are_judged() -> Non
     eager = (exact + 1.2e-7).float()
     for package, accepted in (((exact + 4e-6).float(), True), ((exact + 2e-5).float(), False)):
         assert not judge(package, eager, exact).accepted
-        judged = compare(package, eager, exact, FLOAT32, output=0, case="test", alike=True)
+        judged = compare(package, eager, exact, FLOAT32, output=0, case="test", values="zeros")
         assert judged.accepted is accepted
 
 
