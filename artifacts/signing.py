@@ -1,0 +1,248 @@
+"""Signatures: in-toto statements in DSSE envelopes, and the public keys that a verifier pins.
+
+An envelope is what secure-systems-lab/dsse describes: the payload in base64, its type, and
+signatures over `DSSEv1 <length> <type> <length> <payload>`. Keys are EC P-256 (ECDSA with SHA-256,
+DER), so that `openssl dgst -sha256 -verify` and libcrypto alone can verify one. A key's id is the
+SHA-256 of its DER SubjectPublicKeyInfo: `openssl pkey -pubin -outform DER | sha256sum`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer, SSlibKey
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+# A release's statement names some hundred files at most; a store that sends more sends another.
+ENVELOPE_LIMIT_BYTES = 16 << 20
+_PUBLIC_SUFFIX = ".pub"
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The public keys of which one has to have signed; none trusts nothing."""
+
+    keys: tuple[SSlibKey, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The keys' ids, shortened for people."""
+        return tuple(key.keyid[:12] for key in self.keys)
+
+
+def read_trust(places: Iterable[str | Path]) -> Trust:
+    """Return the public keys in PEM files, and in the files `*.pub` of folders.
+
+    Raises `UsageProblem` for a place that isn't there and for a file that holds no public key.
+    """
+    keys = {}
+    for place in map(Path, places):
+        files = sorted(place.glob(f"*{_PUBLIC_SUFFIX}")) if place.is_dir() else [place]
+        for file in files:
+            key = _read_public_key(file)
+            keys[key.keyid] = key
+    return Trust(tuple(keys.values()))
+
+
+def public_key_of(pem: bytes, name: str) -> SSlibKey:
+    """Return the public key in `pem`; raise `UsageProblem`, naming `name`, when there is none."""
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
+    from securesystemslib.signer import SSlibKey
+
+    try:
+        key: Any = load_pem_public_key(pem)
+        der: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        found = SSlibKey.from_crypto(key, sha256(der).hexdigest())
+    except (ValueError, TypeError) as error:
+        raise _no_key(name, "something else") from error
+    if found.scheme != "ecdsa-sha2-nistp256":
+        raise _no_key(name, str(found.scheme))
+    return found
+
+
+def make_key(private: Path, public: Path) -> None:
+    """Make a key pair: the private key readable by its owner alone, and never written over.
+
+    Two processes that do so at once end with one pair. Raises `EnvironmentLacking` where the
+    files can't be written.
+    """
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    key = generate_private_key(SECP256R1())
+    plain = forms.NoEncryption()
+    secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, plain)
+    try:
+        private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = private.with_name(f".{private.name}.{os.getpid()}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(secret)
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(partial, private)
+        except FileExistsError:
+            pass  # Another process was quicker, and its key is as good.
+        finally:
+            partial.unlink()
+        public.parent.mkdir(parents=True, exist_ok=True)
+        public.write_bytes(_public_pem(private.read_bytes()))
+    except OSError as error:
+        raise EnvironmentLacking(
+            f"a signing key can't be made in {private.parent}",
+            expected="a folder that this user may write to", got=error.strerror or str(error),
+            remedy="Mend the permissions, or name a key of your own with HANDOFF_SIGNING_KEY",
+        ) from error  # fmt: skip
+
+
+def open_signer(uri: str, public: Path | None = None) -> Signer:
+    """Return what signs with the key that `uri` names: a PEM file's path, or a KMS's address.
+
+    A path may be written `file:PATH`. `awskms:`, `gcpkms:`, `azurekms:` and `hsm:` are
+    securesystemslib's, and need the `public` key's file. Raises `UsageProblem` for a key that isn't
+    there, that isn't EC P-256, or that others than its owner may read.
+    """
+    from securesystemslib.signer import CryptoSigner
+    from securesystemslib.signer import Signer as AnySigner
+
+    scheme, separator, _ = uri.partition(":")
+    if separator and scheme != "file":
+        if public is None:
+            raise UsageProblem(
+                f"the key at {scheme}: can't be used", expected="its public key in a file",
+                got="none", remedy="Name it with HANDOFF_SIGNING_PUBLIC_KEY",
+            )  # fmt: skip
+        return AnySigner.from_priv_key_uri(uri, _read_public_key(public))
+    secret = _read_private_key(Path(uri.removeprefix("file:")))
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key: Any = load_pem_private_key(secret, password=None)
+    return CryptoSigner(key, public_key_of(_public_pem(secret), uri))
+
+
+def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
+    """Return the envelope of an in-toto statement, as JSON with one final newline."""
+    from securesystemslib.dsse import Envelope
+
+    payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
+    envelope = Envelope(payload, PAYLOAD_TYPE, {})
+    envelope.sign(signer)
+    return json.dumps(envelope.to_dict(), sort_keys=True).encode() + b"\n"
+
+
+def open_envelope(data: bytes, trust: Trust, what: str) -> dict[str, Any]:
+    """Return the in-toto statement in an envelope that one of the trusted keys has signed.
+
+    Raises `PackageRefused`, naming `what`, for anything else: nothing in the payload is looked at
+    before its signature is verified.
+    """
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+
+    if not trust.keys:
+        raise _refuse(
+            what, "a public key to verify it with", "none that is trusted here",
+            "Get the public key from who releases ('handoff keys show' prints it there), and trust "
+            "it with 'handoff keys trust FILE'",
+        )  # fmt: skip
+    try:
+        envelope = Envelope.from_dict(json.loads(data))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _refuse(what, "a DSSE envelope", "something else", _PULL_AGAIN) from error
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise _refuse(what, PAYLOAD_TYPE, envelope.payload_type[:60], _PULL_AGAIN)
+    try:
+        envelope.verify(list(trust.keys), 1)
+    except VerificationError as error:
+        raise _unverified(what, trust, list(envelope.signatures)) from error
+    statement = json.loads(envelope.payload)
+    if not isinstance(statement, dict) or statement.get("_type") != STATEMENT_TYPE:
+        raise _refuse(what, "an in-toto statement", "something else", _PULL_AGAIN)
+    return statement
+
+
+_PULL_AGAIN = "Don't use it: somebody has changed it, or it was never whole. Pull it again"
+
+
+def _unverified(what: str, trust: Trust, signers: Sequence[str]) -> PackageRefused:
+    known = ", ".join(trust.ids)
+    if not signers:
+        return _refuse(what, f"a signature by a trusted key ({known})", "no signature", _PULL_AGAIN)
+    if not {key.keyid for key in trust.keys} & set(signers):
+        return _refuse(
+            what, f"a signature by a trusted key ({known})",
+            f"one by {', '.join(signer[:12] for signer in signers)}",
+            "Don't use it, unless you know that key: 'handoff keys trust FILE' trusts it",
+        )  # fmt: skip
+    return _refuse(what, "a signature that matches", "one of other bytes", _PULL_AGAIN)
+
+
+def _refuse(what: str, expected: str, got: str, remedy: str) -> PackageRefused:
+    return PackageRefused(
+        f"{what} is not verified", expected=expected, got=got, remedy=remedy
+    )  # fmt: skip
+
+
+def _read_public_key(file: Path) -> SSlibKey:
+    try:
+        pem = file.read_bytes()
+    except OSError as error:
+        raise _no_key(str(file), error.strerror or str(error)) from error
+    return public_key_of(pem, str(file))
+
+
+def _read_private_key(file: Path) -> bytes:
+    try:
+        mode = file.stat().st_mode
+        secret = file.read_bytes()
+    except OSError as error:
+        raise UsageProblem(
+            f"the signing key {file} can't be read", expected="a PEM file with a private key",
+            got=error.strerror or str(error), remedy="Mend HANDOFF_SIGNING_KEY",
+        ) from error  # fmt: skip
+    if stat.S_IMODE(mode) & 0o077:
+        raise UsageProblem(
+            f"the signing key {file} is open to others", expected="a file of mode 600",
+            got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and think of who has read it",
+        )  # fmt: skip
+    return secret
+
+
+def _public_pem(secret: bytes) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
+
+    try:
+        key = load_pem_private_key(secret, password=None)
+    except (ValueError, TypeError) as error:
+        # What the file holds is never told: it may be the key after all.
+        raise _no_key(
+            "the signing key's file", "something else, or a key with a password"
+        ) from error
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _no_key(name: str, got: str) -> UsageProblem:
+    return UsageProblem(
+        f"{name} holds no key to sign or verify with", expected="an EC key on P-256 in PEM",
+        got=got, remedy="openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 makes one",
+    )  # fmt: skip
