@@ -44,10 +44,10 @@ class Trust:
 def read_trust(places: Iterable[str | Path]) -> Trust:
     """Return the public keys in PEM files, and in the files `*.pub` of folders.
 
-    Raises `UsageProblem` for a place that isn't there and for a file that holds no public key.
+    A place that isn't there adds none. Raises `UsageProblem` for a file that holds no public key.
     """
     keys = {}
-    for place in map(Path, places):
+    for place in filter(Path.exists, map(Path, places)):
         files = sorted(place.glob(f"*{_PUBLIC_SUFFIX}")) if place.is_dir() else [place]
         for file in files:
             key = _read_public_key(file)

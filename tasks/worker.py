@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, localization, probes, proposals, steps
+from artifacts import captures, localization, probes, proposals, registering, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 
@@ -52,8 +52,14 @@ STEPS: dict[type[Any], Step] = {
     probes.ProbeJob: Step("tasks.probe", probes.ProbeResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
     steps.RaceJob: Step("tasks.race", steps.RaceResult),
-    steps.LookUpJob: Step("tasks.look_up", steps.LookUpResult),
-    steps.RegisterJob: Step("tasks.register", steps.RegisterResult),
+    registering.KeyJob: Step("tasks.open_key", registering.KeyResult),
+    registering.LookUpJob: Step("tasks.look_up", registering.LookUpResult),
+    registering.UploadJob: Step("tasks.upload", registering.Uploaded),
+    registering.DraftJob: Step("tasks.draft", registering.Draft),
+    registering.SignJob: Step("tasks.sign", registering.Signed),
+    registering.CommitJob: Step("tasks.commit", registering.CommitResult),
+    registering.CatalogueJob: Step("tasks.catalogue", registering.Catalogued),
+    registering.CollectJob: Step("tasks.collect", registering.CollectResult),
 }
 
 
