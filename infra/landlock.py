@@ -80,12 +80,10 @@ def _entries_beside(barred: set[Path]) -> Iterator[Path]:
         if any(above in barred for above in (folder, *folder.parents)):
             continue
         try:
-            names = os.listdir(folder)
+            entries = list(folder.iterdir())
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue  # nothing there, or nothing that this user finds there
-        for name in names:
-            if folder / name not in leading | barred:
-                yield folder / name
+        yield from (entry for entry in entries if entry not in leading | barred)
 
 
 def _allow(ruleset: int, path: Path, access: int) -> None:

@@ -4,7 +4,7 @@
 |---|---|---|
 | `HANDOFF_HOME` | local state: objects, MLflow's database, builds | the platform's data folder |
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
-| `HANDOFF_SIGNING_KEY` | the key that releases are signed with: a file or a key service's URI | one in `$HANDOFF_HOME/keys/private` |
+| `HANDOFF_SIGNING_KEY` | the key for signing: a file, or a key service's URI | one below the home |
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
