@@ -4,7 +4,8 @@
 |---|---|---|
 | `HANDOFF_HOME` | local state: objects, MLflow's database, builds | the platform's data folder |
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
-| `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME` |
+| `HANDOFF_SIGNING_KEY` | the key for signing: a file, or a key service's URI | one below the home |
+| `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
 """
@@ -16,6 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from artifacts.steps import Stores
@@ -31,19 +33,47 @@ _CHILD_NAMES = frozenset(
     }
 )  # fmt: skip
 _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
-_STORE_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
+_NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
+_NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
+_STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
+_SIGNING_PREFIX = "HANDOFF_SIGNING_"
+# What each key service's own client reads, by the scheme of the key's URI.
+_KEY_SERVICES = {
+    "awskms": ("AWS_", "BOTO_"),
+    "gcpkms": ("GOOGLE_", "CLOUDSDK_"),
+    "azurekms": ("AZURE_",),
+}
 
 
-def child_environment(*, stores: bool, whole: bool = False) -> dict[str, str]:
-    """Return what a child may see of the environment; `stores` adds the stores' settings."""
+def child_environment(
+    *, stores: bool = False, keys: bool = False, whole: bool = False
+) -> dict[str, str]:
+    """Return what a child may see of the environment.
+
+    `stores` adds the stores' settings, and `keys` those for signing: with a key that is held by a
+    service, the credentials for that service, too.
+    """
     if whole:
         return dict(os.environ)
+    prefixes: tuple[str, ...] = ()
+    if stores:
+        prefixes += _STORE_PREFIXES
+    if keys:
+        prefixes += (_SIGNING_PREFIX,)
+        if service := _KEY_SERVICES.get(signing_key_scheme()):
+            prefixes += (*service, *_NETWORK_PREFIXES)
+    names = _CHILD_NAMES | (_NETWORK_NAMES if _NETWORK_PREFIXES[0] in prefixes else frozenset())
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _CHILD_NAMES
-        or (stores and (name.startswith(_STORE_PREFIXES) or name in _STORE_NAMES))
+        if name in names or name.startswith(prefixes)
     }
+
+
+def signing_key_scheme() -> str:
+    """Return the scheme of the key that `HANDOFF_SIGNING_KEY` names; `file` without one."""
+    scheme, separator, _ = os.environ.get("HANDOFF_SIGNING_KEY", "").partition(":")
+    return scheme.lower() if separator else "file"
 
 
 @dataclass(frozen=True)
@@ -53,6 +83,16 @@ class Settings:
     home: Path
     stores: Stores
     prefect_api: str
+
+    @property
+    def keys(self) -> Path:
+        """The folder of this machine's keys."""
+        return self.home / "keys"
+
+    @property
+    def private_keys(self) -> Path:
+        """The folder of the keys that only the signing process may read."""
+        return self.keys / "private"
 
     @property
     def is_embedded(self) -> bool:
@@ -73,10 +113,13 @@ def read_settings() -> Settings:
     if not separator:
         store = str(Path(store).expanduser().absolute())
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
-    embedded_root = f"{store.rstrip('/')}/mlflow" if separator else str(home / "mlflow")
+    # In a folder of its own: what a step makes directly in the home folder it can't read back
+    # (`infra.landlock`), and SQLite makes files beside its database.
+    mlflow = home / "mlflow"
+    embedded_root = f"{store.rstrip('/')}/mlflow" if separator else str(mlflow / "artifacts")
     stores = Stores(
         objects=store,
-        tracking_uri=tracking or f"sqlite:///{home / 'mlflow.db'}",
+        tracking_uri=tracking or f"sqlite:///{mlflow / 'mlflow.db'}",
         artifact_root="" if tracking else embedded_root,
     )
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""))
@@ -91,10 +134,31 @@ def _home() -> Path:
     return user_data_path("handoff", appauthor=False)
 
 
+def paths_kept_from_steps() -> tuple[Path, ...]:
+    """Return what no child but the signing one may read: keys, in a folder or a file.
+
+    Empty where that can't be had: the folders above must be none in which children make files,
+    because they couldn't read these (`infra.landlock`). Where the platform's temporary folder is
+    one, a compiler would fail.
+    """
+    named = os.environ.get("HANDOFF_SIGNING_KEY", "")
+    paths = [_home() / "keys" / "private"]
+    if named and signing_key_scheme() == "file":
+        paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
+    scratch = {Path(os.path.realpath(path)) for path in ("/tmp", tempfile.gettempdir())}  # noqa: S108
+    return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
+
+
 def require_writable_home(settings: Settings) -> None:
-    """Make the home folder; raise `EnvironmentLacking` when nothing can be written there."""
+    """Make the home folder; raise `EnvironmentLacking` when nothing can be written there.
+
+    Its folders are made, too, before any step starts: a step can't read what comes to lie directly
+    in the home folder while it runs (`infra.landlock`).
+    """
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (settings.keys, settings.private_keys, *_folders_of_steps(settings)):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=settings.home):
             pass
     except OSError as error:
@@ -104,6 +168,15 @@ def require_writable_home(settings: Settings) -> None:
             got=error.strerror or str(error),
             remedy="Set HANDOFF_HOME to a writable folder, or mend the permissions of that one",
         ) from error
+
+
+def _folders_of_steps(settings: Settings) -> list[Path]:
+    folders = [settings.home / "builds"]
+    if "://" not in settings.stores.objects:
+        folders.append(Path(settings.stores.objects))
+    if settings.stores.artifact_root:
+        folders.append(settings.home / "mlflow")
+    return folders
 
 
 def prepare_prefect(settings: Settings) -> None:

@@ -37,7 +37,8 @@ class ProcessPlan:
 
     `preload` names modules to import before the first job, and `extensions` those of the recipe.
     `environment` is added to what the launcher lets through: `bare` is what a compiler needs,
-    `stores` adds the stores' credentials, `keys` the signing key, `whole` is everything.
+    `stores` adds the stores' credentials, `keys` what signing needs, `whole` is everything. Only
+    the last two can read this machine's signing key, where the kernel has Landlock.
     """
 
     name: str

@@ -1,6 +1,7 @@
 #include "release.h"
 
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
@@ -61,6 +62,22 @@ Signature read_signature(const Json& record) {
   return signature;
 }
 
+// The numbers of `2.34`; none of nothing. Throws `Refused` for what isn't numbers and dots.
+std::vector<int> parse_version(const std::string& version) {
+  std::vector<int> numbers;
+  std::istringstream parts(version);
+  for (std::string part; std::getline(parts, part, '.');) {
+    const bool is_number =
+        !part.empty() && part.size() < 7 && part.find_first_not_of("0123456789") == part.npos;
+    if (!is_number) {
+      throw Refused("the release record can't be read", "a version like 2.34", version,
+                    "Pull the release again");
+    }
+    numbers.push_back(std::stoi(part));
+  }
+  return numbers;
+}
+
 Target read_target(const Json& record) {
   Target target;
   target.slug = record.at("slug").string();
@@ -73,6 +90,10 @@ Target read_target(const Json& record) {
   target.torch = fit.at("torch").string();
   target.machine = fit.at("machine").string();
   if (fit.has("gpu_capability")) target.gpu_capability = fit.at("gpu_capability").integer();
+  if (fit.has("glibc")) target.glibc = fit.at("glibc").string();
+  if (fit.has("cuda")) target.cuda = fit.at("cuda").string();
+  parse_version(target.glibc);
+  parse_version(target.cuda);
   return target;
 }
 
@@ -109,6 +130,44 @@ std::vector<std::int64_t> host_gpu_capabilities() {
     found.push_back(major * 10 + minor);
   }
   return found;
+}
+
+// The newest CUDA that the driver here is for, 13000 for 13.0; 0 without a driver.
+int host_cuda() {
+  using Version = int (*)(int*);
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) return 0;
+  const auto ask = reinterpret_cast<Version>(dlsym(driver, "cuDriverGetVersion"));
+  int version = 0;
+  return ask && ask(&version) == 0 ? version : 0;
+}
+
+// CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor
+// Version Compatibility"; artifacts/driver.py has it, too.
+std::string driver_for(int major) {
+  switch (major) {
+    case 11: return "an NVIDIA driver 450.80.02 or newer";
+    case 12: return "an NVIDIA driver 525.60.13 or newer";
+    case 13: return "an NVIDIA driver 580 or newer";
+    default: return "an NVIDIA driver for CUDA " + std::to_string(major);
+  }
+}
+
+// What the C library or the driver here is too old for; empty where nothing is.
+std::string misfit_of_libraries(const Target& target) {
+  std::string here = gnu_get_libc_version();
+  here.resize(std::min(here.find_first_not_of("0123456789."), here.size()));
+  if (parse_version(here) < parse_version(target.glibc)) {
+    return "it needs glibc " + target.glibc + " or newer, and this is " + here;
+  }
+  if (target.cuda.empty()) return "";
+  const int major = parse_version(target.cuda).front();
+  const int cuda = host_cuda();
+  if (cuda / 1000 >= major) return "";
+  const std::string found =
+      cuda == 0 ? "none" : std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
+  return "it needs " + driver_for(major) + " (it was built with CUDA " + target.cuda +
+         "); the driver here is for CUDA " + found;
 }
 
 std::string base_version(const std::string& version) { return version.substr(0, version.find('+')); }
@@ -169,6 +228,8 @@ std::string misfit(const Target& target) {
              std::to_string(target.gpu_capability % 10) + ", which is not here";
     }
   }
+  const std::string too_old = misfit_of_libraries(target);
+  if (!too_old.empty()) return too_old;
   if (base_version(TORCH_VERSION) != base_version(target.torch)) {
     return "it needs torch " + base_version(target.torch) + ", and this runner was built with " +
            TORCH_VERSION;

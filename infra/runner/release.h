@@ -50,6 +50,8 @@ struct Target {
   std::string torch;
   std::string machine;
   std::int64_t gpu_capability = 0;  // 90 for 9.0; 0: no GPU is needed
+  std::string glibc;                // the oldest that loads the library, `2.34`; empty: unknown
+  std::string cuda;                 // what it was built with, `13.0`; empty: none, or unknown
 };
 
 struct Release {

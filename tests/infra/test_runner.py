@@ -227,6 +227,18 @@ def spoil(path: Path) -> None:
             ),
             "needs a riscv64 processor",
         ),
+        (
+            lambda f, s: change_manifest(f, lambda m: m["targets"][0]["fit"].update(glibc="9.9")),
+            r"needs glibc 9\.9 or newer, and this is 2\.\d+",
+        ),
+        (
+            lambda f, s: change_manifest(f, lambda m: m["targets"][0]["fit"].update(glibc="new")),
+            "expected a version like 2.34, got new",
+        ),
+        (
+            lambda f, s: change_manifest(f, lambda m: m["targets"][0]["fit"].update(cuda="99.1")),
+            r"needs an NVIDIA driver for CUDA 99 \(it was built with CUDA 99\.1\)",
+        ),
     ],
 )
 def test_what_is_not_as_released_or_does_not_fit_is_refused(

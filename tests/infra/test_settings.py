@@ -8,13 +8,20 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageProblem
-from infra.settings import child_environment, prepare_prefect, read_settings
+from infra.settings import (
+    child_environment,
+    paths_kept_from_steps,
+    prepare_prefect,
+    read_settings,
+    require_writable_home,
+)
 from infra.split_lock import split
 
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HANDOFF_HOME", "HANDOFF_STORE", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+    for name in ("HANDOFF_HOME", "HANDOFF_STORE", "MLFLOW_TRACKING_URI", "PREFECT_API_URL",
+                 "HANDOFF_SIGNING_KEY"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
 
 
@@ -25,7 +32,9 @@ def test_by_default_everything_lies_where_the_platform_expects_it(
     settings = read_settings()
     assert settings.home == tmp_path / "handoff"
     assert settings.stores.objects == str(tmp_path / "handoff" / "store")
-    assert settings.stores.tracking_uri == f"sqlite:///{tmp_path / 'handoff' / 'mlflow.db'}"
+    mlflow = tmp_path / "handoff" / "mlflow"
+    assert settings.stores.tracking_uri == f"sqlite:///{mlflow / 'mlflow.db'}"
+    assert settings.stores.artifact_root == str(mlflow / "artifacts")
     assert settings.is_embedded
 
 
@@ -64,6 +73,63 @@ def test_a_child_sees_its_compiler_and_no_secret(monkeypatch: pytest.MonkeyPatch
     stores = child_environment(stores=True)
     assert {"AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD"} <= set(stores)
     assert "GITHUB_TOKEN" not in stores
+
+
+@pytest.mark.parametrize(
+    ("key", "seen"),
+    [
+        ("", set()),
+        ("/keys/release.pem", set()),
+        ("file:/keys/release.pem", set()),
+        ("awskms:///alias/releases", {"AWS_SECRET_ACCESS_KEY", "https_proxy"}),
+        ("gcpkms://projects/p", {"GOOGLE_APPLICATION_CREDENTIALS", "https_proxy"}),
+        ("azurekms://vault/key", {"AZURE_CLIENT_SECRET", "https_proxy"}),
+    ],
+)
+def test_signing_sees_its_key_services_credentials_and_no_other(
+    key: str, seen: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_SECRET",
+        "MLFLOW_TRACKING_PASSWORD", "https_proxy",
+    }  # fmt: skip
+    for name in secrets:
+        monkeypatch.setenv(name, "value")
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", key)
+    signing = child_environment(keys=True)
+    assert signing["HANDOFF_SIGNING_KEY"] == key
+    assert secrets & set(signing) == seen
+    assert "HANDOFF_SIGNING_KEY" not in child_environment(stores=True)
+
+
+def test_a_keys_file_elsewhere_is_kept_from_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", "/srv/handoff")
+    private = Path("/srv/handoff/keys/private")
+    assert paths_kept_from_steps() == (private,)
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", "awskms:///alias/releases")
+    assert paths_kept_from_steps() == (private,)
+    for key in ("/etc/handoff/release.pem", "file:///etc/handoff/release.pem"):
+        monkeypatch.setenv("HANDOFF_SIGNING_KEY", key)
+        assert paths_kept_from_steps() == (private, Path("/etc/handoff/release.pem"))
+
+
+def test_a_home_where_every_compiler_makes_its_files_can_not_be_kept_from_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", "/tmp/handoff")
+    assert paths_kept_from_steps() == ()
+
+
+def test_what_steps_write_to_is_there_before_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HANDOFF_STORE", str(tmp_path / "objects"))
+    settings = read_settings()
+    require_writable_home(settings)
+    assert {path.name for path in settings.home.iterdir()} == {"builds", "keys", "mlflow"}
+    assert (tmp_path / "objects").is_dir()
+    assert settings.private_keys.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_the_user_has_set_for_prefect_stays(
