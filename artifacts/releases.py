@@ -25,7 +25,8 @@ from artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
 from artifacts.ledger import LedgerEntry, Pointer, open_entry
 from artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from artifacts.objects import Objects
-from artifacts.parts import PARTS_FILE, PARTS_LIMIT_BYTES, Part, read_parts
+from artifacts.part_list import PARTS_FILE, PARTS_LIMIT_BYTES, read_parts
+from artifacts.parts import Part
 from artifacts.seen import SeenLedgers
 from artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
 from artifacts.statement import (

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,6 +113,30 @@ def shown_progress() -> Iterator[None]:
             yield
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def shown_transfer() -> Iterator[Callable[[str, int, int], None]]:
+    """Give what draws how far a transfer is: it is told a file, bytes since then, bytes in all.
+
+    On a terminal only, since a log wants no bars.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _file, _count, _size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
+        rows: dict[str, Any] = {}
+
+        def tell(file: str, count: int, size_bytes: int) -> None:
+            if file not in rows:
+                rows[file] = progress.add_task(file, total=size_bytes)
+            progress.update(rows[file], advance=count)
+
+        yield tell
 
 
 def seconds(value: float) -> str:

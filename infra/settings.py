@@ -4,15 +4,19 @@
 |---|---|---|
 | `HANDOFF_HOME` | local state: objects, MLflow's database, builds | the platform's data folder |
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
-| `HANDOFF_SIGNING_KEY` | the key for signing: a file, or a key service's URI | one below the home |
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
+| `HANDOFF_SIGNING_KEY` | the key that signs: a PEM file, or a KMS's address | made in the home |
+| `HANDOFF_SIGNING_PUBLIC_KEY` | its public key, which a KMS's needs | |
+| `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
 """
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +24,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.steps import Stores
+from artifacts.registering import SigningKey, Stores
 
 # What a child needs to find its compiler, its libraries and its threads. Nothing else goes in:
 # a delivery's weights and a compiler's output have no business with credentials.
@@ -83,6 +87,7 @@ class Settings:
     home: Path
     stores: Stores
     prefect_api: str
+    signing_key: SigningKey
 
     @property
     def keys(self) -> Path:
@@ -121,8 +126,51 @@ def read_settings() -> Settings:
         objects=store,
         tracking_uri=tracking or f"sqlite:///{mlflow / 'mlflow.db'}",
         artifact_root="" if tracking else embedded_root,
+        trusted=_trusted_places(home),
+        seen=home / "ledgers" / "seen.json",
     )
-    return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""))
+    return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
+
+
+def _trusted_places(home: Path) -> tuple[str, ...]:
+    """Return the files and folders whose public keys are trusted."""
+    named = [
+        place for place in os.environ.get("HANDOFF_TRUSTED_KEYS", "").split(os.pathsep) if place
+    ]
+    for place in named:
+        if not Path(place).expanduser().exists():
+            raise UsageProblem(
+                "HANDOFF_TRUSTED_KEYS names a place that isn't there",
+                expected="files of public keys, or folders of files *.pub", got=place[:200],
+                remedy="Mend it, or unset it to trust the keys in HANDOFF_HOME",
+            )  # fmt: skip
+    places = [Path(place).expanduser().absolute() for place in named]
+    return tuple(map(str, places or [trusted_folder(home)]))
+
+
+def trusted_folder(home: Path) -> Path:
+    """Return the folder of the public keys that are trusted where nothing else is said."""
+    return home / "keys" / "trusted"
+
+
+def _signing_key(home: Path) -> SigningKey:
+    """Return the key that signs: the one that is named, or this home's own, made when needed."""
+    public = os.environ.get("HANDOFF_SIGNING_PUBLIC_KEY", "")
+    place = Path(public).expanduser().absolute() if public else trusted_folder(home) / "own.pub"
+    named = os.environ.get("HANDOFF_SIGNING_KEY", "")
+    if not named:
+        return SigningKey(str(home / "keys" / "private" / "signing.pem"), place, make_missing=True)
+    return SigningKey(named, place)
+
+
+def author_name() -> str:
+    """Return who works here, as ledgers name them: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _home() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast
 
 from artifacts.errors import RegistryFailed
 from artifacts.ledger import LedgerEntry
@@ -23,12 +23,18 @@ from artifacts.registering import (
     Stores,
     Uploaded,
 )
-from tasks.child import StepProcess
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64
 _STEP_LIMIT_S = 600.0
 _PAUSE_S = 0.5
+
+
+class RunsSteps(Protocol):
+    """What runs a job and returns its step's result: a `StepProcess`."""
+
+    def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
+        """Return the result of `job`; raise what the step raised."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Appended:
     aliases: tuple[str, ...]
 
 
-def append(registrar: StepProcess, signer: StepProcess, change: Change) -> Appended:
+def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
     """Make the change; raise what a step refuses, and `RegistryFailed` after too many attempts."""
     expected = change.expected
     for attempt in range(_ATTEMPTS):

@@ -10,7 +10,7 @@ from artifacts.digest import digest_file
 from artifacts.errors import StoreFailed
 from artifacts.manifest import PackageFile
 from artifacts.objects import Objects
-from artifacts.parts import write_parts
+from artifacts.part_list import write_parts
 from artifacts.registering import Uploaded, UploadJob
 from artifacts.statement import release_files
 from artifacts.store import open_store
