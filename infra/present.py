@@ -33,10 +33,11 @@ def release_object(
 
 def stored_manifest(settings: Settings, digest: str) -> Manifest:
     """Return the manifest with `digest` from the object store."""
+    from artifacts.objects import Objects
     from artifacts.store import open_store
 
-    store = open_store(settings.stores.objects)
-    return parse_manifest(store.read_bytes(Digest(digest), limit=MANIFEST_LIMIT_BYTES))
+    objects = Objects(open_store(settings.stores.objects))
+    return parse_manifest(objects.read_bytes(Digest(digest), limit=MANIFEST_LIMIT_BYTES))
 
 
 def _target_object(target: TargetRecord) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from artifacts.digest import Digest
 from artifacts.errors import StoreFailed
 from artifacts.manifest import MANIFEST_LIMIT_BYTES, parse_manifest
+from artifacts.objects import Objects
 from artifacts.registry import Registry
 from artifacts.steps import LookUpJob, LookUpResult
 from artifacts.store import open_store
@@ -29,12 +30,12 @@ def run(job: LookUpJob) -> LookUpResult:
     return LookUpResult(result_of(entry))
 
 
-def _is_whole(manifest_digest: Digest, objects: str) -> bool:
-    store = open_store(objects)
+def _is_whole(manifest_digest: Digest, location: str) -> bool:
+    objects = Objects(open_store(location))
     try:
-        data = store.read_bytes(manifest_digest, limit=MANIFEST_LIMIT_BYTES)
+        data = objects.read_bytes(manifest_digest, limit=MANIFEST_LIMIT_BYTES)
     except StoreFailed:
         return False
     manifest = parse_manifest(data)
     files = [*manifest.files, *[file for target in manifest.targets for file in target.files]]
-    return all(store.has(file.digest) for file in files)
+    return all(objects.has(file.digest) for file in files)

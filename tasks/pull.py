@@ -15,10 +15,11 @@ from artifacts.manifest import (
     TargetRecord,
     parse_manifest,
 )
+from artifacts.objects import Objects
 from artifacts.package import check_release
 from artifacts.registry import Registry
 from artifacts.steps import PullJob, PullResult
-from artifacts.store import ObjectStore, open_store
+from artifacts.store import open_store
 
 
 def run(job: PullJob) -> PullResult:
@@ -29,8 +30,8 @@ def run(job: PullJob) -> PullResult:
     """
     registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
     entry = registry.find(job.name, job.reference)
-    store = open_store(job.stores.objects)
-    manifest = parse_manifest(store.read_bytes(entry.manifest, limit=MANIFEST_LIMIT_BYTES))
+    objects = Objects(open_store(job.stores.objects))
+    manifest = parse_manifest(objects.read_bytes(entry.manifest, limit=MANIFEST_LIMIT_BYTES))
     target = choose_target(manifest, job.target, job.torch_version)
     result = PullResult(job.to, manifest.model, entry.version, target.slug, manifest.digest)
     if _holds(job.to, manifest, target, job.torch_version):
@@ -39,7 +40,7 @@ def run(job: PullJob) -> PullResult:
     job.to.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=job.to.parent, prefix=f".{job.to.name}."))
     try:
-        _fetch(store, manifest, target, partial)
+        _fetch(objects, manifest, target, partial)
         partial.chmod(0o755)
         if job.to.exists():
             job.to.rmdir()
@@ -85,11 +86,11 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
     return max(fitting, key=lambda pair: pair[0])[1]
 
 
-def _fetch(store: ObjectStore, manifest: Manifest, target: TargetRecord, folder: Path) -> None:
+def _fetch(objects: Objects, manifest: Manifest, target: TargetRecord, folder: Path) -> None:
     for file in (*manifest.files, *target.files):
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.fetch(file.digest, path)
+        objects.fetch(file.digest, path)
         path.chmod(0o755 if path.suffix == ".so" else 0o644)
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from artifacts.errors import StoreFailed
 from artifacts.manifest import PackageFile
+from artifacts.objects import Objects
 from artifacts.registry import Registry, VersionEntry
 from artifacts.steps import RegisterJob, RegisterResult
 from artifacts.store import open_store
@@ -22,10 +23,10 @@ def run(job: RegisterJob) -> RegisterResult:
     require_accepted(manifest)
     if any(target.unverified for target in manifest.targets):
         require_trial_alias(manifest.recipe, job.alias)
-    store = open_store(job.stores.objects)
+    objects = Objects(open_store(job.stores.objects))
     for file in (*manifest.files, *[f for target in manifest.targets for f in target.files]):
-        _require_digest(file, str(store.put_file(job.folder / file.path)))
-    store.put_bytes(manifest.to_bytes())
+        _require_digest(file, str(objects.put_file(job.folder / file.path)))
+    objects.put_bytes(manifest.to_bytes())
     for name, picture in pictures(manifest):
         (job.folder / name).write_bytes(picture)
     registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
