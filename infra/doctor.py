@@ -161,7 +161,8 @@ def _store(settings: Settings) -> Check:
         from artifacts.store import open_store
 
         try:
-            open_store(location).check()
+            # A person waits for this one.
+            open_store(location, patience_s=5).check()
         except HandoffError as error:
             return Check("store", "missing", error.got, error.remedy)
         return Check("store", "ok", location)
