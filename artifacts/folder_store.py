@@ -126,13 +126,21 @@ class FolderStore:
 
     def keys(self, prefix: str) -> Iterator[Stored]:
         """Give every key that begins with `prefix`, in no particular order."""
-        for path in self._files():
+        for path in self._files(self.root / prefix.rpartition("/")[0]):
             if path.name.startswith(_TEMPORARY):
                 continue
             # One that was removed since the folder was listed is no key any more.
             stored = self._stored(path)
             if stored is not None and stored.key.startswith(prefix):
                 yield stored
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        try:
+            with os.scandir(self.root / prefix) as found:
+                return tuple(sorted(entry.name for entry in found if entry.is_dir()))
+        except FileNotFoundError:
+            return ()
 
     def remove(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""
@@ -143,7 +151,7 @@ class FolderStore:
         """Remove temporary files last written before `older_than`; return how many."""
         abandoned = 0
         with self._told("remove a temporary file"):
-            for path in self._files():
+            for path in self._files(self.root):
                 if path.name.startswith(_TEMPORARY) and path.stat().st_mtime < (
                     older_than.timestamp()
                 ):
@@ -176,8 +184,9 @@ class FolderStore:
     def _path(self, key: str) -> Path:
         return self.root / require_key(key)
 
-    def _files(self) -> Iterator[Path]:
-        for folder, _, names in os.walk(self.root):
+    @staticmethod
+    def _files(below: Path) -> Iterator[Path]:
+        for folder, _, names in os.walk(below):
             for name in names:
                 yield Path(folder, name)
 

@@ -124,6 +124,14 @@ class Bucket:
         ]
         return found, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""
 
+    def folders(self, prefix: str) -> list[str]:
+        """Return what keys below `prefix` go on with, up to the next slash."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.name, Prefix=self.root + prefix, Delimiter="/"
+        )
+        whole = [found["Prefix"] for page in pages for found in page.get("CommonPrefixes", [])]
+        return [name.removeprefix(self.root + prefix).rstrip("/") for name in whole]
+
     def delete(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""
         self.client.delete_object(Bucket=self.name, Key=self.whole(key))

@@ -162,6 +162,11 @@ class S3Store:
             if not after:
                 return
 
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        listing = partial(self.bucket.folders, prefix)
+        return tuple(sorted(self._requests.run("list its keys", listing)))
+
     def remove(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""
         self._requests.run("remove a key", partial(self.bucket.delete, key))

@@ -7,10 +7,11 @@ signatures (a rollback or freeze attack, as The Update Framework calls it).
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 from artifacts.errors import PackageRefused
-from artifacts.store import appearing_file
 
 
 class SeenLedgers:
@@ -50,5 +51,7 @@ class SeenLedgers:
 
     def _write(self, seen: dict[str, tuple[int, str]]) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_file(self.file) as partial:
-            partial.write_text(json.dumps(seen, sort_keys=True) + "\n", encoding="utf-8")
+        # Two that write at once leave one of the two, which is noted again at the next look.
+        partial = self.file.with_name(f".{self.file.name}.{os.getpid()}.{threading.get_ident()}")
+        partial.write_text(json.dumps(seen, sort_keys=True) + "\n", encoding="utf-8")
+        partial.replace(self.file)

@@ -5,7 +5,7 @@ They live here, apart from the steps, because a flow may name them without impor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 

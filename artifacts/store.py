@@ -106,6 +106,12 @@ class Store(Protocol):
     def keys(self, prefix: str) -> Iterator[Stored]:
         """Give every key that begins with `prefix`, in no particular order."""
 
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names that keys below `prefix` go on with, up to the next slash, sorted.
+
+        For `models/` those are the models: names of folders, as a person would say.
+        """
+
     def remove(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""
 

@@ -14,7 +14,7 @@ from infra.settings import read_settings, trusted_folder
 
 
 def show_keys(*, as_json: bool) -> None:
-    """Print the public key that signs here, as PEM on standard output, and the trusted ones' ids."""
+    """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
     settings = read_settings()
     public = settings.signing_key.public
     trust = read_trust(settings.stores.trusted)

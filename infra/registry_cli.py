@@ -1,4 +1,4 @@
-"""The commands on what is registered: list, show, diff, pull, promote, rollback, history, keys, gc."""
+"""The commands on what is registered: list it, pull it, promote it, give it up."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def pull(name: str, folder: Path | None, target: str, verify_only: bool, as_json
 @json_option
 @debug_option
 def promote(
-    name: str, alias: str, expected: int | None, override: bool, reason: str, as_json: bool
+    name: str, alias: str, expected: int | None, *, override: bool, reason: str, as_json: bool
 ) -> None:
     """Let an alias stand for a version that is as right and as fast as what it replaces.
 

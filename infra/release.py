@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, UsageProblem
+from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError
 from artifacts.manifest import MANIFEST_FILE, read_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from artifacts.digest import Digest
@@ -25,6 +25,16 @@ from tasks.promotion import broken_rules
 
 # The alias that serving machines go by. It is never a release's own to move.
 PRODUCTION = "production"
+_UNSIGNED = Digest("sha256:" + "0" * 64)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The version that an entry is about: where it stands, its record, what it was made from."""
+
+    pointer: Pointer
+    manifest: Digest
+    fingerprint: Digest
 
 
 def run(job: DraftJob) -> Draft:
@@ -66,23 +76,16 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
     _require_trial(parse_manifest(data), request.alias)
     known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
     if known is None:
-        version = head.entry.newest + 1 if head else 1
         # The signer puts in the digest of what it signs.
-        target = Pointer(version, Digest("sha256:" + "0" * 64), "release", 0)
-        return Draft(
-            _entry(
-                head, job, "release", target, request.alias, (request.manifest, request.fingerprint)
-            )
-        )
+        pointer = Pointer(head.entry.newest + 1 if head else 1, _UNSIGNED, "release", 0)
+        new = _Version(pointer, request.manifest, request.fingerprint)
+        return Draft(_entry(head, job, "release", new, request.alias))
     assert head is not None
     held = head.entry.aliases.get(request.alias)
     if held is not None and held.version == known.version:
         return _nothing(head, known.version)
-    made = releases.released(request.model, known.version)
-    return Draft(
-        _entry(head, job, "release", known, request.alias, (made.manifest, made.fingerprint)),
-        known.version,
-    )
+    version = _version(releases, request.model, known)
+    return Draft(_entry(head, job, "release", version, request.alias), known.version)
 
 
 def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draft:
@@ -104,8 +107,8 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
             remedy="Nothing was moved. --override with a --reason promotes it all the same, and "
             "the ledger keeps both",
         )
-    made = releases.released(request.model, target.version)
-    entry = _entry(head, job, "promote", target, request.alias, (made.manifest, made.fingerprint))
+    version = _version(releases, request.model, target)
+    entry = _entry(head, job, "promote", version, request.alias)
     return Draft(replace(entry, overrides=broken), target.version)
 
 
@@ -129,11 +132,8 @@ def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> D
     target = releases.find(request.model, wanted)
     # What is served next has to be there, and signed, before the alias goes to it.
     releases.read(request.model, target)
-    made = releases.released(request.model, wanted)
-    return Draft(
-        _entry(head, job, "rollback", target, request.alias, (made.manifest, made.fingerprint)),
-        wanted,
-    )
+    version = _version(releases, request.model, target)
+    return Draft(_entry(head, job, "rollback", version, request.alias), wanted)
 
 
 def _retire(releases: Releases, job: DraftJob, request: RetireRequest) -> Draft:
@@ -148,8 +148,7 @@ def _retire(releases: Releases, job: DraftJob, request: RetireRequest) -> Draft:
             expected="a version that no alias stands for", got=", ".join(held),
             remedy="Move that alias first, with 'handoff promote' or 'handoff rollback'",
         )  # fmt: skip
-    made = releases.released(request.model, target.version)
-    entry = _entry(head, job, "retire", target, "", (made.manifest, made.fingerprint))
+    entry = _entry(head, job, "retire", _version(releases, request.model, target), "")
     retired = tuple(sorted({*entry.retired, target.version}))
     return Draft(replace(entry, retired=retired), target.version)
 
@@ -196,44 +195,44 @@ def _require_unmoved(releases: Releases, job: DraftJob, alias: str, head: Head) 
     mover = releases.entry(model, held.entry) if held else head.entry
     raise RegistryFailed(
         f"{alias} of {model} was moved by another meanwhile",
-        expected=f"{alias} at {_version(job.expected)}",
-        got=f"{_version(stands_for)}, put there by {mover.by} at {mover.at}",
+        expected=f"{alias} at {_told(job.expected)}",
+        got=f"{_told(stands_for)}, put there by {mover.by} at {mover.at}",
         remedy=f"Nothing was moved by this command. Look at 'handoff history {model}', then decide",
     )
 
 
-def _version(number: int | None) -> str:
-    return f"version {number}" if number else "no version"
+def _told(version: int | None) -> str:
+    return f"version {version}" if version else "no version"
+
+
+def _version(releases: Releases, model: str, pointer: Pointer) -> _Version:
+    made = releases.released(model, pointer.version)
+    return _Version(pointer, made.manifest, made.fingerprint)
 
 
 def _entry(
-    head: Head | None,
-    job: DraftJob,
-    action: Action,
-    target: Pointer,
-    alias: str,
-    made: tuple[Digest, Digest],
+    head: Head | None, job: DraftJob, action: Action, version: _Version, alias: str
 ) -> LedgerEntry:
-    """Return the next entry; `made` are the digests of the version's record and fingerprint."""
     before = head.entry if head else None
     sequence = before.sequence + 1 if before else 1
+    number, release = version.pointer.version, version.pointer.release
     aliases = dict(before.aliases) if before else {}
     held = aliases.get(alias)
     if alias:
-        aliases[alias] = Pointer(target.version, target.release, action, sequence)
+        aliases[alias] = Pointer(number, release, action, sequence)
     return LedgerEntry(
         model=job.request.model,
         sequence=sequence,
         previous=head.digest if head else "",
         action=action,
-        version=target.version,
-        release=target.release,
-        manifest=made[0],
-        fingerprint=made[1],
+        version=number,
+        release=release,
+        manifest=version.manifest,
+        fingerprint=version.fingerprint,
         alias=alias,
         replaced=held.version if held else None,
         aliases=aliases,
-        newest=max(target.version, before.newest if before else 0),
+        newest=max(number, before.newest if before else 0),
         by=job.author.by,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         nonce=uuid.uuid4().hex,

@@ -1,4 +1,4 @@
-"""A registry on a store of its own, driven by the steps as a release and the commands drive them."""
+"""A registry on a store of its own, driven by the steps that a release and the commands run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from artifacts.registering import (
 )
 from artifacts.releases import Releases, open_releases
 from artifacts.signing import make_key
+from artifacts.target import native_cpu_target
 from tasks import pull
 from tasks.appending import Appended, Change, append
 from tasks.worker import STEPS
 from tests.artifacts.samples import TORCH, sample_target, write_release
-from artifacts.target import native_cpu_target
 
 
 class Here:
@@ -47,7 +47,7 @@ class SomeRegistry:
     root: Path
     stores: Stores
     key: SigningKey
-    author: Author = Author("ann@training", run="run-1")
+    author: Author
 
     @property
     def releases(self) -> Releases:
@@ -61,7 +61,7 @@ class SomeRegistry:
         return append(Here(), Here(), Change(request, author, self.stores, self.key, **changes))
 
     def write(self, created: str = "", model: str = "toy", **changes: Any) -> tuple[Manifest, Path]:
-        """Write a release that both blessings accept; `changes` are those of its target's record."""
+        """Write a release that both blessings accept; `changes` are its target's."""
         folder = self.root / f"release-{model}-{created}-{len(list(self.root.iterdir()))}"
         mechanics = Mechanics(case="batch=1 seed=0")
         target = replace(sample_target(native_cpu_target().slug), mechanics=mechanics, **changes)
@@ -99,7 +99,9 @@ class SomeRegistry:
     def retire(self, version: int) -> Appended:
         return self.change(RetireRequest("toy", version))
 
-    def pull(self, to: Path | None, reference: str | int | None = "candidate", **changes: Any) -> PullResult:
+    def pull(
+        self, to: Path | None, reference: str | int | None = "candidate", **changes: Any
+    ) -> PullResult:
         plain = {"target": "auto", "torch_version": TORCH, **changes}
         job = PullJob(name="toy", reference=reference, to=to, stores=self.stores, **plain)
         return pull.run(job)
@@ -114,4 +116,9 @@ def some_registry(root: Path, objects: str = "") -> SomeRegistry:
         objects or str(root / "store"), "sqlite:///nowhere", trusted=(str(trusted),),
         seen=root / "seen.json",
     )  # fmt: skip
-    return SomeRegistry(root / "releases", stores, SigningKey(str(private), trusted / "own.pub"))
+    return SomeRegistry(
+        root / "releases",
+        stores,
+        SigningKey(str(private), trusted / "own.pub"),
+        Author("ann@training", run="run-1"),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -38,7 +39,7 @@ def registry(
         settings: dict[str, str] = request.getfixturevalue("s3_environment")
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
-        yield some_registry(tmp_path, "s3://models/some/prefix")
+        yield some_registry(tmp_path, f"s3://models/{uuid.uuid4().hex}")
     else:
         yield some_registry(tmp_path)
 
@@ -52,7 +53,9 @@ def local(tmp_path: Path) -> SomeRegistry:
 def slower(speedup: float) -> tuple[Timing, ...]:
     """Return a timing of so much over eager, known to 5 %."""
     return (
-        Timing("batch=1 seed=0", 2e-3, 2e-3 / speedup, speedup, speedup * 0.95, speedup * 1.05, 9, 2),
+        Timing(
+            "batch=1 seed=0", 2e-3, 2e-3 / speedup, speedup, speedup * 0.95, speedup * 1.05, 9, 2
+        ),
     )
 
 
@@ -147,7 +150,10 @@ def test_what_an_interrupted_release_left_unwritten_the_next_writer_writes(
     local.release()
     local.release("2026-11-22T00:00:00+00:00")
     store = Path(local.stores.objects)
-    for path in [*(store / "models/toy/versions").rglob("*"), *(store / "models/toy/aliases").iterdir()]:
+    for path in [
+        *(store / "models/toy/versions").rglob("*"),
+        *(store / "models/toy/aliases").iterdir(),
+    ]:
         if path.is_file():
             path.unlink()
     assert local.releases.find("toy", 1).version == 1, "the ledger is enough to read"
@@ -400,11 +406,13 @@ def test_reading_a_store_that_is_not_there_creates_nothing(local: SomeRegistry) 
     assert not Path(local.stores.objects).exists()
 
 
-def test_what_is_pulled_by_name_is_what_was_released(registry: SomeRegistry, tmp_path: Path) -> None:
+def test_what_is_pulled_by_name_is_what_was_released(
+    registry: SomeRegistry, tmp_path: Path
+) -> None:
     manifest, folder = registry.write()
     registry.register(manifest, folder)
     result = registry.pull(tmp_path / "pulled")
     assert (result.version, result.manifest) == (1, manifest.digest)
     for file in (*manifest.files, *manifest.targets[0].files):
         assert (tmp_path / "pulled" / file.path).read_bytes() == (folder / file.path).read_bytes()
-    assert TORCH == manifest.toolchain["torch"]
+    assert manifest.toolchain["torch"] == TORCH
