@@ -32,7 +32,7 @@ from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
 
 if TYPE_CHECKING:
-    from artifacts.registry import Registry
+    from artifacts.old_registry import Registry
 
 _DELIVER_LIMIT_S = 3600.0
 
@@ -253,6 +253,6 @@ def _torch_version() -> str | None:
 
 
 def _registry(settings: Settings) -> Registry:
-    from artifacts.registry import Registry
+    from artifacts.old_registry import Registry
 
     return Registry(settings.stores.tracking_uri, settings.stores.artifact_root)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from artifacts.digest import Digest
 from artifacts.errors import StoreFailed
 from artifacts.manifest import MANIFEST_LIMIT_BYTES, parse_manifest
-from artifacts.registry import Registry
+from artifacts.old_registry import Registry
 from artifacts.steps import LookUpJob, LookUpResult
 from artifacts.store import open_store
 from tasks.register import result_of

@@ -15,8 +15,8 @@ from artifacts.manifest import (
     TargetRecord,
     parse_manifest,
 )
+from artifacts.old_registry import Registry
 from artifacts.package import check_release
-from artifacts.registry import Registry
 from artifacts.steps import PullJob, PullResult
 from artifacts.store import ObjectStore, open_store
 

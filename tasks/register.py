@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from artifacts.errors import StoreFailed
 from artifacts.manifest import PackageFile
-from artifacts.registry import Registry, VersionEntry
+from artifacts.old_registry import Registry, VersionEntry
+from artifacts.registry import Catalogue
+from artifacts.statement import RELEASE_FILE, Claim, release_files
 from artifacts.steps import RegisterJob, RegisterResult
 from artifacts.store import open_store
 from tasks.assemble import require_accepted, require_trial_alias
-from tasks.plots import pictures
-from tasks.report import render
+from tasks.evidence import evidence
 
 
 def run(job: RegisterJob) -> RegisterResult:
@@ -23,16 +24,23 @@ def run(job: RegisterJob) -> RegisterResult:
     if any(target.unverified for target in manifest.targets):
         require_trial_alias(manifest.recipe, job.alias)
     store = open_store(job.stores.objects)
-    for file in (*manifest.files, *[f for target in manifest.targets for f in target.files]):
+    for file in release_files(manifest):
         _require_digest(file, str(store.put_file(job.folder / file.path)))
     store.put_bytes(manifest.to_bytes())
-    for name, picture in pictures(manifest):
-        (job.folder / name).write_bytes(picture)
+    (job.folder / RELEASE_FILE).write_bytes(b"{}\n")
+    catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
+    listed = catalogue.listed(manifest.model)
+    same = [v for v, one in listed.items() if one.manifest == manifest.digest]
+    version = max(same, default=max(listed, default=0) + 1)
+    files = {file.path: file.digest for file in release_files(manifest)}
+    claim = Claim(manifest.model, version, manifest.digest, files, manifest.digest, {})
+    entry = catalogue.list_release(
+        claim, manifest, job.folder,
+        release=manifest.digest, evidence=evidence(manifest), tags=job.tags,
+    )  # fmt: skip
+    catalogue.point(manifest.model, {job.alias: version})
     registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
-    entry = registry.register(
-        manifest, job.folder, report=render(manifest), alias=job.alias, tags=job.tags
-    )
-    return result_of(entry)
+    return result_of(registry.find(manifest.model, entry.version))
 
 
 def result_of(entry: VersionEntry) -> RegisterResult:
