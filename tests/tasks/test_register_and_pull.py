@@ -117,7 +117,7 @@ def test_a_file_changed_after_it_was_verified_is_not_registered(
 
 @pytest.mark.parametrize(
     "stage",
-    ["create_run", "create_logged_model", "log_model_artifacts", "finalize_logged_model",
+    ["create_run", "create_logged_model", "log_model_artifact", "finalize_logged_model",
      "create_registered_model", "create_model_version", "set_registered_model_alias"],
 )  # fmt: skip
 def test_killed_at_any_stage_a_second_run_ends_with_one_version(
