@@ -1,25 +1,41 @@
 """What a Python serving process uses: a pulled release becomes a callable, after its checks.
 
-    model = load("pulled")
+    model = load("pulled", keys="team.pub", name="ranker")
     (scores,) = model(ids, features)
 
-Fit and digest are checked before the file is opened, since opening one runs its code; each call's
-inputs are checked before the package sees them, since a package that meets an id beyond its table
-may end the whole process: its check throws, and nothing can be thrown out of OpenMP's threads.
+Nothing of a package runs before a trusted key's signature, the record and the file's digest were
+verified, in this order, each of them read once. The file is copied into sealed memory while it is
+hashed, and loaded from there: who changes it on the disk afterwards changes nothing. Two things are
+outside of that: torch unpacks a `.pt2` from there into a folder of mode 700 in TMPDIR and opens it
+there, where this user's other processes could change it; and a GPU's `.so` takes its kernels from
+files beside it by their path, which are checked before, and so a GPU's default is the `.pt2`.
+
+The copy costs memory: as many bytes as the `.so` has, for as long as the process lives, and once
+for the same bytes however often they are loaded (a `.pt2` only while it is opened). Its pages are
+those that the package runs on (RssShmem and not RssFile in /proc/PID/status, and not to be dropped
+as a file's cached pages are).
+
+Each call's inputs are checked before the package sees them, since a package that meets an id beyond
+its table may end the whole process: its check throws, and nothing can be thrown out of OpenMP's
+threads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from artifacts.archive import require_plain_members
 from artifacts.checked_inputs import InputChecks
 from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
 from artifacts.manifest import Manifest, PackageFile, TargetRecord, read_manifest
-from artifacts.package import check_file
+from artifacts.package import read_release
+from artifacts.sealing import check_file, seal_file
 from artifacts.signature import ModelSignature
+from artifacts.signing import Trust, read_trust
 from artifacts.target import Fit
 
 if TYPE_CHECKING:
@@ -27,19 +43,23 @@ if TYPE_CHECKING:
 
 FileName = Literal["model.so", "model.pt2"]
 Run = Callable[[list["torch.Tensor"]], Sequence["torch.Tensor"]]
+Keys = Trust | str | Path | Iterable[str | Path]
 
 
 class LoadedModel:
     """A released model: inputs in the signature's order, outputs as a tuple in its order.
 
     Any thread may call it. As many calls run at once as it was loaded with `runners`; further ones
-    wait.
+    wait. `version` is the number that was signed; 0 for a package that is not released yet.
     """
 
-    def __init__(self, run: Run, checks: InputChecks, manifest: Manifest, target: str) -> None:
+    def __init__(
+        self, run: Run, checks: InputChecks, manifest: Manifest, target: str, version: int
+    ) -> None:
         """Hold what runs the package, and what is checked before it."""
         self.manifest = manifest
         self.target = target
+        self.version = version
         self._run = run
         self._checks = checks
 
@@ -60,25 +80,64 @@ class LoadedModel:
         return tuple(self._run(list(inputs)))
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What of a release is opened, and how."""
+
+    target: str
+    file: FileName | None
+    runners: int
+    check_values: bool
+
+
 def load(
     folder: str | Path,
-    target: str = "auto",
     *,
+    keys: Keys,
+    name: str | None = None,
+    version: int | None = None,
+    target: str = "auto",
     file: FileName | None = None,
     runners: int = 1,
     check_values: bool = True,
 ) -> LoadedModel:
-    """Open the package in a pulled folder, after checking that it fits and is what was released.
+    """Open the package in a pulled folder, after checking that it was signed and fits.
 
-    `target` is a slug, or `auto` for the one of those in the folder that fits this machine and
-    asks most of its processor. `file` is which of the two forms is opened: by default the `.so` on
-    a CPU, which is mapped where it lies, and on a GPU the `.pt2`, which is unpacked into TMPDIR.
-    `check_values` compares whole numbers with their declared range, which is a pass over those
-    inputs; leave it out only where something else does it. Raises `PackageRefused`, and
-    `UsageProblem` for a target that isn't there.
+    `keys` are the public keys of which one has to have signed the release: PEM files, folders of
+    `*.pub`, or a `Trust`. `name` and `version` are those that it has to be: without them another
+    model's release, or an older one, that somebody put there is as well signed. `target` is a slug,
+    or `auto` for the one of those in the folder that fits this machine and asks most of its
+    processor. `file` is which of the two forms is opened: by default the `.so` on a CPU, and on a
+    GPU the `.pt2`. `check_values` compares whole numbers with their declared range, which is a pass
+    over those inputs; leave it out only where something else does it. Raises `PackageRefused`, and
+    `UsageProblem` for a key or a target that isn't there.
     """
+    _require_torch()
+    place = Path(folder).absolute()
+    manifest, claim = read_release(place, _trust_in(keys), name=name, version=version)
+    wanted = _Wanted(target, file, runners, check_values)
+    return _open_release(place, manifest, claim.version, wanted)
+
+
+def load_unreleased(folder: Path, target: str) -> LoadedModel:
+    """Open a package that nobody has signed yet: the pipeline's own, from which a release is made.
+
+    Raises `PackageRefused` as `load` does, but for the signature.
+    """
+    _require_torch()
+    wanted = _Wanted(target, file=None, runners=1, check_values=True)
+    return _open_release(folder.absolute(), read_manifest(folder), 0, wanted)
+
+
+def _trust_in(keys: Keys) -> Trust:
+    if isinstance(keys, Trust):
+        return keys
+    return read_trust((keys,) if isinstance(keys, str | Path) else keys)
+
+
+def _require_torch() -> None:
     try:
-        import torch
+        import torch  # noqa: F401 - what loads a package
     except ImportError as error:
         raise EnvironmentLacking(
             "a package can't be loaded here",
@@ -86,16 +145,24 @@ def load(
             got=str(error),
             remedy="Install the torch that the release was built with",
         ) from error
-    place = Path(folder).absolute()
-    manifest = read_manifest(place)
-    record, fit = _choose(place, manifest, target, torch.__version__)
+
+
+def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted) -> LoadedModel:
+    import torch
+
+    record, fit = _choose(place, manifest, wanted.target, torch.__version__)
     device = "cuda" if fit.gpu_capability else "cpu"
-    name = file or ("model.pt2" if device == "cuda" else "model.so")
-    chosen = _file_of(record, name)
-    check_file(place, chosen)
-    run = _open(place / chosen.path, device, runners)
-    checks = InputChecks(manifest.signature, device=device, values=check_values)
-    return LoadedModel(run, checks, manifest, record.slug)
+    chosen = _file_of(record, wanted.file or ("model.pt2" if device == "cuda" else "model.so"))
+    if chosen.path.endswith(".pt2"):
+        run = _open_package(place, chosen, wanted.runners)
+    else:
+        if device == "cuda":
+            for kernel in record.files:
+                check_file(place, kernel)
+        library = seal_file(place, chosen, hold=True)
+        run = _open(library, place / chosen.path, device, wanted.runners)
+    checks = InputChecks(manifest.signature, device=device, values=wanted.check_values)
+    return LoadedModel(run, checks, manifest, record.slug, version)
 
 
 def _choose(
@@ -143,12 +210,22 @@ def _file_of(record: TargetRecord, name: FileName) -> PackageFile:
     )  # fmt: skip
 
 
-def _open(path: Path, device: str, runners: int) -> Run:
-    """Open a file that was checked; nothing of it has run before."""
+def _open_package(folder: Path, file: PackageFile, runners: int) -> Run:
+    archive = seal_file(folder, file, hold=False)
+    try:
+        require_plain_members(archive, file.path)
+        return _open(archive, folder / file.path, "", runners)
+    finally:
+        # It is unpacked by now, and dlopen never saw it.
+        os.close(archive)
+
+
+def _open(descriptor: int, path: Path, device: str, runners: int) -> Run:
+    """Open the sealed copy of the file at `path`; nothing of it has run before."""
     import torch
 
     try:
-        return _run_of(path, device, runners)
+        return _run_of(f"/proc/self/fd/{descriptor}", path, device, runners)
     except RuntimeError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise PackageRefused(
@@ -158,16 +235,15 @@ def _open(path: Path, device: str, runners: int) -> Run:
         ) from error  # fmt: skip
 
 
-def _run_of(path: Path, device: str, runners: int) -> Run:
+def _run_of(sealed: str, path: Path, device: str, runners: int) -> Run:
     from torch._C import _aoti
 
     if path.suffix == ".pt2":
-        return cast(Run, _aoti.AOTIModelPackageLoader(str(path), "model", False, runners).boxed_run)
-    # By a name that no other file has had in this process: dlopen takes a library that it has
+        return cast(Run, _aoti.AOTIModelPackageLoader(sealed, "model", False, runners).boxed_run)
+    # By a name that no other bytes have had in this process: dlopen takes a library that it has
     # loaded from the same path for the one that lies there now, and never unloads most of ours
-    # (their unique symbols). The descriptor stays open, so that its number is not used again.
-    library = f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_CLOEXEC)}"
+    # (their unique symbols).
     if device == "cuda":
         folder = str(path.parent)
-        return cast(Run, _aoti.AOTIModelContainerRunnerCuda(library, runners, device, folder).run)
-    return cast(Run, _aoti.AOTIModelContainerRunnerCpu(library, runners).run)
+        return cast(Run, _aoti.AOTIModelContainerRunnerCuda(sealed, runners, device, folder).run)
+    return cast(Run, _aoti.AOTIModelContainerRunnerCpu(sealed, runners).run)

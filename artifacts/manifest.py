@@ -15,6 +15,7 @@ from artifacts.mechanics import Mechanics
 from artifacts.recipe import Recipe
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
+from artifacts.strict_json import parse_json
 from artifacts.target import Fit
 from artifacts.tolerance import Deviation, largest_difference
 
@@ -154,7 +155,7 @@ class Manifest:
 def parse_manifest(data: bytes) -> Manifest:
     """Return the manifest in `data`; raise `PackageRefused` when it isn't one."""
     try:
-        return from_plain(Manifest, json.loads(data), MANIFEST_FILE)
+        return from_plain(Manifest, parse_json(data), MANIFEST_FILE)
     except (ValueError, RecordInvalid) as error:
         raise PackageRefused(
             "the release record can't be read",

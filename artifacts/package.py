@@ -1,29 +1,76 @@
-"""Check a pulled release: is it what its manifest says, and can this machine run it."""
+"""Check a pulled release: is it what was signed, and can this machine run it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.digest import digest_file
 from artifacts.errors import PackageRefused
-from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, read_manifest
+from artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from artifacts.sealing import check_file, read_record
+from artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
+from artifacts.statement import (
+    RELEASE_FILE,
+    Claim,
+    match_manifest,
+    open_release,
+    require_same_files,
+)
 
 
 @dataclass(frozen=True)
 class CheckedRelease:
-    """A pulled release whose files are what the manifest says; the slugs of its targets."""
+    """A pulled release whose files are what was signed; the slugs of its targets."""
 
     manifest: Manifest
     targets: tuple[str, ...]
+    claim: Claim
 
 
-def check_release(folder: Path, torch_version: str | None) -> CheckedRelease:
-    """Check every file's size and digest, that there is no other, and the fit to this machine.
+def read_release(
+    folder: Path, trust: Trust, *, name: str | None = None, version: int | None = None
+) -> tuple[Manifest, Claim]:
+    """Return the manifest of a pulled folder, and what a trusted key has signed about it.
+
+    `name` and `version` are those that it has to be, since another release is as well signed. Each
+    file is read once, and the manifest only after the signature was verified. Raises
+    `PackageRefused`.
+    """
+    what = f"the release in {folder}"
+    try:
+        claim = open_release(read_record(folder / RELEASE_FILE, ENVELOPE_LIMIT_BYTES), trust, what)
+    except OSError as error:
+        if not (folder / MANIFEST_FILE).exists():
+            raise _not_pulled(folder, error) from error
+        raise PackageRefused(
+            f"{what} is not signed", expected=f"a signature in {RELEASE_FILE}",
+            got=error.strerror or str(error), remedy="Don't use it: pull the release again",
+        ) from error  # fmt: skip
+    _require_wanted(claim, what, name, version)
+    try:
+        data = read_record(folder / MANIFEST_FILE, MANIFEST_LIMIT_BYTES)
+    except OSError as error:
+        raise _not_pulled(folder, error) from error
+    match_manifest(claim, data, f"{folder / MANIFEST_FILE}")
+    manifest = parse_manifest(data)
+    require_same_files(claim, manifest)
+    return manifest, claim
+
+
+def check_release(folder: Path, torch_version: str | None, trust: Trust) -> CheckedRelease:
+    """Check the signature, every file's size and digest, that there is no other, and the fit.
 
     Raises `PackageRefused` with the file or the reason. No package is opened.
     """
-    manifest = read_manifest(folder)
+    manifest, claim = read_release(folder, trust)
+    return CheckedRelease(manifest, check_packages(folder, manifest, torch_version), claim)
+
+
+def check_packages(folder: Path, manifest: Manifest, torch_version: str | None) -> tuple[str, ...]:
+    """Check the files of `folder` against a manifest that is known to be right.
+
+    Returns the slugs of the targets that are there. Raises `PackageRefused` as `check_release`.
+    """
     present = [t for t in manifest.targets if t.files and (folder / t.slug).is_dir()]
     if not present:
         raise PackageRefused(
@@ -33,7 +80,7 @@ def check_release(folder: Path, torch_version: str | None) -> CheckedRelease:
     expected = [*manifest.files, *[file for target in present for file in target.files]]
     for file in expected:
         check_file(folder, file)
-    _refuse_others(folder, {file.path for file in expected})
+    _refuse_others(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
     for target in present:
         misfit = target.fit.misfit(torch_version) if target.fit else "it was never built"
         if not target.accepted or misfit:
@@ -42,36 +89,33 @@ def check_release(folder: Path, torch_version: str | None) -> CheckedRelease:
                 got=misfit or f"one that was {target.verdict}",
                 remedy="Pull the release on the machine that it is for, with --target auto",
             )  # fmt: skip
-    return CheckedRelease(manifest, tuple(target.slug for target in present))
+    return tuple(target.slug for target in present)
 
 
-def check_file(folder: Path, file: PackageFile) -> None:
-    """Raise `PackageRefused` unless the file in `folder` has the released size and digest."""
-    path = folder / file.path
-    if path.is_symlink() or not path.is_file():
-        raise _changed(file, "a file", "nothing" if not path.exists() else "something else")
-    size = path.stat().st_size
-    if size != file.size_bytes:
-        raise _changed(file, f"{file.size_bytes} bytes", f"{size} bytes")
-    found = digest_file(path)
-    if found != file.digest:
-        raise _changed(file, f"the digest {file.digest.short}", found.short)
+def _require_wanted(claim: Claim, what: str, name: str | None, version: int | None) -> None:
+    if name in (None, claim.model) and version in (None, claim.version):
+        return
+    wanted = f"{name or claim.model} version {version or 'of any number'}"
+    raise PackageRefused(
+        f"{what} is another one", expected=wanted, got=f"{claim.model} version {claim.version}",
+        remedy="Pull the one that you want; the signature of this one is good",
+    )  # fmt: skip
+
+
+def _not_pulled(folder: Path, error: OSError) -> PackageRefused:
+    return PackageRefused(
+        f"{folder} is not a pulled release", expected=f"a folder with a {MANIFEST_FILE}",
+        got=error.strerror or str(error),
+        remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
+    )  # fmt: skip
 
 
 def _refuse_others(folder: Path, known: set[str]) -> None:
     paths = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
     others = sorted({path.relative_to(folder).as_posix() for path in paths} - known)
-    others = [name for name in others if name != MANIFEST_FILE]
     if others:
         raise PackageRefused(
             f"{folder} holds a file that its manifest doesn't name",
             expected="the files of the release alone", got=others[0][:200],
             remedy="Pull the release again into a new folder",
         )  # fmt: skip
-
-
-def _changed(file: PackageFile, expected: str, got: str) -> PackageRefused:
-    return PackageRefused(
-        f"{file.path} is not the file that was released", expected=expected, got=got,
-        remedy="Don't load it: pull the release again into a new folder",
-    )  # fmt: skip

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
+from artifacts.strict_json import parse_json
 
 if TYPE_CHECKING:
+    from securesystemslib.dsse import Envelope
     from securesystemslib.signer import Signer, SSlibKey
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 # A release's statement names some hundred files at most; a store that sends more sends another.
-ENVELOPE_LIMIT_BYTES = 16 << 20
+# What is read before anything is verified takes up to a hundred times its size in memory.
+ENVELOPE_LIMIT_BYTES = 2 << 20
 _PUBLIC_SUFFIX = ".pub"
 
 
@@ -57,6 +60,7 @@ def read_trust(places: Iterable[str | Path]) -> Trust:
 
 def public_key_of(pem: bytes, name: str) -> SSlibKey:
     """Return the public key in `pem`; raise `UsageProblem`, naming `name`, when there is none."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         PublicFormat,
@@ -68,7 +72,7 @@ def public_key_of(pem: bytes, name: str) -> SSlibKey:
         key: Any = load_pem_public_key(pem)
         der: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         found = SSlibKey.from_crypto(key, sha256(der).hexdigest())
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _no_key(name, "something else") from error
     if found.scheme != "ecdsa-sha2-nistp256":
         raise _no_key(name, str(found.scheme))
@@ -152,7 +156,6 @@ def open_envelope(data: bytes, trust: Trust, what: str) -> dict[str, Any]:
     Raises `PackageRefused`, naming `what`, for anything else: nothing in the payload is looked at
     before its signature is verified.
     """
-    from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import VerificationError
 
     if not trust.keys:
@@ -161,20 +164,35 @@ def open_envelope(data: bytes, trust: Trust, what: str) -> dict[str, Any]:
             "Get the public key from who releases ('handoff keys show' prints it there), and trust "
             "it with 'handoff keys trust FILE'",
         )  # fmt: skip
+    if len(data) > ENVELOPE_LIMIT_BYTES:
+        raise _refuse(what, f"at most {ENVELOPE_LIMIT_BYTES} bytes", str(len(data)), _PULL_AGAIN)
     try:
-        envelope = Envelope.from_dict(json.loads(data))
+        envelope = _read_envelope(parse_json(data))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _refuse(what, "a DSSE envelope", "something else", _PULL_AGAIN) from error
     if envelope.payload_type != PAYLOAD_TYPE:
-        raise _refuse(what, PAYLOAD_TYPE, envelope.payload_type[:60], _PULL_AGAIN)
+        raise _refuse(what, PAYLOAD_TYPE, repr(envelope.payload_type[:60]), _PULL_AGAIN)
     try:
         envelope.verify(list(trust.keys), 1)
     except VerificationError as error:
         raise _unverified(what, trust, list(envelope.signatures)) from error
-    statement = json.loads(envelope.payload)
+    try:
+        statement = parse_json(envelope.payload)
+    except ValueError as error:
+        raise _refuse(what, "an in-toto statement", str(error)[:200], _PULL_AGAIN) from error
     if not isinstance(statement, dict) or statement.get("_type") != STATEMENT_TYPE:
         raise _refuse(what, "an in-toto statement", "something else", _PULL_AGAIN)
     return statement
+
+
+def _read_envelope(plain: Any) -> Envelope:  # noqa: ANN401 - JSON has no narrower type
+    from securesystemslib.dsse import Envelope
+
+    # The library takes the names of keys and types as they come, and compares them later.
+    named = [plain["payloadType"], *(signature["keyid"] for signature in plain["signatures"])]
+    if not all(isinstance(name, str) for name in named):
+        raise TypeError("expected names")
+    return Envelope.from_dict(plain)
 
 
 _PULL_AGAIN = "Don't use it: somebody has changed it, or it was never whole. Pull it again"
@@ -187,7 +205,7 @@ def _unverified(what: str, trust: Trust, signers: Sequence[str]) -> PackageRefus
     if not {key.keyid for key in trust.keys} & set(signers):
         return _refuse(
             what, f"a signature by a trusted key ({known})",
-            f"one by {', '.join(signer[:12] for signer in signers)}",
+            f"one by {', '.join(repr(signer[:12]) for signer in signers[:3])}",
             "Don't use it, unless you know that key: 'handoff keys trust FILE' trusts it",
         )  # fmt: skip
     return _refuse(what, "a signature that matches", "one of other bytes", _PULL_AGAIN)
@@ -225,6 +243,7 @@ def _read_private_key(file: Path) -> bytes:
 
 
 def _public_pem(secret: bytes) -> bytes:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         PublicFormat,
@@ -233,7 +252,7 @@ def _public_pem(secret: bytes) -> bytes:
 
     try:
         key = load_pem_private_key(secret, password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         # What the file holds is never told: it may be the key after all.
         raise _no_key(
             "the signing key's file", "something else, or a key with a password"
@@ -244,5 +263,6 @@ def _public_pem(secret: bytes) -> bytes:
 def _no_key(name: str, got: str) -> UsageProblem:
     return UsageProblem(
         f"{name} holds no key to sign or verify with", expected="an EC key on P-256 in PEM",
-        got=got, remedy="openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 makes one",
+        got=got,
+        remedy="Make one with openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from artifacts.delivery import Lineage
+from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile
@@ -40,6 +40,12 @@ class Claim:
     files: dict[str, Digest]
     parts: Digest
     evidence: dict[str, Digest]
+
+    def __post_init__(self) -> None:
+        """Check the name, and that versions are counted from 1."""
+        require_model_name(self.model)
+        if self.version < 1:
+            raise ValueError(f"expected a version from 1, got {self.version}")
 
 
 def release_files(manifest: Manifest) -> tuple[PackageFile, ...]:
@@ -103,7 +109,7 @@ def open_release(data: bytes, trust: Trust, what: str) -> Claim:
     statement = open_envelope(data, trust, what)
     try:
         return _read_claim(statement)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PackageRefused(
             f"{what} is no release's", expected=f"a statement of {BUILD_TYPE}",
             got=f"{type(error).__name__}: {str(error)[:200]}",

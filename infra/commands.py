@@ -27,7 +27,7 @@ from infra.captures import capture_table, print_captures
 from infra.console import age, print_findings, print_json, print_table, size
 from infra.present import print_release, release_object, stored_manifest
 from infra.release import require_folder
-from infra.settings import Settings, read_settings
+from infra.settings import Settings, read_settings, trusted_places
 from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
 
@@ -209,24 +209,34 @@ def pull_release(reference: str, folder: Path, target: str, *, as_json: bool) ->
 
 
 def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None:
-    """Check a pulled folder; raise `PackageRefused` when it isn't what it says or doesn't fit.
+    """Check a pulled folder; raise `PackageRefused` when it isn't what was signed or doesn't fit.
 
     With the `delivery` that it was made from, its numbers are compared again, too.
     """
     from artifacts.package import check_release
+    from artifacts.signing import read_trust
 
-    checked = check_release(folder, _torch_version())
+    trust = read_trust(trusted_places(read_settings()))
+    checked = check_release(folder, _torch_version(), trust)
     manifest, repeated = checked.manifest, []
     if delivery is not None:
         from infra.repeating import repeat_comparison
 
         repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:
-        told = {"ok": True, "model": manifest.model, "targets": list(checked.targets)}
+        told = {
+            "ok": True,
+            "model": manifest.model,
+            "version": checked.claim.version,
+            "targets": list(checked.targets),
+        }
         print_json({**told, "repeated": repeated})
         return
     targets = ", ".join(checked.targets)
-    click.echo(f"{manifest.model}: {targets}: digests match, and this machine can run it")
+    click.echo(
+        f"{manifest.model} version {checked.claim.version}: {targets}: a trusted key has signed "
+        "it, digests match, and this machine can run it"
+    )
     for line in repeated:
         click.echo(f"  {line}")
 

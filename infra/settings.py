@@ -5,6 +5,7 @@
 | `HANDOFF_HOME` | local state: objects, MLflow's database, builds | the platform's data folder |
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME` |
+| `HANDOFF_TRUSTED_KEYS` | public keys: files, folders, `:` between | `$HANDOFF_HOME/keys/trusted` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
 """
@@ -89,6 +90,15 @@ def _home() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("handoff", appauthor=False)
+
+
+def trusted_places(settings: Settings) -> tuple[Path, ...]:
+    """Return the files and folders of the public keys that are trusted; none before there are."""
+    named = os.environ.get("HANDOFF_TRUSTED_KEYS", "")
+    if named:
+        return tuple(Path(place).expanduser() for place in named.split(os.pathsep) if place)
+    usual = settings.home / "keys" / "trusted"
+    return (usual,) if usual.is_dir() else ()
 
 
 def require_writable_home(settings: Settings) -> None:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from artifacts.digest import digest_file
 from artifacts.errors import PackageRefused, UsageProblem
 from artifacts.manifest import (
     MANIFEST_FILE,
@@ -16,7 +17,7 @@ from artifacts.manifest import (
     parse_manifest,
 )
 from artifacts.old_registry import Registry
-from artifacts.package import check_release
+from artifacts.package import check_packages
 from artifacts.steps import PullJob, PullResult
 from artifacts.store import ObjectStore, open_store
 
@@ -101,10 +102,11 @@ def _holds(
     if not (folder / MANIFEST_FILE).exists():
         return False
     try:
-        checked = check_release(folder, torch_version)
+        if digest_file(folder / MANIFEST_FILE) != manifest.digest:
+            return False
+        return target.slug in check_packages(folder, manifest, torch_version)
     except PackageRefused:
         return False
-    return checked.manifest.digest == manifest.digest and target.slug in checked.targets
 
 
 def _require_free(folder: Path) -> None:

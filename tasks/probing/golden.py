@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from artifacts.delivery import Lineage
 from artifacts.digest import digest_bytes
 from artifacts.errors import BlessingRefused
-from artifacts.loader import load
+from artifacts.loader import load_unreleased
 from artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from artifacts.probes import ProbeJob
 from tasks.reference import ReferenceCase, load_cases
@@ -62,7 +62,7 @@ class Written:
 
 def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
     """Write cases of the reference with what Python's loader gives for them."""
-    model = load(release, job.folder.name)
+    model = load_unreleased(release, job.folder.name)
     device = "cuda" if job.fit.gpu_capability else "cpu"
     names: list[str] = []
     tensors: dict[str, torch.Tensor] = {}

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from securesystemslib.signer import CryptoSigner, Signer
 
 from artifacts.delivery import Lineage
 from artifacts.digest import digest_bytes, digest_file
@@ -11,10 +18,44 @@ from artifacts.evidence import Finding, PassEffect, Timing
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from artifacts.signing import Trust, public_key_of, sign_statement
+from artifacts.statement import RELEASE_FILE, release_statement
 from artifacts.target import Fit, native_cpu_target
 from artifacts.tolerance import Deviation
 
 TORCH = "2.15.0"
+
+
+@dataclass(frozen=True)
+class SampleKey:
+    """A key that signs, its public half in PEM, and trust in that alone."""
+
+    signer: Signer
+    pem: bytes
+    trust: Trust
+
+
+@cache
+def sample_key(name: str = "releases") -> SampleKey:
+    """Return a fresh key of that name; the same one for all tests of a process."""
+    private = generate_private_key(SECP256R1())
+    form = PublicFormat.SubjectPublicKeyInfo
+    pem = private.public_key().public_bytes(Encoding.PEM, form)
+    public = public_key_of(pem, name)
+    return SampleKey(CryptoSigner(private, public), pem, Trust((public,)))
+
+
+def sign_release(
+    folder: Path, manifest: Manifest, *, version: int = 1, key: SampleKey | None = None
+) -> Mapping[str, Any]:
+    """Write the signed statement of a release into its folder, as `version`; return it."""
+    statement = release_statement(
+        manifest, version, parts=digest_bytes(b"parts"),
+        evidence={"report.md": digest_bytes(b"report")}, pipeline="1.2.3", run="run 7",
+    )  # fmt: skip
+    signed = sign_statement(statement, (key or sample_key()).signer)
+    (folder / RELEASE_FILE).write_bytes(signed)
+    return statement
 
 
 def sample_target(slug: str, *, flags: tuple[str, ...] = ()) -> TargetRecord:
@@ -60,7 +101,7 @@ def sample_manifest(*targets: TargetRecord, model: str = "toy") -> Manifest:
 
 
 def write_release(folder: Path, *targets: TargetRecord, model: str = "toy") -> Manifest:
-    """Write a release with small files for packages; return its manifest."""
+    """Write a signed release with small files for packages; return its manifest."""
     manifest = sample_manifest(*targets, model=model)
     records = []
     for target in manifest.targets:
@@ -71,6 +112,7 @@ def write_release(folder: Path, *targets: TargetRecord, model: str = "toy") -> M
     shared = _write(folder, "examples.safetensors", b"examples")
     whole = replace(manifest, targets=tuple(records), files=(shared,))
     (folder / MANIFEST_FILE).write_bytes(whole.to_bytes())
+    sign_release(folder, whole)
     return whole
 
 

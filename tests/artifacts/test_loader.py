@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from artifacts.errors import HandoffError, InputsRefused, PackageRefused, UsageP
 from artifacts.loader import load
 from artifacts.manifest import MANIFEST_FILE, read_manifest
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tests.artifacts.samples import sample_target, write_release
+from tests.artifacts.samples import sample_key, sample_target, sign_release, write_release
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
 SIGNATURE = ModelSignature(
@@ -135,7 +134,7 @@ def pulled(built_release: BuiltRelease, tmp_path: Path) -> Path:
 def test_a_loaded_model_gives_the_originals_numbers(built_release: BuiltRelease, file: Any) -> None:
     from safetensors.torch import load_file
 
-    model = load(built_release.folder, file=file)
+    model = load(built_release.folder, keys=built_release.key, file=file)
     assert model.target == built_release.slug
     assert [spec.name for spec in model.signature.inputs] == ["ids", "features"]
     examples = load_file(built_release.folder / "examples.safetensors")
@@ -146,7 +145,7 @@ def test_a_loaded_model_gives_the_originals_numbers(built_release: BuiltRelease,
 
 @pytest.mark.compile
 def test_a_refused_call_harms_nothing(built_release: BuiltRelease) -> None:
-    model = load(built_release.folder)
+    model = load(built_release.folder, keys=built_release.key)
     inputs = (torch.randint(ITEMS, (3, 20)), torch.randn(3, 64))
     (before,) = model(*inputs)
     for wrong in (inputs[0] + ITEMS, inputs[0] - ITEMS, inputs[0][:0]):
@@ -157,7 +156,7 @@ def test_a_refused_call_harms_nothing(built_release: BuiltRelease) -> None:
 
 @pytest.mark.compile
 def test_threads_call_at_the_same_time(built_release: BuiltRelease) -> None:
-    model = load(built_release.folder, runners=4)
+    model = load(built_release.folder, keys=built_release.key, runners=4)
     calls = [(torch.randint(ITEMS, (n, 20)), torch.randn(n, 64)) for n in (1, 5, 33, 128)]
     expected = [model(*inputs)[0] for inputs in calls]
     with ThreadPoolExecutor(4) as pool:
@@ -171,11 +170,13 @@ def spoil(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def change(folder: Path, **fit: object) -> None:
-    path = folder / MANIFEST_FILE
-    plain = json.loads(path.read_text())
-    plain["targets"][0]["fit"].update(fit)
-    path.write_text(json.dumps(plain))
+def change(folder: Path, **fit: Any) -> None:
+    manifest = read_manifest(folder)
+    (record,) = manifest.targets
+    assert record.fit is not None
+    other = replace(manifest, targets=(replace(record, fit=replace(record.fit, **fit)),))
+    (folder / MANIFEST_FILE).write_bytes(other.to_bytes())
+    sign_release(folder, other)
 
 
 @pytest.mark.compile
@@ -187,7 +188,7 @@ def change(folder: Path, **fit: object) -> None:
         (lambda f, s: shutil.rmtree(f / s), "holds no package"),
         (lambda f, s: (f / MANIFEST_FILE).unlink(), "is not a pulled release"),
         (lambda f, s: change(f, torch="2.0.1"), "needs torch 2.0.1"),
-        (lambda f, s: change(f, cpu_flags=["quantum"]), "needs a processor with quantum"),
+        (lambda f, s: change(f, cpu_flags=("quantum",)), "needs a processor with quantum"),
         (lambda f, s: change(f, gpu_capability=120), "an NVIDIA GPU of compute capability 12.0"),
     ],
 )
@@ -198,7 +199,7 @@ def test_what_is_not_as_released_or_does_not_fit_is_not_opened(
     spoiled(pulled, built_release.slug)
     monkeypatch.setattr("artifacts.loader._open", lambda *_: pytest.fail("it was opened"))
     with pytest.raises(PackageRefused, match=told):
-        load(pulled)
+        load(pulled, keys=built_release.key)
 
 
 @pytest.mark.compile
@@ -206,17 +207,18 @@ def test_the_other_file_may_be_spoilt_that_is_not_opened(
     pulled: Path, built_release: BuiltRelease
 ) -> None:
     spoil(pulled / built_release.slug / "model.pt2")
-    assert load(pulled).target == built_release.slug
+    assert load(pulled, keys=built_release.key).target == built_release.slug
     with pytest.raises(PackageRefused, match="not the file that was released"):
-        load(pulled, file="model.pt2")
+        load(pulled, keys=built_release.key, file="model.pt2")
 
 
 def test_a_target_that_was_not_accepted_is_not_opened(tmp_path: Path) -> None:
     manifest = write_release(tmp_path)
     refused = replace(manifest, targets=(replace(manifest.targets[0], accepted=False),))
     (tmp_path / MANIFEST_FILE).write_bytes(refused.to_bytes())
+    sign_release(tmp_path, refused)
     with pytest.raises(PackageRefused, match="for at least one accepted target, got none"):
-        load(tmp_path)
+        load(tmp_path, keys=sample_key().trust)
 
 
 def test_of_several_that_fit_the_one_that_asks_most_is_opened(
@@ -231,18 +233,23 @@ def test_of_several_that_fit_the_one_that_asks_most_is_opened(
     write_release(tmp_path, *targets, fitting("cpu-amx", ("fpu", "sse2", "quantum")))
     opened: list[Path] = []
 
-    def note(path: Path, device: str, runners: int) -> Any:
+    def note(descriptor: int, path: Path, device: str, runners: int) -> Any:
+        assert Path(f"/proc/self/fd/{descriptor}").read_bytes() == path.read_bytes()
         opened.append(path)
         return list
 
     monkeypatch.setattr("artifacts.loader._open", note)
-    assert load(tmp_path).target == "cpu-avx512"
-    assert load(tmp_path, "cpu-avx2", file="model.pt2").target == "cpu-avx2"
+    monkeypatch.setattr("artifacts.loader.require_plain_members", lambda *_: None)
+    assert load(tmp_path, keys=sample_key().trust).target == "cpu-avx512"
+    assert (
+        load(tmp_path, keys=sample_key().trust, target="cpu-avx2", file="model.pt2").target
+        == "cpu-avx2"
+    )
     assert opened == [tmp_path / "cpu-avx512" / "model.so", tmp_path / "cpu-avx2" / "model.pt2"]
     with pytest.raises(PackageRefused, match="needs a processor with quantum"):
-        load(tmp_path, "cpu-amx")
+        load(tmp_path, keys=sample_key().trust, target="cpu-amx")
     with pytest.raises(UsageProblem, match="holds no package for cuda-sm90"):
-        load(tmp_path, "cuda-sm90")
+        load(tmp_path, keys=sample_key().trust, target="cuda-sm90")
 
 
 def test_a_file_that_is_no_library_is_refused_and_not_a_trace(tmp_path: Path) -> None:
@@ -252,5 +259,6 @@ def test_a_file_that_is_no_library_is_refused_and_not_a_trace(tmp_path: Path) ->
     fit = replace(record.fit, torch=torch.__version__)
     fitting = replace(read_manifest(tmp_path), targets=(replace(record, fit=fit),))
     (tmp_path / MANIFEST_FILE).write_bytes(fitting.to_bytes())
+    sign_release(tmp_path, fitting)
     with pytest.raises(HandoffError, match=r"model\.so can't be opened"):
-        load(tmp_path)
+        load(tmp_path, keys=sample_key().trust)

@@ -24,6 +24,7 @@ from artifacts.steps import (
 from artifacts.target import native_cpu_target
 from tasks import assemble
 from tasks.lanes import Lanes
+from tests.artifacts.samples import sample_key, sign_release
 from tests.tasks.deliveries import write_delivery
 
 LIMIT_S = 300.0
@@ -47,12 +48,16 @@ class Recommender(nn.Module):
 
 @dataclass(frozen=True)
 class BuiltRelease:
-    """Where the release lies, what its manifest says, and the reference of its cases."""
+    """Where the release lies, what its manifest says, the reference of its cases, and the key.
+
+    The key is the public one in PEM; it was signed as version 3.
+    """
 
     folder: Path
     slug: str
     manifest: Manifest
     reference: Path
+    key: Path
 
     @property
     def package(self) -> Path:
@@ -91,4 +96,8 @@ def build_release(folder: Path) -> BuiltRelease:
                 reference.plan,
             ),
         )
-        return BuiltRelease(lanes.jobs.release, target.slug, manifest, reference.file)
+        sign_release(lanes.jobs.release, manifest, version=3)
+        (folder / "key.pub").write_bytes(sample_key().pem)
+        return BuiltRelease(
+            lanes.jobs.release, target.slug, manifest, reference.file, folder / "key.pub"
+        )

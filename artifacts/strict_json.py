@@ -1,0 +1,61 @@
+"""JSON (RFC 8259) as signed records are read: with one meaning, in Python and in C++."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+# As the C++ runner has it (infra/runner/json.h); no record of ours has a quarter of them.
+_MOST_LEVELS = 64
+
+
+def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON has no narrower type
+    """Return what the UTF-8 JSON in `data` says.
+
+    Raises `ValueError` for anything else, and for what two readers may take for different things:
+    a repeated key, NaN and infinities, half of a surrogate pair, more than 64 levels.
+    """
+    try:
+        value = json.loads(
+            data.decode(), object_pairs_hook=_unique_names, parse_constant=_refuse_constant
+        )
+    except RecursionError as error:
+        raise ValueError(f"expected at most {_MOST_LEVELS} levels") from error
+    _check_levels(value)
+    return value
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("expected keys that differ")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"expected a number, got {name}")
+
+
+def _check_levels(value: object) -> None:
+    # Level by level and not by recursion, because the depth is what is in doubt.
+    level: list[object] = [value]
+    for _ in range(_MOST_LEVELS + 2):
+        below: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                _check_text(one)
+                below += one.values()
+            elif isinstance(one, list):
+                below += one
+            elif isinstance(one, str):
+                _check_text((one,))
+        if not below:
+            return
+        level = below
+    raise ValueError(f"expected at most {_MOST_LEVELS} levels")
+
+
+def _check_text(texts: Iterable[str]) -> None:
+    for text in texts:
+        text.encode()
