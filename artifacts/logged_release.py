@@ -44,11 +44,13 @@ class LoggedRelease:
 class Upload:
     """What is uploaded: the release in `folder`, and what else was written about it.
 
-    `tags` are for the run and the model, `described` is the run's description. `inputs` are
-    logged models that this one was made from.
+    `version` is the release's own, `release` the digest of its signed statement.
+
+    `tags` are for the run and the model. `inputs` are logged models that this one was made from.
     """
 
     manifest: Manifest
+    version: int
     folder: Path
     release: Digest
     evidence: Mapping[str, bytes]
@@ -141,7 +143,13 @@ class ReleaseLog:
             path.write_bytes(data)
             self._call(self._client.log_artifact, run_id, str(path))
         write_mlmodel(
-            job.manifest, job.release, job.folder, folder, run_id=run_id, model_id=model_id
+            job.manifest,
+            job.version,
+            job.release,
+            job.folder,
+            folder,
+            run_id=run_id,
+            model_id=model_id,
         )
         for path in sorted(folder.iterdir()):
             self._call(self._client.log_model_artifact, model_id, str(path))

@@ -45,11 +45,19 @@ def loaded_form(target: TargetRecord) -> str:
 
 
 def write_mlmodel(
-    manifest: Manifest, release: Digest, folder: Path, to: Path, *, run_id: str, model_id: str
+    manifest: Manifest,
+    version: int,
+    release: Digest,
+    folder: Path,
+    to: Path,
+    *,
+    run_id: str,
+    model_id: str,
 ) -> None:
     """Write MLmodel, and an example where one is small enough, to the folder `to`.
 
-    `folder` is the release's, whose examples are read.
+    `version` is the release's, `release` the digest of its signed statement, and `folder` where it
+    lies, whose examples are read.
     """
     from mlflow.models import Model
 
@@ -61,13 +69,18 @@ def write_mlmodel(
         saved_input_example_info=_write_example(example, to) if example else None,
         model_size_bytes=sum(file.size_bytes for file in listed_packages(manifest)),
     )
+    # MLflow hands a caller's settings to the loader only where their names stand here.
+    settings = {"keys": "", "name": manifest.model, "version": version, "target": "auto"}
     model.add_flavor(
-        "python_function", loader_module=LOADER_MODULE, python_version=platform.python_version()
+        "python_function",
+        loader_module=LOADER_MODULE,
+        python_version=platform.python_version(),
+        config=settings,
     )
     packages = {file.path: str(file.digest) for file in listed_packages(manifest)}
     model.add_flavor(
-        "handoff", model=manifest.model, manifest=str(manifest.digest), release=str(release),
-        targets=[target.slug for target in manifest.targets], packages=packages,
+        "handoff", model=manifest.model, version=version, manifest=str(manifest.digest),
+        release=str(release), targets=[target.slug for target in manifest.targets], packages=packages,
     )  # fmt: skip
     model.save(str(to / MLMODEL_FILE))
 

@@ -102,7 +102,7 @@ class Catalogue:
                 all_tags = {**version_tags(manifest, claim, release), **tags}
                 made_from = _outputs_of(session, training)
                 logged = log.upload(
-                    Upload(manifest, folder, release, evidence, all_tags, made_from)
+                    Upload(manifest, claim.version, folder, release, evidence, all_tags, made_from)
                 )
             self._await_earlier(versions, claim, known)
             listing = versions.make(
