@@ -2,47 +2,107 @@
 
 from __future__ import annotations
 
-from artifacts.manifest import Manifest
+import math
+from collections.abc import Iterator
+
+from artifacts.digest import Digest
+from artifacts.manifest import Manifest, TargetRecord
+from artifacts.mechanics import Mechanics
+from artifacts.statement import Claim
 
 TAG = "handoff."
+VERSION_TAG = f"{TAG}version"
+RELEASE_TAG = f"{TAG}release"
+MANIFEST_TAG = f"{TAG}manifest"
+REPORT_TAG = f"{TAG}report"
+# MLflow refuses longer ones (6000 characters), and nobody reads them.
+_PARAMETER_LIMIT = 500
 
 
-def version_tags(manifest: Manifest) -> dict[str, str]:
-    """Return the tags of a release's run, model and version: what people search by."""
+def version_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
+    """Return the tags of a release's run, model and version: what people search by.
+
+    `release` is the digest of the signed statement.
+    """
     plain = {
-        "manifest": str(manifest.digest),
+        "version": str(claim.version),
+        "release": str(release),
+        "manifest": str(claim.manifest),
         "delivery": str(manifest.delivery),
         "fingerprint": str(manifest.fingerprint),
         "verdict": manifest.verdict,
+        "blessing.numeric": numeric_blessing(manifest),
+        "blessing.mechanical": mechanical_blessing(manifest),
         "targets": " ".join(target.slug for target in manifest.targets),
         "created": manifest.created,
         "commit": manifest.lineage.commit,
         "repository": manifest.lineage.repository,
         "training_run": manifest.lineage.training_run,
     }
-    return {f"{TAG}{key}": value for key, value in plain.items() if value}
+    return {f"{TAG}{key}": value[:5000] for key, value in plain.items() if value}
+
+
+def numeric_blessing(manifest: Manifest) -> str:
+    """Return what the comparison of numbers decided, over all targets."""
+    verdicts = [target.verdict for target in manifest.targets]
+    return "refused" if "refused" in verdicts else ", ".join(dict.fromkeys(verdicts))
+
+
+def mechanical_blessing(manifest: Manifest) -> str:
+    """Return on how many targets a program without Python has tried the package."""
+    tried = [target.slug for target in manifest.targets if target.mechanics]
+    if len(tried) == len(manifest.targets):
+        return "accepted"
+    return f"accepted for {' '.join(tried)}" if tried else "not tried"
 
 
 def run_parameters(manifest: Manifest) -> dict[str, str]:
-    """Return what a release was made with."""
-    passes = ", ".join(effect.name for effect in manifest.passes) or "none"
-    options = ", ".join(f"{k}={v}" for k, v in manifest.recipe.options.items()) or "none"
-    targets = ", ".join(target.slug for target in manifest.targets)
-    return {"passes": passes, "options": options, "targets": targets, **manifest.toolchain}
+    """Return what a release was made with: the recipe and the toolchain."""
+    recipe = manifest.recipe
+    tolerances = (
+        f"{name}: atol {agreed.atol:g}, rtol {agreed.rtol:g}"
+        for name, agreed in recipe.tolerance.items()
+    )
+    named = {
+        "targets": ", ".join(target.slug for target in manifest.targets),
+        "passes": ", ".join(effect.name for effect in manifest.passes) or "none",
+        "options": ", ".join(f"{k}={v}" for k, v in recipe.options.items()) or "none",
+        "tolerances": "; ".join(tolerances) or "the usual ones",
+        **manifest.toolchain,
+    }
+    return {key: value[:_PARAMETER_LIMIT] for key, value in named.items()}
 
 
 def run_metrics(manifest: Manifest) -> dict[str, float]:
     """Return each target's figures as `<slug>/<figure>`, in seconds, bytes and plain ratios."""
-    metrics = {}
-    for target in manifest.targets:
-        numbers = {
-            "compile_s": target.compile_s,
-            "size_bytes": float(target.size_bytes),
-            "max_abs": target.max_abs,
-            "speedup": target.speedup,
-            "rmse_ratio": target.rmse_ratio,
-        }
-        for name, number in numbers.items():
-            if number is not None:
-                metrics[f"{target.slug}/{name}"] = number
-    return metrics
+    return {
+        f"{target.slug}/{name}": number
+        for target in manifest.targets
+        for name, number in (*_figures(target), *_mechanical_figures(target.mechanics))
+        if number is not None and math.isfinite(number)
+    }
+
+
+def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
+    yield "compile_s", target.compile_s
+    yield "size_bytes", float(target.size_bytes)
+    yield "max_abs", target.max_abs
+    yield "rmse_ratio", target.rmse_ratio
+    if target.timings:
+        largest = target.timings[-1]
+        yield "speedup", largest.speedup
+        yield "speedup_low", largest.speedup_low
+        yield "speedup_high", largest.speedup_high
+        yield "eager_s", largest.eager_s
+        yield "package_s", largest.package_s
+
+
+def _mechanical_figures(found: Mechanics | None) -> Iterator[tuple[str, float | None]]:
+    if found is None:
+        return
+    for opening in found.openings[:1]:
+        yield "open_s", opening.open_s
+        yield "first_call_s", opening.first_call_s
+        yield "opened_bytes", float(opening.opened_bytes)
+    for rate in found.rates:
+        yield f"calls_per_s_{rate.threads}_threads", rate.calls_per_s

@@ -33,6 +33,9 @@ FORMAT = 1
 Draw = Literal["random", "examples"]
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_ALIAS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+# MLflow keeps these for itself: `models:/toy@latest`, and versions by number.
+_RESERVED_ALIAS = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
 
 
 def require_model_name(name: str) -> None:
@@ -41,6 +44,15 @@ def require_model_name(name: str) -> None:
         raise ValueError(
             "expected a model name of at most 63 lower-case letters, digits, '.', '_' and '-', "
             f"beginning with a letter or digit, got {name[:80]!r}"
+        )
+
+
+def require_alias_name(alias: str) -> None:
+    """Raise `ValueError` unless `alias` is a name that every store and registry can hold."""
+    if not _ALIAS_NAME.fullmatch(alias) or _RESERVED_ALIAS.fullmatch(alias):
+        raise ValueError(
+            "expected an alias of at most 63 letters, digits, '_' and '-', beginning with a "
+            f"letter, and neither 'latest' nor 'v' with a number, got {alias[:80]!r}"
         )
 
 

@@ -1,285 +1,195 @@
-"""The model registry, over MLflow: one model version per release, found by name, alias or number.
+"""The catalogue: what the ledger has released, mirrored into MLflow, where people look and search.
 
-MLflow is the catalogue. What a version is, is said by its manifest, whose digest is a tag of the
-version; the packages that are served come from the object store under their digests.
+The store's ledger is the truth. A release becomes a run, a logged model and a model version with
+the tag `handoff.version`; MLflow's aliases are set to what the ledger says. A registration that
+was killed at any moment shows nothing half, and the next one ends it.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from artifacts.catalogue import TAG, run_metrics, run_parameters, version_tags
-from artifacts.delivery import require_model_name
+from artifacts.catalogue import version_tags
+from artifacts.delivery import require_alias_name, require_model_name
+from artifacts.description import RunAddress, named_run
 from artifacts.digest import Digest
-from artifacts.errors import HandoffError, RegistryFailed, UsageProblem
+from artifacts.errors import RegistryFailed
+from artifacts.listed_versions import ListedVersions, Listing, NewVersion
+from artifacts.logged_release import ReleaseLog, Upload
 from artifacts.manifest import Manifest
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from artifacts.mlflow_session import Session, told_session
+from artifacts.statement import Claim
 
 EXPERIMENT = "handoff"
-REPORT_FILE = "report.md"
+PATIENCE_S = 45.0
+# How long a version waits for those before it, while none of them appears.
+ORDER_WAIT_S = 30.0
 
 
-@dataclass(frozen=True)
-class VersionEntry:
-    """One registered version, as the catalogue has it."""
+class EarlierMissing(RegistryFailed):
+    """Versions before this one are not listed, and nobody seems to be at work on them."""
 
-    name: str
-    version: int
-    aliases: tuple[str, ...]
-    manifest: Digest
-    verdict: str
-    targets: tuple[str, ...]
-    created: str
-    report: str
-    run_id: str
+    versions: tuple[int, ...] = ()
 
 
-class Registry:
-    """Registered models in the MLflow that `tracking_uri` names (a server, or SQLite)."""
+class Catalogue:
+    """Registered models in the MLflow that `tracking_uri` names (a server, or SQLite).
 
-    def __init__(self, tracking_uri: str, artifact_root: str) -> None:
+    Every method raises `RegistryFailed` when MLflow doesn't do what it is asked to; what may
+    succeed a moment later is tried again, for `patience_s` seconds in all.
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str,
+        artifact_root: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        order_wait_s: float = ORDER_WAIT_S,
+    ) -> None:
         """Keep artifacts below `artifact_root`; where it is empty, the server says where."""
         self.tracking_uri = tracking_uri
         self.artifact_root = artifact_root
-        self._made: MlflowClient | None = None
+        self._patience_s = patience_s
+        self._order_wait_s = order_wait_s
 
-    def register(
-        self, manifest: Manifest, folder: Path, *, report: str, alias: str, tags: dict[str, str]
-    ) -> VersionEntry:
-        """Register the release in `folder` as a new version and move `alias` to it, last of all.
+    def listed(self, model: str) -> dict[int, Listing]:
+        """Return what is listed of a model, by the releases' own version numbers.
 
-        A manifest that is registered already keeps its version, so that a registration which was
-        interrupted can be run again. `report` is Markdown: the version's description and one of
-        its artifacts.
+        Of two MLflow versions for one release the older one counts. Raises `ValueError` for what
+        is no model's name.
         """
-        with self._told("register a version"):
-            known = self._find_tagged(manifest.model, "manifest", manifest.digest)
-            if known is None:
-                run_id, source, model_id = self._upload(manifest, folder, report, tags)
-                version = self._create_version(manifest, run_id, source, model_id, report)
-            else:
-                version = known
-            self._client.set_registered_model_alias(manifest.model, alias, str(version))
-        return self.find(manifest.model, version)
+        require_model_name(model)
+        with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
+            return ListedVersions(session, model).by_number()
 
-    def find_fingerprint(self, name: str, fingerprint: Digest) -> VersionEntry | None:
-        """Return the newest version of `name` made from what `fingerprint` stands for, or None."""
-        if self._is_empty():
-            return None
-        with self._told("be searched"):
-            version = self._find_tagged(name, "fingerprint", fingerprint)
-            return None if version is None else self._entry(name, version)
+    def missing_before(self, model: str, version: int, known: Collection[int]) -> tuple[int, ...]:
+        """Return which of the `known` versions before `version` are not listed, in order."""
+        return _missing(self.listed(model), version, known)
 
-    def set_alias(self, name: str, alias: str, version: int) -> None:
-        """Move `alias` to `version`."""
-        with self._told("move an alias"):
-            self._client.set_registered_model_alias(name, alias, str(version))
+    def list_release(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        folder: Path,
+        *,
+        release: Digest,
+        evidence: Mapping[str, bytes],
+        tags: Mapping[str, str],
+        known: Collection[int] = (),
+    ) -> Listing:
+        """List a release whose files are in `folder`, or find it listed; return its listing.
 
-    def find(self, name: str, reference: str | int | None) -> VersionEntry:
-        """Return the version that an alias or a number names; the newest one for None."""
-        try:
-            require_model_name(name)
-        except ValueError as error:
-            raise UsageProblem(
-                "that is no model's name", expected="a name as 'handoff list' shows it",
-                got=name[:80], remedy=str(error).capitalize(),
-            ) from error  # fmt: skip
-        if self._is_empty():
-            raise self._unknown(name, reference)
-        from mlflow.exceptions import MlflowException
-
-        with self._told("find a version"):
-            try:
-                if isinstance(reference, str):
-                    found = self._client.get_model_version_by_alias(name, reference)
-                    return self._entry(name, int(found.version))
-                return self._entry(name, reference or self._newest(name))
-            except MlflowException as error:
-                if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                    raise self._unknown(name, reference) from error
-                raise
-
-    def models(self) -> tuple[VersionEntry, ...]:
-        """Return the newest version of every model, by name."""
-        if self._is_empty():
-            return ()
-        with self._told("be listed"):
-            names = sorted(
-                model.name for model in self._pages(self._client.search_registered_models)
+        `release` is the digest of the signed statement, `evidence` the report and its pictures by
+        file name; `tags` are added to the run's and the model's. Versions are made in the ledger's
+        order: those of `known` that are before this one are waited for while they appear, and then
+        `EarlierMissing` is raised with the rest, for the caller to list first. What was uploaded
+        until then is found again.
+        """
+        require_model_name(claim.model)
+        with told_session(self.tracking_uri, self._patience_s, "list a release") as session:
+            versions = ListedVersions(session, claim.model)
+            found = versions.find(release)
+            if found:
+                return found
+            log = ReleaseLog(session, self._experiment(session))
+            training = _training_run(session, manifest)
+            logged = log.find(release)
+            if logged is None:
+                log.sweep(release, keep_run="")
+                all_tags = {**version_tags(manifest, claim, release), **tags}
+                made_from = _outputs_of(session, training)
+                logged = log.upload(
+                    Upload(manifest, claim.version, folder, release, evidence, all_tags, made_from)
+                )
+            self._await_earlier(versions, claim, known)
+            listing = versions.make(
+                NewVersion(claim, manifest, release, logged, tuple(evidence), training)
             )
-            newest = [(name, self._newest(name)) for name in names]
-            return tuple(self._entry(name, version) for name, version in newest if version)
+            log.sweep(release, keep_run=listing.run_id)
+            return listing
 
-    @property
-    def _client(self) -> MlflowClient:
-        if self._made is None:
-            _quieten()
-            from mlflow import MlflowClient
+    def point(self, model: str, aliases: Mapping[str, int]) -> tuple[str, ...]:
+        """Set MLflow's aliases as the ledger has them, by the releases' versions.
 
-            self._made = MlflowClient(self.tracking_uri, registry_uri=self.tracking_uri)
-        return self._made
+        Returns those whose version is not listed, which are left as they are. MLflow knows no
+        compare-and-set: a caller reads the ledger again afterwards, and points again where it has
+        moved on. Raises `ValueError` for what is no name.
+        """
+        require_model_name(model)
+        for alias in aliases:
+            require_alias_name(alias)
+        with told_session(self.tracking_uri, self._patience_s, "move an alias") as session:
+            listed = ListedVersions(session, model).by_number()
+            unlisted = tuple(sorted(a for a, version in aliases.items() if version not in listed))
+            if len(unlisted) == len(aliases):
+                return unlisted
+            client = session.client
+            now = session.call(client.get_registered_model, model).aliases
+            for alias in sorted({*aliases} - {*unlisted}):
+                wanted = str(listed[aliases[alias]].version)
+                if str(now.get(alias)) != wanted:
+                    session.call(client.set_registered_model_alias, model, alias, wanted)
+            return unlisted
 
-    def _is_empty(self) -> bool:
-        """Tell whether the embedded database isn't there yet: reading should not create it."""
-        path = self.tracking_uri.removeprefix("sqlite:///")
-        return path != self.tracking_uri and not Path(path).exists()
-
-    @staticmethod
-    def _pages(search: Any, **query: Any) -> Iterator[Any]:  # noqa: ANN401 - MLflow's own entities
-        token = None
-        while True:
-            page = search(page_token=token, **query)
-            yield from page
-            token = page.token
-            if not token:
-                return
-
-    def _newest(self, name: str) -> int:
-        self._client.get_registered_model(name)
-        query = {"filter_string": f"name = '{name}'"}
-        versions = self._pages(self._client.search_model_versions, **query)
-        return max((int(found.version) for found in versions), default=0)
-
-    def _find_tagged(self, name: str, tag: str, value: Digest) -> int | None:
-        query = f"name = '{name}' and tags.`{TAG}{tag}` = '{value}'"
-        found = self._pages(self._client.search_model_versions, filter_string=query)
-        return max((int(version.version) for version in found), default=None)
-
-    def _entry(self, name: str, version: int) -> VersionEntry:
-        found = self._client.get_model_version(name, str(version))
-        tags = {key.removeprefix(TAG): value for key, value in found.tags.items()}
-        if "manifest" not in tags:
-            raise RegistryFailed(
-                f"{name} version {version} was not registered by Handoff",
-                expected=f"a version with the tag {TAG}manifest", got="none",
-                remedy="Name another version, or release the model",
-            )  # fmt: skip
-        return VersionEntry(
-            name=name,
-            version=version,
-            aliases=tuple(sorted(found.aliases)),
-            manifest=Digest(tags["manifest"]),
-            verdict=tags.get("verdict", ""),
-            targets=tuple(tags.get("targets", "").split()),
-            created=tags.get("created", ""),
-            report=tags.get("report", ""),
-            run_id=found.run_id or "",
-        )
-
-    def _upload(
-        self, manifest: Manifest, folder: Path, report: str, tags: dict[str, str]
-    ) -> tuple[str, str, str]:
-        """Make the run and the logged model with all its files; return run, source and model."""
-        client = self._client
-        experiment = self._experiment()
-        run = client.create_run(
-            experiment, run_name=manifest.model, tags={**version_tags(manifest), **tags}
-        )
-        run_id: str = run.info.run_id
-        try:
-            for key, value in run_parameters(manifest).items():
-                client.log_param(run_id, key, value)
-            for key, number in run_metrics(manifest).items():
-                client.log_metric(run_id, key, number)
-            logged = client.create_logged_model(
-                experiment,
-                name=manifest.model,
-                source_run_id=run_id,
-                tags=version_tags(manifest),
-                params=run_parameters(manifest),
-                model_type="aotinductor",
-            )
-            (folder / REPORT_FILE).write_text(report, encoding="utf-8")
-            client.log_model_artifacts(logged.model_id, str(folder))
-            # A model that is not ready is one whose files may be missing.
-            client.finalize_logged_model(logged.model_id, "READY")
-        except BaseException:
-            client.set_terminated(run_id, "FAILED")
-            raise
-        client.set_terminated(run_id, "FINISHED")
-        return run_id, str(logged.artifact_location), str(logged.model_id)
-
-    def _create_version(
-        self, manifest: Manifest, run_id: str, source: str, model_id: str, report: str
-    ) -> int:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self._client.create_registered_model(manifest.model)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        created = self._client.create_model_version(
-            manifest.model,
-            source=source,
-            run_id=run_id,
-            model_id=model_id,
-            tags={**version_tags(manifest), f"{TAG}report": f"{source}/{REPORT_FILE}"},
-            description=report,
-        )
-        return int(created.version)
-
-    def _experiment(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        found = self._client.get_experiment_by_name(EXPERIMENT)
+    def _experiment(self, session: Session) -> str:
+        client = session.client
+        found = session.call(client.get_experiment_by_name, EXPERIMENT)
         if found is None:
-            try:
-                return str(self._client.create_experiment(EXPERIMENT, self.artifact_root or None))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-                found = self._client.get_experiment_by_name(EXPERIMENT)
+            root = self.artifact_root or None
+            session.create_once(client.create_experiment, EXPERIMENT, root)
+            found = session.call(client.get_experiment_by_name, EXPERIMENT)
         assert found is not None
         return str(found.experiment_id)
 
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            yield
-        except HandoffError:
-            raise
-        except Exception as error:
-            # MLflow lets through what its database, its HTTP client and boto3 raise.
-            kind = type(error).__name__
-            told = str(error) if isinstance(error, MlflowException) else kind
-            raise RegistryFailed(
-                f"the registry could not {what}",
-                expected=f"MLflow at {_without_secret(self.tracking_uri)}, in working order",
-                got=(told.strip().splitlines() or [kind])[0][:300],
-                remedy="Look at MLFLOW_TRACKING_URI, and whether the server and its store are up; "
-                "then run the same command again",
-            ) from error
-
-    def _unknown(self, name: str, reference: str | int | None) -> RegistryFailed:
-        known = ", ".join(entry.name for entry in self.models()) or "nothing"
-        wanted = name if reference is None else f"{name}@{reference}"
-        return RegistryFailed(
-            f"{wanted} is not registered", expected="a registered model, and an alias or version "
-            "of it", got=f"{known} registered", remedy="See 'handoff list' and 'handoff show NAME'",
+    def _await_earlier(
+        self, versions: ListedVersions, claim: Claim, known: Collection[int]
+    ) -> None:
+        fewest = len(known) + 1
+        deadline = time.monotonic() + self._order_wait_s
+        while missing := _missing(versions.by_number(), claim.version, known):
+            if len(missing) < fewest:
+                fewest, deadline = len(missing), time.monotonic() + self._order_wait_s
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.25)
+        else:
+            return
+        raised = EarlierMissing(
+            f"{claim.model} version {claim.version} can't be listed in MLflow yet",
+            expected="the versions before it, in the ledger's order",
+            got=f"no version {', '.join(map(str, missing))}", remedy="List these first",
         )  # fmt: skip
+        raised.versions = missing
+        raise raised
 
 
-def _quieten() -> None:
-    """Keep MLflow from sending telemetry, from logging migrations, and from retrying for ever."""
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    # MLflow reads its settings from the environment only, and it sets defaults there itself.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # Its own default of 7 tries with doubling pauses waits for four minutes.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+def _missing(listed: Collection[int], version: int, known: Collection[int]) -> tuple[int, ...]:
+    return tuple(sorted(one for one in known if one < version and one not in listed))
 
 
-def _without_secret(uri: str) -> str:
-    head, separator, tail = uri.partition("://")
-    return f"{head}{separator}{tail.rpartition('@')[2]}"
+def _training_run(session: Session, manifest: Manifest) -> RunAddress | None:
+    """Return the training run that the lineage names, when this MLflow has it."""
+    from mlflow.exceptions import MlflowException
+
+    named = named_run(manifest.lineage.training_run)
+    if named is None:
+        return None
+    try:
+        run = session.call(session.client.get_run, named)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    return RunAddress(run.info.experiment_id, run.info.run_id)
+
+
+def _outputs_of(session: Session, training: RunAddress | None) -> tuple[str, ...]:
+    """Return the logged models that the training run has made."""
+    if training is None:
+        return ()
+    run = session.call(session.client.get_run, training.run)
+    outputs = run.outputs.model_outputs if run.outputs else []
+    return tuple(output.model_id for output in outputs)

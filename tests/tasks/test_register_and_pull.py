@@ -19,8 +19,8 @@ from artifacts.errors import (
     UsageProblem,
 )
 from artifacts.manifest import Manifest
+from artifacts.old_registry import Registry
 from artifacts.package import check_release
-from artifacts.registry import Registry
 from artifacts.steps import LookUpJob, PullJob, RegisterJob, Stores
 from artifacts.target import native_cpu_target
 from tasks import look_up, pull, register
@@ -77,10 +77,12 @@ def test_a_release_becomes_one_version_with_everything_a_person_looks_for(
     assert run.data.tags["handoff.commit"] == "0123abcd"
     assert run.info.status == "FINISHED"
     version = client.get_model_version("toy", "1")
-    assert str(version.description).startswith("# toy: accepted")
+    assert str(version.description).startswith("**Numbers: accepted.")
     folder = Path(entry.report).parent
+    assert Path(entry.report).name == "report.html"
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert {"manifest.json", "report.md", f"{slug}/model.so", f"{slug}/model.pt2"} <= names
+    assert {"manifest.json", "report.md", f"{slug}/model.so", "MLmodel"} <= names
+    assert f"{slug}/model.pt2" not in names
 
 
 def test_the_same_release_registered_twice_is_one_version(tmp_path: Path, stores: Stores) -> None:
@@ -115,7 +117,7 @@ def test_a_file_changed_after_it_was_verified_is_not_registered(
 
 @pytest.mark.parametrize(
     "stage",
-    ["create_run", "create_logged_model", "log_model_artifacts", "finalize_logged_model",
+    ["create_run", "create_logged_model", "log_model_artifact", "finalize_logged_model",
      "create_registered_model", "create_model_version", "set_registered_model_alias"],
 )  # fmt: skip
 def test_killed_at_any_stage_a_second_run_ends_with_one_version(

@@ -1,0 +1,125 @@
+"""A version's description in MLflow: a short page in Markdown, the verdict first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from artifacts.catalogue import mechanical_blessing, numeric_blessing
+from artifacts.digest import Digest
+from artifacts.manifest import Manifest, TargetRecord
+from artifacts.statement import Claim
+
+_RUN_ID = re.compile(r"(?:runs:/|.*/runs/|)([0-9a-f]{32})(?:[/?#].*)?")
+
+
+@dataclass(frozen=True)
+class RunAddress:
+    """Where MLflow's pages show a run."""
+
+    experiment: str
+    run: str
+
+    @property
+    def link(self) -> str:
+        """The run's page, relative to the UI's own."""
+        return f"#/experiments/{self.experiment}/runs/{self.run}"
+
+
+def named_run(training_run: str) -> str | None:
+    """Return the id of the MLflow run that a lineage names, or None where it names none.
+
+    It may be the id alone, `runs:/ID`, or the address of the run's page.
+    """
+    match = _RUN_ID.fullmatch(training_run.strip())
+    return match.group(1) if match else None
+
+
+def describe_version(
+    manifest: Manifest, claim: Claim, release: Digest, run: RunAddress, *,
+    report: str, training: RunAddress | None,
+) -> str:  # fmt: skip
+    """Return the description of a version; `report` is the report's file name in the run.
+
+    `training` is the run of the same MLflow that trained the model, where it is known.
+    """
+    name = f"{manifest.model}@{claim.version}"
+    parts = [
+        _verdict_line(manifest),
+        _targets(manifest),
+        f"[The whole report]({run.link}/artifacts/{report}): every comparison, timing and finding."
+        if report else "",
+        f"```\nhandoff pull {name} --to {manifest.model}\n```",
+        _lineage(manifest, claim, release, training),
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def number_note(version: int, found: int) -> str:
+    """Return what a description says where MLflow counts otherwise than the ledger; else ''."""
+    if version == found:
+        return ""
+    return (
+        f"\n**This is version {version} of the release ledger.** MLflow counts it as {found}, "
+        "because versions were made here by other hands; the tag `handoff.version` is right.\n"
+    )
+
+
+def _verdict_line(manifest: Manifest) -> str:
+    return (
+        f"**Numbers: {numeric_blessing(manifest)}. Without Python: "
+        f"{mechanical_blessing(manifest)}.** Delivery {manifest.verdict}."
+    )
+
+
+def _targets(manifest: Manifest) -> str:
+    columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
+    return _table(columns, [_target_row(target) for target in manifest.targets])
+
+
+def _target_row(target: TargetRecord) -> tuple[str, ...]:
+    speed = "-"
+    if target.timings:
+        timed = target.timings[-1]
+        low, high = timed.speedup_low, timed.speedup_high
+        speed = f"{timed.speedup:.2f} ({low:.2f} to {high:.2f})"
+    return (
+        f"`{target.slug}`",
+        "-" if target.max_abs is None else f"{target.max_abs:.1e}",
+        "-" if target.rmse_ratio is None else f"{target.rmse_ratio:.2f}",
+        speed,
+        f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
+    )
+
+
+def _lineage(manifest: Manifest, claim: Claim, release: Digest, training: RunAddress | None) -> str:
+    source = manifest.lineage
+    trained = _plain(source.training_run)
+    if training:
+        trained = f"[{training.run}]({training.link})"
+    rows = [
+        ("repository", _plain(source.repository)),
+        ("commit", _plain(source.commit)),
+        ("training run", trained),
+        ("delivered by", _plain(source.author)),
+        ("released", manifest.created),
+        ("delivery", f"`{manifest.delivery.short}`"),
+        ("record", f"`{claim.manifest.short}`"),
+        ("signed statement", f"`{release.short}`"),
+    ]
+    return _table(("lineage", ""), [row for row in rows if row[1]])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Return a delivery's own words as code, so that they make no page of their own.
+
+    Nothing ends the code or the table's cell early.
+    """
+    short = re.sub(r"[`|\s]+", " ", text).strip()[:200]
+    return f"`{short}`" if short else ""

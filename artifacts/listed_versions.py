@@ -1,0 +1,153 @@
+"""The versions of one model in MLflow that stand for releases: found by their tags, made once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from artifacts.catalogue import (
+    MANIFEST_TAG,
+    RELEASE_TAG,
+    REPORT_TAG,
+    TAG,
+    VERSION_TAG,
+    version_tags,
+)
+from artifacts.description import RunAddress, describe_version, number_note
+from artifacts.digest import Digest
+from artifacts.logged_release import LoggedRelease
+from artifacts.manifest import Manifest
+from artifacts.mlflow_session import Session
+from artifacts.statement import Claim
+
+REPORTS = ("report.html", "report.md")
+_ABOUT = (
+    "Verified packages of this model. Each version mirrors one of the release ledger in the object "
+    "store, which is the truth: `handoff list`, `handoff show`, `handoff pull`."
+)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A release as MLflow lists it.
+
+    `version` is MLflow's own number, `report` the address of the report's file, `manifest` and
+    `release` the digests of the record and of the signed statement.
+    """
+
+    version: int
+    run_id: str
+    report: str
+    manifest: Digest
+    release: Digest
+
+
+@dataclass(frozen=True)
+class NewVersion:
+    """What a version is made from: the release, its upload, the names of its evidence files.
+
+    `training` is the run of the same MLflow that trained the model, where it is known.
+    """
+
+    claim: Claim
+    manifest: Manifest
+    release: Digest
+    logged: LoggedRelease
+    evidence: tuple[str, ...]
+    training: RunAddress | None
+
+
+class ListedVersions:
+    """The versions of a model that Handoff listed."""
+
+    def __init__(self, session: Session, model: str) -> None:
+        """Ask by way of `session`."""
+        self._session = session
+        self._model = model
+
+    def by_number(self) -> dict[int, Listing]:
+        """Return the listings by the releases' own versions, the older one where there are two."""
+        found: dict[int, Listing] = {}
+        for version in self._all():
+            number = version.tags.get(VERSION_TAG, "")
+            if re.fullmatch(r"[0-9]{1,9}", number):
+                found.setdefault(int(number), _listing(version))
+        return found
+
+    def find(self, release: Digest) -> Listing | None:
+        """Return the listing of a release, or None."""
+        same = (one for one in self._all() if one.tags[RELEASE_TAG] == str(release))
+        return next(map(_listing, same), None)
+
+    def make(self, new: NewVersion) -> Listing:
+        """Make the version unless it is there, and return what is listed.
+
+        Where two registrars made one each, the later one takes its own away.
+        """
+        session, client = self._session, self._session.client
+        text = self._description(new)
+
+        def find_or_make() -> Listing:
+            return self.find(new.release) or _listing(
+                client.create_model_version(
+                    self._model,
+                    source=new.logged.source,
+                    run_id=new.logged.run,
+                    model_id=new.logged.model,
+                    tags=self._tags(new),
+                    description=text,
+                )
+            )
+
+        session.create_once(client.create_registered_model, self._model, None, _ABOUT)
+        mine = session.call(find_or_make)
+        first = self.find(new.release) or mine
+        if first.version < mine.version:
+            session.call(client.delete_model_version, self._model, str(mine.version))
+        elif note := number_note(new.claim.version, mine.version):
+            number = str(mine.version)
+            session.call(client.update_model_version, self._model, number, note + text)
+        return first
+
+    def _all(self) -> list[Any]:
+        """Return what Handoff has listed, oldest first."""
+        if self._session.is_empty:
+            return []
+        search = self._session.client.search_model_versions
+        found = self._session.pages(search, filter_string=f"name = '{self._model}'")
+        listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
+        return sorted(listed, key=lambda one: int(one.version))
+
+    @staticmethod
+    def _tags(new: NewVersion) -> dict[str, str]:
+        tags = version_tags(new.manifest, new.claim, new.release)
+        tags[REPORT_TAG] = f"{new.logged.source}/{_report(new)}"
+        if new.training:
+            tags[f"{TAG}training_run_id"] = new.training.run
+        return tags
+
+    @staticmethod
+    def _description(new: NewVersion) -> str:
+        return describe_version(
+            new.manifest,
+            new.claim,
+            new.release,
+            RunAddress(new.logged.experiment, new.logged.run),
+            report=_report(new),
+            training=new.training,
+        )
+
+
+def _report(new: NewVersion) -> str:
+    return next((name for name in REPORTS if name in new.evidence), "")
+
+
+def _listing(version: Any) -> Listing:  # noqa: ANN401 - MLflow's own entity
+    return Listing(
+        version=int(version.version),
+        run_id=version.run_id or "",
+        report=version.tags.get(REPORT_TAG, ""),
+        manifest=Digest(version.tags[MANIFEST_TAG]),
+        release=Digest(version.tags[RELEASE_TAG]),
+    )

@@ -1,0 +1,109 @@
+"""A conversation with MLflow: one client, patience with what fails for a while, told failures."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from artifacts.errors import HandoffError, RegistryFailed
+from artifacts.retrying import Patience
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+T = TypeVar("T")
+
+
+class Session:
+    """MLflow's client for one task, every request of which may be made again."""
+
+    def __init__(self, tracking_uri: str, limit_s: float) -> None:
+        """Connect at the first request."""
+        self.tracking_uri = tracking_uri
+        self._patience = Patience(limit_s)
+        self._made: MlflowClient | None = None
+
+    @property
+    def client(self) -> MlflowClient:
+        """MLflow's own client; its methods go through `call`."""
+        if self._made is None:
+            self._made = self._patience.call(_connect, self.tracking_uri)
+        return self._made
+
+    def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:  # noqa: ANN401
+        """Return what the call returns, made again while its failure is a passing one."""
+        return self._patience.call(function, *arguments, **named)
+
+    def pages(self, search: Any, *arguments: Any, **query: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Give what a search of the client's finds, page after page."""
+        token = None
+        while True:
+            page = self.call(search, *arguments, page_token=token, **query)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def create_once(self, create: Any, *arguments: Any) -> None:  # noqa: ANN401
+        """Create what may be there already, or be created by another registrar just now."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.call(create, *arguments)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the embedded database isn't there yet: reading should not create it."""
+        path = self.tracking_uri.removeprefix("sqlite:///")
+        return path != self.tracking_uri and not Path(path).exists()
+
+
+@contextmanager
+def told_session(tracking_uri: str, limit_s: float, what: str) -> Iterator[Session]:
+    """Give a session; raise `RegistryFailed`, which tells that MLflow could not do `what`."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield Session(tracking_uri, limit_s)
+    except HandoffError:
+        raise
+    except Exception as error:
+        # MLflow lets through what its database, its HTTP client and boto3 raise.
+        kind = type(error).__name__
+        told = str(error) if isinstance(error, MlflowException) else kind
+        raise RegistryFailed(
+            f"MLflow could not {what}",
+            expected=f"MLflow at {_without_secret(tracking_uri)}, in working order",
+            got=_without_secret((told.strip().splitlines() or [kind])[0][:300]),
+            remedy="Look at MLFLOW_TRACKING_URI, and whether the server and its store are up; "
+            "then run the same command again",
+        ) from error
+
+
+def _connect(tracking_uri: str) -> MlflowClient:
+    """Return a client that sends no telemetry, logs no migrations and retries nothing itself."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # MLflow reads its settings from the environment only, and it sets defaults there itself.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # It would make a request again that may have been done, and so create things twice.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
+    # An embedded database gets its tables at the first question.
+    client.search_experiments(max_results=1)
+    client.search_registered_models(max_results=1)
+    return client
+
+
+def _without_secret(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", text)

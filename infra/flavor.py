@@ -1,0 +1,128 @@
+"""MLflow's way to a released package: `mlflow.pyfunc.load_model("models:/ranker@candidate")`.
+
+    model = mlflow.pyfunc.load_model(uri, model_config={"keys": "team.pub", "name": "ranker"})
+    model.predict({"ids": ids, "features": features})
+
+A package is opened only after the release's signature and the file's digest were verified with a
+key that this machine trusts (`HANDOFF_TRUSTED_KEYS`, or those in `HANDOFF_HOME`). Only where it
+trusts none, those of `model_config` are taken: MLflow mixes it with what its file MLmodel says.
+That file is signed by nobody. Who may change it may name another loader than this one, with any
+code: where MLflow's store can't be trusted, pull from the object store and load that folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from artifacts.errors import InputsRefused, UsageProblem
+from artifacts.loader import LoadedModel, load
+from artifacts.signature import TensorSpec
+from infra.settings import read_settings, trusted_places
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+_SETTINGS = {"keys", "name", "version", "target"}
+
+
+class ServedModel:
+    """What MLflow calls: arrays by input name to arrays by output name."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        """Serve a model that was loaded."""
+        self._model = model
+
+    def predict(self, data: object) -> Any:  # noqa: ANN401 - MLflow's own entry, any of its forms
+        """Return the outputs as arrays by name; one array where there is one output.
+
+        `data` is a mapping of arrays or lists by input name, a DataFrame with a column for each
+        input, or for one input its array; MLflow has compared it with its signature before. Raises
+        `MlflowException`, which a server answers with status 400, for inputs that the model
+        doesn't take.
+        """
+        signature = self._model.signature
+        try:
+            given = _by_name(data, [spec.name for spec in signature.inputs])
+            tensors = [_tensor(spec, given[spec.name]) for spec in signature.inputs]
+            outputs = self._model(*tensors)
+        except InputsRefused as error:
+            from mlflow.exceptions import MlflowException
+
+            raise MlflowException.invalid_parameter_value(str(error)) from error
+        named = {
+            spec.name: _array(output)
+            for spec, output in zip(signature.outputs, outputs, strict=True)
+        }
+        return next(iter(named.values())) if len(named) == 1 else named
+
+
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> ServedModel:
+    """Return the model in a folder that MLflow has fetched; verify it before anything is opened.
+
+    `model_config` may have `keys`, and what the signature has to be about: `name` and `version`.
+    Raises `PackageRefused`, and `UsageProblem` for a key or a setting that isn't one.
+    """
+    wanted = dict(model_config or {})
+    if unknown := sorted(set(wanted) - _SETTINGS):
+        raise UsageProblem(
+            "model_config has a setting that a release doesn't know",
+            expected=f"some of {', '.join(sorted(_SETTINGS))}", got=str(unknown[0])[:60],
+            remedy="Leave it out",
+        )  # fmt: skip
+    named = wanted.pop("keys", "")
+    if isinstance(named, str):
+        named = [place for place in named.split(os.pathsep) if place]
+    return ServedModel(load(path, keys=trusted_places(read_settings()) or named, **wanted))
+
+
+def _by_name(data: object, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return the inputs by name, of whatever form MLflow gives."""
+    if isinstance(data, Mapping):
+        given: Mapping[str, Any] = data
+    elif hasattr(data, "to_dict") and hasattr(data, "columns"):
+        # A cell of a DataFrame holds one row's values: a number, or a list of them.
+        given = {str(name): data[name].tolist() for name in data.columns}  # type: ignore[index]
+    elif len(names) == 1:
+        given = {names[0]: data}
+    else:
+        raise _refused("the inputs have no names", f"some for {', '.join(names)}", _kind(data))
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise _refused("an input is missing", missing[0], ", ".join(map(str, given))[:200])
+    return given
+
+
+def _tensor(spec: TensorSpec, given: object) -> torch.Tensor:
+    """Return an input as a tensor; lists take the declared dtype, arrays keep their own."""
+    import numpy as np
+    import torch
+
+    try:
+        if isinstance(given, np.ndarray) and given.dtype != object:
+            # torch shares memory with an array only when it may be written to.
+            return torch.from_numpy(np.require(given, requirements=["C", "W"]))
+        return torch.tensor(np.stack(given).tolist(), dtype=getattr(torch, spec.dtype))  # type: ignore[call-overload]
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise _refused(f"{spec.name} can't be read as a tensor", str(spec), _kind(given)) from error
+
+
+def _array(output: torch.Tensor) -> np.ndarray[Any, Any]:
+    import torch
+
+    # numpy has no bfloat16; float32 holds each of its values.
+    plain = output.float() if output.dtype == torch.bfloat16 else output
+    array: np.ndarray[Any, Any] = plain.detach().cpu().numpy()
+    return array
+
+
+def _kind(given: object) -> str:
+    return f"{type(given).__name__} of {getattr(given, 'dtype', 'no dtype')}"
+
+
+def _refused(what: str, expected: str, got: str) -> InputsRefused:
+    return InputsRefused(
+        what, expected=expected, got=got, remedy="Give the model what its signature declares"
+    )

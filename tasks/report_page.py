@@ -1,0 +1,62 @@
+"""The report as one page of HTML that needs nothing else: inline style, inline pictures.
+
+MLflow shows it in a frame without the network. The Markdown is the same report; what a delivery
+says in it stays text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1f272d;
+  background: #fff; max-width: 68rem; margin: 0 auto; padding: 1.5rem 2rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid #d9dee2;
+  padding-bottom: .25rem; }
+h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
+table { border-collapse: collapse; margin: .6rem 0 1rem; display: block; overflow-x: auto; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #e4e8eb; text-align: left;
+  vertical-align: top; font-variant-numeric: tabular-nums; }
+th { border-bottom: 2px solid #c3cbd1; white-space: nowrap; font-weight: 600; }
+tr:hover td { background: #f6f8f9; }
+code, pre { font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
+code { background: #f1f3f5; padding: .08rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
+pre { background: #f6f8f9; border: 1px solid #e4e8eb; border-radius: 4px; padding: .7rem .9rem;
+  overflow-x: auto; }
+pre code { background: none; padding: 0; }
+figure { margin: 1rem 0; }
+figure svg { max-width: 100%; height: auto; }
+"""
+
+
+def render_page(report: str, pictures: Mapping[str, str]) -> str:
+    """Return the page of a report in Markdown; `pictures` are SVG texts by file name.
+
+    A picture stands where the report names its file; one that it doesn't name stands at the end.
+    """
+    from markdown_it import MarkdownIt
+
+    # Raw HTML in the Markdown is shown as text: findings quote what a delivery says.
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
+    for name, svg in pictures.items():
+        body = _placed(body, name, _figure(svg))
+    title = html.escape(report.partition("\n")[0].lstrip("# "))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+
+
+def _figure(svg: str) -> str:
+    start = svg.find("<svg")
+    return f"<figure>{svg[start:]}</figure>\n"
+
+
+def _placed(body: str, name: str, figure: str) -> str:
+    mention = re.compile(rf"<p>[^<]*<code>{re.escape(name)}</code>[^<]*</p>\n")
+    found = mention.search(body)
+    return body[: found.start()] + figure + body[found.end() :] if found else body + figure
