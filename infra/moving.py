@@ -23,8 +23,7 @@ from artifacts.registering import (
     RollBackRequest,
 )
 from infra.console import print_json, size
-from infra.registry import parse_reference
-from infra.release import require_alias
+from infra.registry import parse_reference, require_alias
 from infra.settings import Settings, author_name, read_settings
 from tasks.appending import Appended, Change, append
 from tasks.child import ProcessPlan, StepProcess

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.digest import Digest
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
@@ -139,8 +140,6 @@ def pull_release(reference: str, folder: Path | None, target: str, *, as_json: b
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:
     """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
-    from artifacts.delivery import require_model_name
-
     name, separator, reference = text.partition("@")
     if not name or (separator and not reference):
         raise UsageProblem(
@@ -157,6 +156,17 @@ def parse_reference(text: str) -> tuple[str, str | int | None]:
     if not separator:
         return name, None
     return name, int(reference) if re.fullmatch(r"[0-9]{1,9}", reference) else reference
+
+
+def require_alias(alias: str) -> None:
+    """Raise `UsageProblem` unless `alias` can be one."""
+    try:
+        require_alias_name(alias)
+    except ValueError as error:
+        raise UsageProblem(
+            "that alias can't be set", expected="a name such as candidate or production",
+            got=alias[:60], remedy=str(error).capitalize(),
+        ) from error  # fmt: skip
 
 
 def torch_version() -> str | None:

@@ -15,7 +15,7 @@ from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
 from infra.console import now_stamp, print_json, shown_progress
 from infra.present import print_release, release_object
-from infra.registry import releases_of
+from infra.registry import releases_of, require_alias
 from infra.settings import (
     Settings,
     author_name,

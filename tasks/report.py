@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from artifacts.evidence import PassEffect, pareto
 from artifacts.manifest import Manifest, TargetRecord
-from tasks.plots import has_search_picture, pictures, search_picture_name
+from tasks.plots import has_search_picture, search_picture_name
 from tasks.report_mechanics import hostile_rows, mechanics_rows
 
 
@@ -201,8 +201,3 @@ def _evidence(target: TargetRecord) -> str:
 
 def _toolchain(manifest: Manifest) -> str:
     return "## Toolchain\n\n" + _table(("", ""), list(manifest.toolchain.items()))
-
-
-def evidence(manifest: Manifest) -> dict[str, bytes]:
-    """Return what is written about a release: the report and its pictures."""
-    return {"report.md": render(manifest).encode(), **dict(pictures(manifest))}

@@ -15,7 +15,7 @@ from artifacts.registering import Uploaded, UploadJob
 from artifacts.statement import release_files
 from artifacts.store import open_store
 from tasks.assemble import require_accepted
-from tasks.report import evidence
+from tasks.evidence import evidence
 
 
 def run(job: UploadJob) -> Uploaded:

@@ -19,7 +19,8 @@ import pytest
 from artifacts.digest import digest_bytes
 from artifacts.errors import DeliveryUnreadable, StepCrashed
 from artifacts.recipe import Recipe
-from artifacts.steps import DeliverJob, IntakeJob, LookUpJob, LookUpResult, Stores, VerifyJob
+from artifacts.registering import LookUpJob, LookUpResult, Stores
+from artifacts.steps import DeliverJob, IntakeJob, VerifyJob
 from tasks.child import ProcessPlan, StepProcess
 
 

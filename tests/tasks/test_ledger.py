@@ -294,7 +294,7 @@ def test_a_ledger_that_was_cut_is_noticed_where_it_was_seen_before(local: SomeRe
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    path.chmod(0o644)
+    path.unlink(missing_ok=True)
     path.write_bytes(data)
 
 
