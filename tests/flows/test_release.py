@@ -250,6 +250,9 @@ def test_only_who_names_it_gets_a_package_that_is_not_yet_verified(
     assert named.returncode == 0, named.stderr
     found = inspect_binary(there / "cuda-sm90" / "model.so")
     assert {kernel.capability for kernel in found.kernels} == {90}
+    (fit,) = [t["fit"] for t in read_plain(there)["targets"] if t["slug"] == "cuda-sm90"]
+    assert re.fullmatch(r"1[23]\.\d+", fit["cuda"])
+    assert re.fullmatch(r"2\.\d+(\.\d+)?", fit["glibc"])
     refused = handoff("verify", str(there), home=home)
     assert_is_a_sentence(refused, 6, "cuda-sm90 is not for this machine")
 
