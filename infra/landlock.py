@@ -90,8 +90,8 @@ def _allow(ruleset: int, path: Path, access: int) -> None:
     """Allow `access` below the path, or what of it there is for a file; nothing for a link."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return  # gone since it was listed
+    except (FileNotFoundError, PermissionError):
+        return  # gone since it was listed, or closed to this user in any case
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):

@@ -193,7 +193,7 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     paths = [_home() / "keys" / "private"]
     if named and signing_key_scheme() == "file":
         paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
-    scratch = {Path(os.path.realpath(path)) for path in ("/tmp", tempfile.gettempdir())}  # noqa: S108
+    scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -250,6 +251,10 @@ def test_only_who_names_it_gets_a_package_that_is_not_yet_verified(
     assert named.returncode == 0, named.stderr
     found = inspect_binary(there / "cuda-sm90" / "model.so")
     assert {kernel.capability for kernel in found.kernels} == {90}
+    targets = json.loads((there / "manifest.json").read_text())["targets"]
+    (fit,) = [target["fit"] for target in targets if target["slug"] == "cuda-sm90"]
+    assert re.fullmatch(r"1[23]\.\d+", fit["cuda"])
+    assert re.fullmatch(r"2\.\d+(\.\d+)?", fit["glibc"])
     refused = handoff("verify", str(there), home=home)
     assert_is_a_sentence(refused, 6, "cuda-sm90 is not for this machine")
 
@@ -487,4 +492,4 @@ def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
     assert result.returncode == 0, result.stderr
     assert handoff("verify", str(pulled), home=home).returncode == 0
     assert not (home / "store").exists()
-    assert not (home / "mlflow").exists()
+    assert not (home / "mlflow" / "artifacts").exists()

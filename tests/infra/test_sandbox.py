@@ -92,6 +92,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "home" / "builds").mkdir()
     key_of(folder / "home").write_text("the key")
     monkeypatch.setenv("HANDOFF_HOME", str(folder / "home"))
+    monkeypatch.delenv("TMPDIR", raising=False)
     yield folder / "home"
     shutil.rmtree(folder)
 

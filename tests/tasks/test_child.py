@@ -155,11 +155,20 @@ def test_the_log_says_how_to_repeat_a_step(process: StepProcess, tmp_path: Path)
     assert json.loads(again.stdout) == {"result": {"known": None}}
 
 
-@pytest.mark.parametrize(("sees", "seen"), [("bare", False), ("stores", True), ("whole", True)])
-def test_only_a_process_for_the_stores_sees_their_credentials(
-    sees: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sees", "seen"),
+    [
+        ("bare", set()),
+        ("stores", {"AWS_SECRET_ACCESS_KEY"}),
+        ("keys", {"HANDOFF_SIGNING_KEY"}),
+        ("whole", {"AWS_SECRET_ACCESS_KEY", "HANDOFF_SIGNING_KEY"}),
+    ],
+)
+def test_a_process_sees_the_secrets_that_its_step_needs_and_no_other(
+    sees: str, seen: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", "/srv/keys/release.pem")
     plan = ProcessPlan("check", sees=sees, environment={"ADDED": "yes"})  # type: ignore[arg-type]
     started = StepProcess(plan, tmp_path / "check.log")
     try:
@@ -168,7 +177,7 @@ def test_only_a_process_for_the_stores_sees_their_credentials(
         environment = child.environ()
     finally:
         started.close()
-    assert ("AWS_SECRET_ACCESS_KEY" in environment) is seen
+    assert {"AWS_SECRET_ACCESS_KEY", "HANDOFF_SIGNING_KEY"} & set(environment) == seen
     assert environment["ADDED"] == "yes"
 
 
