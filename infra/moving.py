@@ -1,4 +1,4 @@
-"""`handoff promote`, `rollback`, `retire` and `gc`: what changes the registry without a release."""
+"""What changes the registry without a release: promote, rollback, retire, sync, gc."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from artifacts.registering import (
     RollBackRequest,
 )
 from infra.console import print_json, size
-from infra.registry import parse_reference, require_alias
-from infra.settings import Settings, author_name, read_settings
+from infra.registry import parse_reference, releases_of, require_alias
+from infra.settings import Settings, author_name, read_settings, require_writable_home
 from tasks.appending import Appended, Change, append
 from tasks.child import ProcessPlan, StepProcess
 
@@ -81,6 +81,27 @@ def retire(reference: str, reason: str, *, as_json: bool) -> None:
     _tell(name, appended, f"version {version} is retired", as_json=as_json)
 
 
+def sync(reference: str, *, as_json: bool) -> None:
+    """Show in MLflow, and in the store's copies for people, what the ledgers say."""
+    settings = read_settings()
+    require_writable_home(settings)
+    if reference:
+        models: tuple[str, ...] = (parse_reference(reference)[0],)
+    else:
+        models = releases_of(settings).models()
+    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
+        registrar = StepProcess(REGISTRAR, Path(logs) / "register.log")
+        try:
+            for model in models:
+                registrar.run(CatalogueJob(settings.stores, model), limit_s=_CATALOGUE_LIMIT_S)
+        finally:
+            registrar.close()
+    if as_json:
+        print_json({"models": list(models)})
+        return
+    click.echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
+
+
 def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     """Remove what no version needs from the store."""
     settings = read_settings()
@@ -104,6 +125,7 @@ def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
 def _change(request: Request, reason: str, expected: int | None = None) -> Appended:
     """Append what is asked for to the ledger, then show it in MLflow and in the store's copies."""
     settings = read_settings()
+    require_writable_home(settings)
     with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
         registrar = StepProcess(REGISTRAR, Path(logs) / "register.log")
         signer = StepProcess(SIGNER, Path(logs) / "sign.log")

@@ -142,6 +142,17 @@ def retire(name: str, reason: str, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("name", metavar="[NAME]", default="")
+@json_option
+@debug_option
+def sync(name: str, as_json: bool) -> None:
+    """Show in MLflow what the store's ledgers say: after an outage, or in a new MLflow."""
+    from infra.moving import sync as show_again
+
+    show_again(name, as_json=as_json)
+
+
+@click.command()
 @click.option("--pretend", is_flag=True, help="Only say what would be removed.")
 @click.option(
     "--older-than", "grace_h", default=24.0, show_default=True, help="Hours; newer objects stay."
@@ -185,4 +196,6 @@ def trust(file: Path) -> None:
     trust_key(file)
 
 
-COMMANDS = (list_models, show, diff, pull, promote, rollback, history, retire, gc, keys)
+COMMANDS = (
+    list_models, show, diff, pull, promote, rollback, history, retire, sync, gc, keys,
+)  # fmt: skip

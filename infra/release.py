@@ -73,7 +73,9 @@ def release_delivery(
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))
         return 0
     print_release(manifest, version=version, aliases=aliases)
-    click.echo(f"\nNext: handoff pull {manifest.model}@{alias} --to FOLDER, or handoff ui")
+    promoting = f"handoff promote {manifest.model}@{version} --to production"
+    pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
+    click.echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
     return 0
 
 

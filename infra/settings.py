@@ -219,7 +219,9 @@ def require_writable_home(settings: Settings) -> None:
 
 
 def _folders_of_steps(settings: Settings) -> list[Path]:
-    folders = [settings.home / "builds"]
+    folders = [
+        settings.home / "builds", trusted_folder(settings.home), settings.home / "ledgers"
+    ]  # fmt: skip
     if "://" not in settings.stores.objects:
         folders.append(Path(settings.stores.objects))
     if settings.stores.artifact_root:

@@ -154,7 +154,8 @@ def _pull_slowly(registry: SomeRegistry, to: Path, begun: Path) -> None:
         begun.touch()
         time.sleep(60)
 
-    pull._require_listed = wait  # type: ignore[assignment] - this process is for waiting
+    # This process is there to wait.
+    pull._require_listed = wait  # type: ignore[assignment]
     registry.pull(to)
 
 
