@@ -127,7 +127,9 @@ def test_what_steps_write_to_is_there_before_they_start(
     monkeypatch.setenv("HANDOFF_STORE", str(tmp_path / "objects"))
     settings = read_settings()
     require_writable_home(settings)
-    assert {path.name for path in settings.home.iterdir()} == {"builds", "keys", "mlflow"}
+    assert {path.name for path in settings.home.iterdir()} == {
+        "builds", "keys", "ledgers", "mlflow",
+    }  # fmt: skip
     assert (tmp_path / "objects").is_dir()
     assert settings.private_keys.stat().st_mode & 0o777 == 0o700
 
