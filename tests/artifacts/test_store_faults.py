@@ -20,6 +20,11 @@ from tests.faulty_server import FAULTS, FOREVER, Fault, FaultyServer
 
 pytestmark = pytest.mark.server
 
+# Moto checks no signature; any other server refuses a request that lacks what was signed.
+stripping = pytest.mark.skipif(
+    "HANDOFF_TEST_S3" in os.environ, reason="the signature covers the header that is taken away"
+)
+
 SMALL = b"head, weights, tail" * 100
 LARGE_BYTES = (64 << 20) + 12345
 
@@ -58,7 +63,10 @@ def faults_seen(server: FaultyServer) -> list[Fault]:
     return [request.fault for request in server.log if request.fault]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=stripping) if f == "strip_if_none_match" else f for f in FAULTS],
+)
 def test_an_entry_is_created_once_through_a_passing_fault(
     server: FaultyServer, store: S3Store, fault: Fault
 ) -> None:
@@ -77,9 +85,10 @@ def test_an_object_is_kept_and_fetched_through_passing_faults(
     source = tmp_path / "source"
     source.write_bytes(SMALL)
     objects = Objects(store)
-    server.plan(fault, times=2, method="PUT")
+    times = 1 if fault == "hang" else 2  # each one takes seconds
+    server.plan(fault, times=times, method="PUT")
     digest = objects.put_file(source)
-    server.plan(fault, times=2, method="GET")
+    server.plan(fault, times=times, method="GET")
     (tmp_path / "pulled").mkdir()
     if fault == "flip_answer":
         with pytest.raises(StoreFailed, match="not what its digest says"):
@@ -195,6 +204,7 @@ def test_a_large_file_that_is_not_what_its_digest_says_is_not_kept(
     assert list(store.keys("")) == []
 
 
+@stripping
 def test_a_server_that_ignores_conditions_is_found_out(server: FaultyServer) -> None:
     server.plan("strip_if_none_match", times=FOREVER, method="PUT")
     store = s3_store()
@@ -202,6 +212,7 @@ def test_a_server_that_ignores_conditions_is_found_out(server: FaultyServer) -> 
     assert list(store.keys("")) == []
 
 
+@stripping
 def test_of_eight_racers_exactly_one_is_told_it_won_where_conditions_are_ignored(
     server: FaultyServer,
 ) -> None:
