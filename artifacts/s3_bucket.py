@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -170,7 +171,7 @@ class Bucket:
 
 def _body(answer: GetObjectOutputTypeDef, size: int) -> bytes:
     """Return a body of exactly `size` bytes."""
-    with answer["Body"] as body:
+    with closing(answer["Body"]) as body:
         data: bytes = body.read(size + 1)
         # What was compared is compared at the end of the body only.
         rest = body.read()

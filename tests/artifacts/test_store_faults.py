@@ -20,6 +20,11 @@ from tests.faulty_server import FAULTS, FOREVER, Fault, FaultyServer
 
 pytestmark = pytest.mark.server
 
+# Moto checks no signature; any other server refuses a request that lacks what was signed.
+stripping = pytest.mark.skipif(
+    "HANDOFF_TEST_S3" in os.environ, reason="the signature covers the header that is taken away"
+)
+
 SMALL = b"head, weights, tail" * 100
 LARGE_BYTES = (64 << 20) + 12345
 
@@ -39,7 +44,7 @@ def server(
 @pytest.fixture
 def store(server: FaultyServer) -> S3Store:
     """A store that has passed its self-test, so that what is planned meets what is tested."""
-    store = s3_store(patience_s=12)
+    store = s3_store(patience_s=9)
     assert store.guarantees.conditional_writes
     server.log.clear()
     return store
@@ -58,7 +63,10 @@ def faults_seen(server: FaultyServer) -> list[Fault]:
     return [request.fault for request in server.log if request.fault]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=stripping) if f == "strip_if_none_match" else f for f in FAULTS],
+)
 def test_an_entry_is_created_once_through_a_passing_fault(
     server: FaultyServer, store: S3Store, fault: Fault
 ) -> None:
@@ -77,9 +85,10 @@ def test_an_object_is_kept_and_fetched_through_passing_faults(
     source = tmp_path / "source"
     source.write_bytes(SMALL)
     objects = Objects(store)
-    server.plan(fault, times=2, method="PUT")
+    times = 1 if fault == "hang" else 2  # each one takes seconds
+    server.plan(fault, times=times, method="PUT")
     digest = objects.put_file(source)
-    server.plan(fault, times=2, method="GET")
+    server.plan(fault, times=times, method="GET")
     (tmp_path / "pulled").mkdir()
     if fault == "flip_answer":
         with pytest.raises(StoreFailed, match="not what its digest says"):
@@ -116,12 +125,12 @@ def test_a_fault_that_does_not_pass_is_told_and_a_second_try_succeeds(
     source.write_bytes(SMALL)
     digest = digest_bytes(SMALL)
     server.plan(fault, times=FOREVER)
-    with pytest.raises(StoreFailed, match="again and again for [0-9]+ seconds"):
+    with pytest.raises(StoreFailed, match=r"again and again for [0-9]+ seconds"):
         Objects(store).fetch(digest, tmp_path / "back")
     if fault != "truncate":  # an answer to a put has no body
-        with pytest.raises(StoreFailed, match="again and again for [0-9]+ seconds"):
+        with pytest.raises(StoreFailed, match=r"again and again for [0-9]+ seconds"):
             Objects(store).put_file(source)
-        with pytest.raises(StoreFailed, match="again and again for [0-9]+ seconds"):
+        with pytest.raises(StoreFailed, match=r"again and again for [0-9]+ seconds"):
             store.create("entry", SMALL)
     server.clear()
     assert Objects(store).put_file(source) == digest
@@ -135,24 +144,17 @@ def test_a_download_that_broke_off_is_gone_on_from(
 ) -> None:
     store = s3_store(patience_s=1)
     digest = Objects(store).put_file(large)
+    server.plan("delay", times=4, method="GET", path=object_key(digest))
     server.plan("unavailable", times=FOREVER, method="GET", path=object_key(digest))
-    server.plan("delay", times=0)
-    ranges = 0
-
-    def count(_: int) -> None:
-        nonlocal ranges
-        ranges += 1
-
-    server.clear()
-    server.plan("delay", times=4, method="GET")
-    server.plan("unavailable", times=FOREVER, method="GET")
     with pytest.raises(StoreFailed, match="503, again and again"):
-        Objects(store).fetch(digest, tmp_path / "back", progress=count)
-    assert ranges == 4
+        Objects(store).fetch(digest, tmp_path / "back")
     assert list(sizes_below(tmp_path).values()) == [4 * (8 << 20)]
     server.clear()
     server.log.clear()
-    Objects(store).fetch(digest, tmp_path / "back")
+    done: list[int] = []
+    Objects(store).fetch(digest, tmp_path / "back", progress=done.append)
+    assert done[0] == 4 * (8 << 20)
+    assert sum(done) == LARGE_BYTES
     assert len([request for request in server.log if request.method == "GET"]) == 5
     assert sizes_below(tmp_path) == {"back": LARGE_BYTES}
     assert digest_bytes((tmp_path / "back").read_bytes()) == digest
@@ -171,10 +173,10 @@ def test_bytes_that_are_damaged_at_every_try_are_never_taken_for_kept(
     with pytest.raises(StoreFailed, match="again and again"):
         store.create("entry", SMALL)
     server.clear()
-    store.replace("copy", SMALL)
+    digest = Objects(store).put_bytes(b"undamaged")
     server.plan("flip_answer", times=FOREVER, method="GET")
-    with pytest.raises(StoreFailed, match="again and again|not what its digest says"):
-        Objects(store).read_bytes(digest_bytes(SMALL), limit=10_000)
+    with pytest.raises(StoreFailed, match=r"again and again|not what its digest says"):
+        Objects(store).read_bytes(digest, limit=100)
 
 
 def test_an_upload_in_parts_that_fails_leaves_no_part_behind(
@@ -194,15 +196,15 @@ def test_an_upload_in_parts_that_fails_leaves_no_part_behind(
     assert list(store.keys("")) == []
 
 
-def test_a_refusal_of_the_server_is_told_at_once(
-    server: FaultyServer, store: S3Store, large: Path
+def test_a_large_file_that_is_not_what_its_digest_says_is_not_kept(
+    store: S3Store, large: Path
 ) -> None:
-    # The server has to see two different digests, and names the one it finds wrong.
-    with pytest.raises(StoreFailed, match="model.so changed while it was being kept"):
+    with pytest.raises(StoreFailed, match=r"model\.so changed while it was being kept"):
         store.upload("file", large, LARGE_BYTES, hashlib.sha256(b"another").hexdigest())
-    assert not [request for request in server.log if request.status >= 500]
+    assert list(store.keys("")) == []
 
 
+@stripping
 def test_a_server_that_ignores_conditions_is_found_out(server: FaultyServer) -> None:
     server.plan("strip_if_none_match", times=FOREVER, method="PUT")
     store = s3_store()
@@ -210,6 +212,7 @@ def test_a_server_that_ignores_conditions_is_found_out(server: FaultyServer) -> 
     assert list(store.keys("")) == []
 
 
+@stripping
 def test_of_eight_racers_exactly_one_is_told_it_won_where_conditions_are_ignored(
     server: FaultyServer,
 ) -> None:
