@@ -67,9 +67,11 @@ def _load(tampering: Tampering, pulled: Pulled) -> str:
 
 
 def _verify(tampering: Tampering, pulled: Pulled) -> str:
-    pins = {"name": tampering.name, "version": tampering.version}
     try:
-        check_release(pulled.folder, torch.__version__, sample_key().trust, **pins)  # type: ignore[arg-type]
+        check_release(
+            pulled.folder, torch.__version__, sample_key().trust,
+            name=tampering.name, version=tampering.version,
+        )  # fmt: skip
     except PackageRefused:
         return "refused"
     return ACCEPTED

@@ -18,8 +18,8 @@ from artifacts.errors import (
     StoreFailed,
     UsageProblem,
 )
-from artifacts.manifest import Manifest
-from artifacts.package import check_release
+from artifacts.manifest import Manifest, read_manifest
+from artifacts.package import check_packages
 from artifacts.registry import Registry
 from artifacts.steps import LookUpJob, PullJob, RegisterJob, Stores
 from artifacts.target import native_cpu_target
@@ -204,7 +204,8 @@ def test_what_is_pulled_is_the_release_and_a_second_pull_changes_nothing(
     to = tmp_path / "pulled"
     result = pull.run(pulling(stores, to))
     assert result.target == native_cpu_target().slug
-    assert check_release(to, TORCH).manifest == manifest
+    assert check_packages(to, read_manifest(to), TORCH) == (result.target,)
+    assert read_manifest(to) == manifest
     before = to.stat().st_ino
     assert pull.run(pulling(stores, to)) == result
     assert to.stat().st_ino == before
@@ -274,4 +275,4 @@ def test_a_pulled_folder_that_was_tampered_with_is_refused(
     assert callable(spoil)
     spoil(to / native_cpu_target().slug / "model.so")
     with pytest.raises(PackageRefused, match=match):
-        check_release(to, TORCH)
+        check_packages(to, read_manifest(to), TORCH)
