@@ -9,17 +9,18 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "refused.h"
-#include "sha256.h"
+#include "sealed.h"
 
 namespace handoff {
 namespace {
 
 constexpr std::int64_t kSchema = 1;
-constexpr char kPullAgain[] = "Don't load it: pull the release again into a new folder";
+constexpr std::size_t kManifestLimit = 64 << 20;
 
 TensorSpec read_spec(const Json& record, const std::vector<Dimension>& dimensions) {
   TensorSpec spec;
@@ -179,21 +180,25 @@ bool is_there(const std::string& folder, const Target& target) {
 
 }  // namespace
 
-Release read_release(const std::string& folder) {
-  std::ifstream stream(folder + "/manifest.json", std::ios::binary);
-  if (!stream) {
+Release read_release(const std::string& folder, const Trust& trust) {
+  Claim claim;
+  if (!trust.without_signature) claim = read_claim(folder, trust);
+  const std::optional<std::string> text = read_record(folder + "/manifest.json", kManifestLimit);
+  if (!text) {
     throw Refused(folder + " is not a pulled release", "a folder with a manifest.json", "none",
                   "Pull one with 'handoff pull NAME@ALIAS --to FOLDER'");
   }
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  const Json manifest = Json::parse(text);
+  if (!trust.without_signature) match_manifest(claim, *text);
+  const Json manifest = Json::parse(*text);
   if (manifest.at("schema").integer() != kSchema) {
     throw Refused("the release record can't be read", "a manifest of schema 1",
                   "schema " + std::to_string(manifest.at("schema").integer()),
                   "Use the runner of the Handoff that wrote it");
   }
+  if (!trust.without_signature) require_same_files(claim, manifest);
   Release release;
   release.folder = folder;
+  release.version = claim.version;
   release.model = manifest.at("model").string();
   release.signature = read_signature(manifest.at("signature"));
   for (const Json& record : manifest.at("targets").items()) {
@@ -256,25 +261,9 @@ const Target& choose_target(const Release& release, const std::string& slug) {
                 "Pull the release on the machine that it is for, with --target auto");
 }
 
-std::string checked_file(const Release& release, const Target& target, const std::string& name) {
+const PackageFile& file_of(const Target& target, const std::string& name) {
   for (const PackageFile& file : target.files) {
-    if (file.path != target.slug + "/" + name) continue;
-    const std::string path = release.folder + "/" + file.path;
-    const std::string what = file.path + " is not the file that was released";
-    struct stat status {};
-    if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
-      throw Refused(what, "a file", "nothing, or something else", kPullAgain);
-    }
-    if (status.st_size != file.size_bytes) {
-      throw Refused(what, std::to_string(file.size_bytes) + " bytes",
-                    std::to_string(status.st_size) + " bytes", kPullAgain);
-    }
-    const std::string found = digest_file(path);
-    if (found != file.digest) {
-      throw Refused(what, "the digest " + file.digest.substr(7, 12), found.substr(7, 12),
-                    kPullAgain);
-    }
-    return path;
+    if (file.path == target.slug + "/" + name) return file;
   }
   throw Refused("the release holds no " + name + " for " + target.slug, "model.so or model.pt2",
                 name, "Name one of these");
