@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from artifacts.catalogue import mechanical_blessing, numeric_blessing
@@ -67,15 +66,18 @@ def number_note(version: int, found: int) -> str:
 
 
 def _verdict_line(manifest: Manifest) -> str:
+    # Plain, because the list of versions shows the first words as they are.
     return (
-        f"**Numbers: {numeric_blessing(manifest)}. Without Python: "
-        f"{mechanical_blessing(manifest)}.** Delivery {manifest.verdict}."
+        f"Numbers: {numeric_blessing(manifest)}. Without Python: {mechanical_blessing(manifest)}. "
+        f"Delivery: {manifest.verdict}."
     )
 
 
 def _targets(manifest: Manifest) -> str:
     columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
-    return _table(columns, [_target_row(target) for target in manifest.targets])
+    rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
+    # MLflow's tables have no space between the columns.
+    return "\n".join("| " + " &emsp; | ".join(row) + " |" for row in rows).replace("- &emsp;", "-")
 
 
 def _target_row(target: TargetRecord) -> tuple[str, ...]:
@@ -98,28 +100,23 @@ def _lineage(manifest: Manifest, claim: Claim, release: Digest, training: RunAdd
     trained = _plain(source.training_run)
     if training:
         trained = f"[{training.run}]({training.link})"
-    rows = [
-        ("repository", _plain(source.repository)),
-        ("commit", _plain(source.commit)),
-        ("training run", trained),
-        ("delivered by", _plain(source.author)),
-        ("released", manifest.created),
-        ("delivery", f"`{manifest.delivery.short}`"),
-        ("record", f"`{claim.manifest.short}`"),
-        ("signed statement", f"`{release.short}`"),
-    ]
-    return _table(("lineage", ""), [row for row in rows if row[1]])
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    named = {
+        "repository": _plain(source.repository),
+        "commit": _plain(source.commit),
+        "training run": trained,
+        "delivered by": _plain(source.author),
+        "released": manifest.created,
+        "delivery": f"`{manifest.delivery.short}`",
+        "record": f"`{claim.manifest.short}`",
+        "signed statement": f"`{release.short}`",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in named.items() if value)
 
 
 def _plain(text: str) -> str:
     """Return a delivery's own words as code, so that they make no page of their own.
 
-    Nothing ends the code or the table's cell early.
+    Nothing in them ends the code early.
     """
     short = re.sub(r"[`|\s]+", " ", text).strip()[:200]
     return f"`{short}`" if short else ""
