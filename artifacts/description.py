@@ -20,10 +20,13 @@ class RunAddress:
     experiment: str
     run: str
 
-    @property
-    def link(self) -> str:
-        """The run's page, relative to the UI's own."""
-        return f"#/experiments/{self.experiment}/runs/{self.run}"
+    def link(self, place: str = "") -> str:
+        """Return the address of a `place` on the run's page, relative to the UI's own.
+
+        Without its query MLflow's pages show what there is for language models.
+        """
+        run = f"#/experiments/{self.experiment}/runs/{self.run}"
+        return f"{run}{place}?workflowType=machine_learning"
 
 
 def named_run(training_run: str) -> str | None:
@@ -47,7 +50,7 @@ def describe_version(
     parts = [
         _verdict_line(manifest),
         _targets(manifest),
-        f"[The whole report]({run.link}/artifacts/{report}): every comparison, timing and finding."
+        f"[The whole report]({run.link(f'/artifacts/{report}')}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
         _lineage(manifest, claim, release, training),
@@ -99,7 +102,7 @@ def _lineage(manifest: Manifest, claim: Claim, release: Digest, training: RunAdd
     source = manifest.lineage
     trained = _plain(source.training_run)
     if training:
-        trained = f"[{training.run}]({training.link})"
+        trained = f"[{training.run}]({training.link()})"
     named = {
         "repository": _plain(source.repository),
         "commit": _plain(source.commit),

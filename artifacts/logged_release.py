@@ -114,14 +114,16 @@ class ReleaseLog:
 
     def _upload(self, job: Upload, tags: dict[str, str]) -> LoggedRelease:
         client, model = self._client, job.manifest.model
-        run = self._call(client.create_run, self.experiment, run_name=model, tags=tags)
+        named = f"{model}@{job.version}"
+        run = self._call(client.create_run, self.experiment, run_name=named, tags=tags)
         run_id: str = run.info.run_id
         note = job.describe(RunAddress(self.experiment, run_id))
         self._call(client.set_tag, run_id, NOTE_TAG, note)
         logged = self._call(
-            client.create_logged_model, self.experiment, name=model, source_run_id=run_id,
-            tags={**tags, NOTE_TAG: note}, params=run_parameters(job.manifest),
-            model_type="aotinductor",
+            # MLflow allows no dot in a logged model's name.
+            client.create_logged_model, self.experiment, name=model.replace(".", "-"),
+            source_run_id=run_id, tags={**tags, NOTE_TAG: note},
+            params=run_parameters(job.manifest), model_type="aotinductor",
         )  # fmt: skip
         self._log_figures(job, run_id, logged.model_id)
         with tempfile.TemporaryDirectory() as name:

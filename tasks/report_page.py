@@ -35,7 +35,7 @@ figure { margin: 1rem 0; }
 figure svg { max-width: 100%; height: auto; }
 """
 _GOOD = re.compile(r"<td>(accepted|yes)</td>")
-_BAD = re.compile(r"<td>(?:<strong>)?(refused|no)(?:</strong>)?</td>")
+_BAD = re.compile(r"<td><strong>(no)</strong></td>")
 
 
 def render_page(report: str, pictures: Mapping[str, str]) -> str:
