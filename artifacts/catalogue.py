@@ -15,26 +15,34 @@ VERSION_TAG = f"{TAG}version"
 RELEASE_TAG = f"{TAG}release"
 MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
+# MLflow shows these below one another for every version; the run has them all.
+_RUN_ONLY = {f"{TAG}repository", f"{TAG}training_run"}
 # MLflow refuses longer ones (6000 characters), and nobody reads them.
 _PARAMETER_LIMIT = 500
 
 
 def version_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
-    """Return the tags of a release's run, model and version: what people search by.
+    """Return the tags of a release's version: those that people search versions by."""
+    tags = run_tags(manifest, claim, release)
+    return {name: value for name, value in tags.items() if name not in _RUN_ONLY}
+
+
+def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
+    """Return the tags of a release's run and logged model: what people search by.
 
     `release` is the digest of the signed statement.
     """
     plain = {
         "version": str(claim.version),
-        "release": str(release),
-        "manifest": str(claim.manifest),
-        "delivery": str(manifest.delivery),
-        "fingerprint": str(manifest.fingerprint),
         "verdict": manifest.verdict,
         "blessing.numeric": numeric_blessing(manifest),
         "blessing.mechanical": mechanical_blessing(manifest),
         "targets": " ".join(target.slug for target in manifest.targets),
         "created": manifest.created,
+        "release": str(release),
+        "manifest": str(claim.manifest),
+        "delivery": str(manifest.delivery),
+        "fingerprint": str(manifest.fingerprint),
         "commit": manifest.lineage.commit,
         "repository": manifest.lineage.repository,
         "training_run": manifest.lineage.training_run,

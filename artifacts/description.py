@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from artifacts.catalogue import mechanical_blessing, numeric_blessing
@@ -21,10 +20,13 @@ class RunAddress:
     experiment: str
     run: str
 
-    @property
-    def link(self) -> str:
-        """The run's page, relative to the UI's own."""
-        return f"#/experiments/{self.experiment}/runs/{self.run}"
+    def link(self, place: str = "") -> str:
+        """Return the address of a `place` on the run's page, relative to the UI's own.
+
+        Without its query MLflow's pages show what there is for language models.
+        """
+        run = f"#/experiments/{self.experiment}/runs/{self.run}"
+        return f"{run}{place}?workflowType=machine_learning"
 
 
 def named_run(training_run: str) -> str | None:
@@ -48,7 +50,7 @@ def describe_version(
     parts = [
         _verdict_line(manifest),
         _targets(manifest),
-        f"[The whole report]({run.link}/artifacts/{report}): every comparison, timing and finding."
+        f"[The whole report]({run.link(f'/artifacts/{report}')}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
         _lineage(manifest, claim, release, training),
@@ -67,15 +69,18 @@ def number_note(version: int, found: int) -> str:
 
 
 def _verdict_line(manifest: Manifest) -> str:
+    # Plain, because the list of versions shows the first words as they are.
     return (
-        f"**Numbers: {numeric_blessing(manifest)}. Without Python: "
-        f"{mechanical_blessing(manifest)}.** Delivery {manifest.verdict}."
+        f"Numbers: {numeric_blessing(manifest)}. Without Python: {mechanical_blessing(manifest)}. "
+        f"Delivery: {manifest.verdict}."
     )
 
 
 def _targets(manifest: Manifest) -> str:
     columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
-    return _table(columns, [_target_row(target) for target in manifest.targets])
+    rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
+    # MLflow's tables have no space between the columns.
+    return "\n".join("| " + " &emsp; | ".join(row) + " |" for row in rows).replace("- &emsp;", "-")
 
 
 def _target_row(target: TargetRecord) -> tuple[str, ...]:
@@ -97,29 +102,24 @@ def _lineage(manifest: Manifest, claim: Claim, release: Digest, training: RunAdd
     source = manifest.lineage
     trained = _plain(source.training_run)
     if training:
-        trained = f"[{training.run}]({training.link})"
-    rows = [
-        ("repository", _plain(source.repository)),
-        ("commit", _plain(source.commit)),
-        ("training run", trained),
-        ("delivered by", _plain(source.author)),
-        ("released", manifest.created),
-        ("delivery", f"`{manifest.delivery.short}`"),
-        ("record", f"`{claim.manifest.short}`"),
-        ("signed statement", f"`{release.short}`"),
-    ]
-    return _table(("lineage", ""), [row for row in rows if row[1]])
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        trained = f"[{training.run}]({training.link()})"
+    named = {
+        "repository": _plain(source.repository),
+        "commit": _plain(source.commit),
+        "training run": trained,
+        "delivered by": _plain(source.author),
+        "released": manifest.created,
+        "delivery": f"`{manifest.delivery.short}`",
+        "record": f"`{claim.manifest.short}`",
+        "signed statement": f"`{release.short}`",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in named.items() if value)
 
 
 def _plain(text: str) -> str:
     """Return a delivery's own words as code, so that they make no page of their own.
 
-    Nothing ends the code or the table's cell early.
+    Nothing in them ends the code early.
     """
     short = re.sub(r"[`|\s]+", " ", text).strip()[:200]
     return f"`{short}`" if short else ""

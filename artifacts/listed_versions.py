@@ -45,7 +45,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class NewVersion:
-    """What a version is made from: the release, its upload, the names of its evidence files.
+    """What a version says: the release, the names of its evidence files.
 
     `training` is the run of the same MLflow that trained the model, where it is known.
     """
@@ -53,9 +53,32 @@ class NewVersion:
     claim: Claim
     manifest: Manifest
     release: Digest
-    logged: LoggedRelease
     evidence: tuple[str, ...]
     training: RunAddress | None
+
+    @property
+    def report(self) -> str:
+        """The report's file name; '' where there is none."""
+        return next((name for name in REPORTS if name in self.evidence), "")
+
+    def describe(self, run: RunAddress) -> str:
+        """Return the description, whose links lead to `run`."""
+        return describe_version(
+            self.manifest,
+            self.claim,
+            self.release,
+            run,
+            report=self.report,
+            training=self.training,
+        )
+
+    def tags(self, logged: LoggedRelease) -> dict[str, str]:
+        """Return the tags of the version that is made of an upload."""
+        tags = version_tags(self.manifest, self.claim, self.release)
+        tags[REPORT_TAG] = f"{logged.source}/{self.report}"
+        if self.training:
+            tags[f"{TAG}training_run_id"] = self.training.run
+        return tags
 
 
 class ListedVersions:
@@ -80,22 +103,22 @@ class ListedVersions:
         same = (one for one in self._all() if one.tags[RELEASE_TAG] == str(release))
         return next(map(_listing, same), None)
 
-    def make(self, new: NewVersion) -> Listing:
-        """Make the version unless it is there, and return what is listed.
+    def make(self, new: NewVersion, logged: LoggedRelease) -> Listing:
+        """Make the version of an upload unless it is there, and return what is listed.
 
         Where two registrars made one each, the later one takes its own away.
         """
         session, client = self._session, self._session.client
-        text = self._description(new)
+        text = new.describe(RunAddress(logged.experiment, logged.run))
 
         def find_or_make() -> Listing:
             return self.find(new.release) or _listing(
                 client.create_model_version(
                     self._model,
-                    source=new.logged.source,
-                    run_id=new.logged.run,
-                    model_id=new.logged.model,
-                    tags=self._tags(new),
+                    source=logged.source,
+                    run_id=logged.run,
+                    model_id=logged.model,
+                    tags=new.tags(logged),
                     description=text,
                 )
             )
@@ -104,7 +127,7 @@ class ListedVersions:
         mine = session.call(find_or_make)
         first = self.find(new.release) or mine
         if first.version < mine.version:
-            session.call(client.delete_model_version, self._model, str(mine.version))
+            session.delete_once(client.delete_model_version, self._model, str(mine.version))
         elif note := number_note(new.claim.version, mine.version):
             number = str(mine.version)
             session.call(client.update_model_version, self._model, number, note + text)
@@ -118,29 +141,6 @@ class ListedVersions:
         found = self._session.pages(search, filter_string=f"name = '{self._model}'")
         listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
         return sorted(listed, key=lambda one: int(one.version))
-
-    @staticmethod
-    def _tags(new: NewVersion) -> dict[str, str]:
-        tags = version_tags(new.manifest, new.claim, new.release)
-        tags[REPORT_TAG] = f"{new.logged.source}/{_report(new)}"
-        if new.training:
-            tags[f"{TAG}training_run_id"] = new.training.run
-        return tags
-
-    @staticmethod
-    def _description(new: NewVersion) -> str:
-        return describe_version(
-            new.manifest,
-            new.claim,
-            new.release,
-            RunAddress(new.logged.experiment, new.logged.run),
-            report=_report(new),
-            training=new.training,
-        )
-
-
-def _report(new: NewVersion) -> str:
-    return next((name for name in REPORTS if name in new.evidence), "")
 
 
 def _listing(version: Any) -> Listing:  # noqa: ANN401 - MLflow's own entity

@@ -7,17 +7,19 @@ that nobody is at work on it any more.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from artifacts.catalogue import RELEASE_TAG, TAG, run_metrics, run_parameters
+from artifacts.description import RunAddress
 from artifacts.digest import Digest
 from artifacts.manifest import MANIFEST_FILE, Manifest
 from artifacts.mlflow_session import Session
@@ -25,6 +27,9 @@ from artifacts.mlmodel import listed_packages, write_mlmodel
 from artifacts.statement import RELEASE_FILE
 
 REGISTRAR_TAG = f"{TAG}registrar"
+# Under these names MLflow keeps a run's or model's description, and a model's versions.
+NOTE_TAG = "mlflow.note.content"
+VERSIONS_TAG = "mlflow.modelVersions"
 # Of a registrar on another machine nothing is known but when it began.
 _LONGEST_UPLOAD_S = 3600.0
 _AT_WORK: set[str] = set()
@@ -46,7 +51,8 @@ class Upload:
 
     `version` is the release's own, `release` the digest of its signed statement.
 
-    `tags` are for the run and the model. `inputs` are logged models that this one was made from.
+    `tags` are for the run and the model, `describe` gives the description for a run. `inputs` are
+    logged models that this one was made from.
     """
 
     manifest: Manifest
@@ -55,6 +61,7 @@ class Upload:
     release: Digest
     evidence: Mapping[str, bytes]
     tags: Mapping[str, str]
+    describe: Callable[[RunAddress], str]
     inputs: tuple[str, ...] = ()
 
 
@@ -87,28 +94,36 @@ class ReleaseLog:
         finally:
             _AT_WORK.discard(registrar)
 
+    def name_version(self, logged: LoggedRelease, model: str, version: int) -> None:
+        """Say on the logged model's page which version was made of it."""
+        named = json.dumps([{"name": model, "version": str(version)}])
+        self._call(self._client.set_logged_model_tags, logged.model, {VERSIONS_TAG: named})
+
     def sweep(self, release: Digest, keep_run: str) -> None:
         """Take away what killed registrars left of a release, but not the run that is listed."""
         for model in self._models(release):
-            if model.source_run_id != keep_run and _is_abandoned(
-                model.tags.get(REGISTRAR_TAG, ""), model.creation_timestamp
-            ):
+            is_kept = model.source_run_id == keep_run and str(model.status) == "READY"
+            if not is_kept and _is_abandoned(model.tags, model.creation_timestamp):
                 self._delete_files(model.artifact_location)
-                self._call(self._client.delete_logged_model, model.model_id)
+                self._session.delete_once(self._client.delete_logged_model, model.model_id)
         for run in self._runs(release):
-            if run.info.run_id != keep_run and _is_abandoned(
-                run.data.tags.get(REGISTRAR_TAG, ""), run.info.start_time
-            ):
+            is_kept = run.info.run_id == keep_run
+            if not is_kept and _is_abandoned(run.data.tags, run.info.start_time):
                 self._delete_files(run.info.artifact_uri)
-                self._call(self._client.delete_run, run.info.run_id)
+                self._session.delete_once(self._client.delete_run, run.info.run_id)
 
     def _upload(self, job: Upload, tags: dict[str, str]) -> LoggedRelease:
         client, model = self._client, job.manifest.model
-        run = self._call(client.create_run, self.experiment, run_name=model, tags=tags)
+        named = f"{model}@{job.version}"
+        run = self._call(client.create_run, self.experiment, run_name=named, tags=tags)
         run_id: str = run.info.run_id
+        note = job.describe(RunAddress(self.experiment, run_id))
+        self._call(client.set_tag, run_id, NOTE_TAG, note)
         logged = self._call(
-            client.create_logged_model, self.experiment, name=model, source_run_id=run_id,
-            tags=tags, params=run_parameters(job.manifest), model_type="aotinductor",
+            # MLflow allows no dot in a logged model's name.
+            client.create_logged_model, self.experiment, name=model.replace(".", "-"),
+            source_run_id=run_id, tags={**tags, NOTE_TAG: note},
+            params=run_parameters(job.manifest), model_type="aotinductor",
         )  # fmt: skip
         self._log_figures(job, run_id, logged.model_id)
         with tempfile.TemporaryDirectory() as name:
@@ -117,6 +132,9 @@ class ReleaseLog:
         self._call(client.set_terminated, run_id, "FINISHED")
         # Last: a model that is not ready is one whose files may be missing.
         self._call(client.finalize_logged_model, logged.model_id, "READY")
+        # Whose work it was is nothing that people look for.
+        self._session.delete_once(client.delete_logged_model_tag, logged.model_id, REGISTRAR_TAG)
+        self._session.delete_once(client.delete_tag, run_id, REGISTRAR_TAG)
         return LoggedRelease(
             self.experiment, run_id, str(logged.model_id), str(logged.artifact_location)
         )
@@ -179,8 +197,9 @@ class ReleaseLog:
         self._call(repository.delete_artifacts)
 
 
-def _is_abandoned(registrar: str, begun_ms: int) -> bool:
+def _is_abandoned(tags: Mapping[str, str], begun_ms: int) -> bool:
     """Tell whether nobody is at work any more on what a registrar began."""
+    registrar = tags.get(REGISTRAR_TAG, "")
     words = registrar.split(" ")
     if len(words) == 4 and words[0] == platform.node():
         if registrar in _AT_WORK:

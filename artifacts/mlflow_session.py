@@ -59,6 +59,17 @@ class Session:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
 
+    def delete_once(self, delete: Any, *arguments: Any) -> None:  # noqa: ANN401
+        """Delete what may be gone already: by another registrar, or by a lost answer's request."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.call(delete, *arguments)
+        except MlflowException as error:
+            is_gone = "must be in the 'active' state" in str(error)
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST" and not is_gone:
+                raise
+
     @property
     def is_empty(self) -> bool:
         """Tell whether the embedded database isn't there yet: reading should not create it."""

@@ -80,7 +80,7 @@ def write_mlmodel(
     packages = {file.path: str(file.digest) for file in listed_packages(manifest)}
     model.add_flavor(
         "handoff", model=manifest.model, version=version, manifest=str(manifest.digest),
-        release=str(release), targets=[target.slug for target in manifest.targets], packages=packages,
+        release=str(release), targets=[t.slug for t in manifest.targets], packages=packages,
     )  # fmt: skip
     model.save(str(to / MLMODEL_FILE))
 
@@ -139,10 +139,8 @@ def _least_sizes(spec: TensorSpec, signature: ModelSignature) -> Iterator[int]:
 
 def _write_example(example: dict[str, Any], to: Path) -> dict[str, str]:
     """Write the example the way that MLflow reads one, and say so in its words."""
-    text = json.dumps({"inputs": example})
-    for name in (_EXAMPLE_FILE, _SERVING_FILE):
-        (to / name).write_text(text, encoding="utf-8")
+    (to / _EXAMPLE_FILE).write_text(json.dumps(example), encoding="utf-8")
+    (to / _SERVING_FILE).write_text(json.dumps({"inputs": example}), encoding="utf-8")
     return {
         "artifact_path": _EXAMPLE_FILE, "serving_input_path": _SERVING_FILE, "type": "ndarray",
-        "format": "tf-serving",
     }  # fmt: skip

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from artifacts.catalogue import version_tags
+from artifacts.catalogue import run_tags
 from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.description import RunAddress, named_run
 from artifacts.digest import Digest
@@ -23,6 +23,8 @@ from artifacts.mlflow_session import Session, told_session
 from artifacts.statement import Claim
 
 EXPERIMENT = "handoff"
+# MLflow's pages take an experiment for one with language models otherwise.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 PATIENCE_S = 45.0
 # How long a version waits for those before it, while none of them appears.
 ORDER_WAIT_S = 30.0
@@ -96,18 +98,26 @@ class Catalogue:
                 return found
             log = ReleaseLog(session, self._experiment(session))
             training = _training_run(session, manifest)
+            new = NewVersion(claim, manifest, release, tuple(evidence), training)
             logged = log.find(release)
             if logged is None:
                 log.sweep(release, keep_run="")
-                all_tags = {**version_tags(manifest, claim, release), **tags}
-                made_from = _outputs_of(session, training)
                 logged = log.upload(
-                    Upload(manifest, claim.version, folder, release, evidence, all_tags, made_from)
+                    Upload(
+                        manifest,
+                        claim.version,
+                        folder,
+                        release,
+                        evidence,
+                        {**run_tags(manifest, claim, release), **tags},
+                        new.describe,
+                        _outputs_of(session, training),
+                    )
                 )
             self._await_earlier(versions, claim, known)
-            listing = versions.make(
-                NewVersion(claim, manifest, release, logged, tuple(evidence), training)
-            )
+            listing = versions.make(new, logged)
+            if listing.run_id == logged.run:
+                log.name_version(logged, claim.model, listing.version)
             log.sweep(release, keep_run=listing.run_id)
             return listing
 
@@ -139,7 +149,7 @@ class Catalogue:
         found = session.call(client.get_experiment_by_name, EXPERIMENT)
         if found is None:
             root = self.artifact_root or None
-            session.create_once(client.create_experiment, EXPERIMENT, root)
+            session.create_once(client.create_experiment, EXPERIMENT, root, _EXPERIMENT_TAGS)
             found = session.call(client.get_experiment_by_name, EXPERIMENT)
         assert found is not None
         return str(found.experiment_id)

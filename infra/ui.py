@@ -32,7 +32,9 @@ def open_ui(host: str, port: int) -> None:
         )  # fmt: skip
     require_writable_home(settings)
     _require_free_port(host, port)
-    click.echo(f"MLflow: http://{host}:{port}/#/models  (Ctrl-C ends it)", err=True)
+    # Without this MLflow's pages begin with what is for language models.
+    page = f"http://{host}:{port}/#/models?workflowType=machine_learning"
+    click.echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
     replace_process(_command(settings, host, port), {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
 
 

@@ -153,7 +153,9 @@ def _mechanics(target: TargetRecord) -> str:
         if hostile else f"{len(found.trials)} hostile inputs, all refused.",
         guarded,
         "\n".join(f"- {note}" for note in found.notes),
-        "\n".join(f"    {command[:200]}" for command in found.commands),
+        # Fenced, because indented lines would belong to the list before them.
+        "\n".join(["```", *(command[:200] for command in found.commands), "```"])
+        if found.commands else "",
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part)
 
