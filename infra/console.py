@@ -52,7 +52,7 @@ class _PlainProgress(logging.Handler):
     """One line a step's end: what a log wants."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "phase", "") != "begin":
+        if getattr(record, "phase", "") not in ("begin", "under way"):
             click.echo(record.getMessage(), err=True)
 
 
@@ -84,6 +84,10 @@ class _LiveProgress(logging.Handler):
             self._finish(_START, time.monotonic() - self._began)
         if phase == "begin":
             self._rows[step] = self._add(step)
+        elif phase == "under way":
+            done, total = (size(record.__dict__[name]) for name in ("done", "total"))
+            if step in self._rows:
+                self.progress.update(self._rows[step], took=f"{done} of {total}")
         elif step in self._rows:
             self._finish(step, record.__dict__.get("seconds", 0.0), failed=phase == "failed")
 

@@ -16,6 +16,7 @@ from artifacts.statement import release_files
 from artifacts.store import open_store
 from tasks.assemble import require_accepted
 from tasks.evidence import evidence
+from tasks.progress import counter
 
 
 def run(job: UploadJob) -> Uploaded:
@@ -28,10 +29,12 @@ def run(job: UploadJob) -> Uploaded:
     objects = Objects(open_store(job.stores.objects))
     objects.store.check()
     parts = {}
-    for file in release_files(manifest):
+    files = release_files(manifest)
+    count = counter(sum(file.size_bytes for file in files))
+    for file in files:
         path = job.folder / file.path
         _require_digest(file, digest_file(path))
-        parts[file.path] = objects.put_parts(path)
+        parts[file.path] = objects.put_parts(path, progress=count)
     objects.put_bytes(manifest.to_bytes())
     written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
     return Uploaded(objects.put_bytes(write_parts(parts)), written)
