@@ -241,10 +241,9 @@ class CatalogueJob:
 
 @dataclass(frozen=True)
 class Catalogued:
-    """The address of the version's report in MLflow and its run; '' without a version."""
+    """The newest version that is shown; 0 for none."""
 
-    report: str = ""
-    run_id: str = ""
+    version: int
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
         manifest.json, release.dsse.json        the record, and the signature over it and all files
         SHA256SUMS                              what `sha256sum -c` takes
         PARTS                                   the objects that make up each file, in their order
+        report.html, report.md, ...             the evidence
         ledger.dsse.json                        the ledger's entry that released it
     models/<name>/aliases/production.json       the ledger's entry that moved the alias last
     models/<name>/fingerprints/<hex>            the version that was made from the same
@@ -40,6 +41,8 @@ from artifacts.store import Store
 
 SUMS_FILE = "SHA256SUMS"
 ENTRY_FILE = "ledger.dsse.json"
+REPORT_FILE = "report.html"
+EVIDENCE_LIMIT_BYTES = 64 << 20
 _READERS = 16
 
 
@@ -173,6 +176,10 @@ class Releases:
         """Return the objects that make up each file of a version."""
         return read_parts(self.objects.read_bytes(claim.parts, PARTS_LIMIT_BYTES))
 
+    def report(self, model: str, version: int) -> str:
+        """Return the address of a version's report."""
+        return f"{self.store.location}/{version_key(model, version, REPORT_FILE)}"
+
     def made_from(self, model: str, fingerprint: Digest) -> Pointer | None:
         """Return the version that was made from what `fingerprint` stands for, if one is kept."""
         head = self.head(model)
@@ -235,6 +242,8 @@ class Releases:
             SUMS_FILE: sums.encode(),
             PARTS_FILE: parts,
         }
+        for name, digest in found.claim.evidence.items():
+            copies[name] = self.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
         for name, data in copies.items():
             self.store.replace(version_key(model, version, name), data)
         hint = f"models/{model}/fingerprints/{entry.fingerprint.hex}"

@@ -31,8 +31,8 @@ def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) ->
     appended = append(lanes.registrar(), lanes.signer(), change)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
     job = CatalogueJob(stores, manifest.model, appended.version, folder if is_ours else None)
-    shown = catalogue(lanes.registrar(), job)
-    return _told(manifest.model, manifest.digest, appended, shown.report, reused=not is_ours)
+    catalogue(lanes.registrar(), job)
+    return _told(manifest.model, appended, reused=not is_ours)
 
 
 def register_again(
@@ -48,18 +48,14 @@ def register_again(
     author = parameters.author(flow_run.id or "")
     change = Change(request, author, parameters.stores, parameters.key)
     appended = append(lanes.registrar(), lanes.signer(), change)
-    shown = catalogue(lanes.registrar(), CatalogueJob(parameters.stores, model, appended.version))
-    return _told(model, known.manifest, appended, shown.report, reused=True)
+    catalogue(lanes.registrar(), CatalogueJob(parameters.stores, model, appended.version))
+    return _told(model, appended, reused=True)
 
 
-def _told(
-    model: str, manifest: Digest, appended: Appended, report: str, *, reused: bool
-) -> dict[str, Any]:
+def _told(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
     return {
         "model": model,
         "version": appended.version,
-        "manifest": str(appended.entry.manifest if appended.entry else manifest),
         "aliases": appended.aliases,
-        "report": report,
         "reused": reused,
     }

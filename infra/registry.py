@@ -9,10 +9,8 @@ from pathlib import Path
 import click
 
 from artifacts.delivery import require_alias_name, require_model_name
-from artifacts.digest import Digest
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
-from artifacts.objects import object_key
 from artifacts.record import to_plain
 from artifacts.registering import PullJob
 from artifacts.releases import Releases, SignedRelease, open_releases
@@ -82,10 +80,8 @@ def show_version(reference: str, *, as_json: bool) -> None:
     if not as_json:
         print_release(release.manifest, version=pointer.version, aliases=aliases)
         return
-    report = release.claim.evidence.get("report.html", release.claim.manifest)
-    place = f"{releases.store.location}/{object_key(Digest(report))}"
-    version = pointer.version
-    print_json(release_object(release.manifest, version=version, aliases=aliases, report=place))
+    version, report = pointer.version, releases.report(name, pointer.version)
+    print_json(release_object(release.manifest, version=version, aliases=aliases, report=report))
 
 
 def show_history(name: str, *, as_json: bool) -> None:

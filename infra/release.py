@@ -57,8 +57,8 @@ def release_delivery(
     finally:
         lanes.close_begun()
     reused = outcome["reused"]
+    releases = releases_of(settings)
     if reused:
-        releases = releases_of(settings)
         pointer = releases.find(outcome["model"], outcome["version"])
         manifest = releases.read(outcome["model"], pointer).manifest
     else:
@@ -69,7 +69,7 @@ def release_delivery(
         told = f"nothing has changed since version {version} was released"
         click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
     if as_json:
-        report = outcome["report"]
+        report = releases.report(manifest.model, version)
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))
         return 0
     print_release(manifest, version=version, aliases=aliases)

@@ -16,7 +16,12 @@ from artifacts.listed_versions import Listing
 from artifacts.manifest import MANIFEST_FILE
 from artifacts.registering import Catalogued, CatalogueJob
 from artifacts.registry import Catalogue, EarlierMissing
-from artifacts.releases import Releases, SignedRelease, open_releases
+from artifacts.releases import (
+    EVIDENCE_LIMIT_BYTES,
+    Releases,
+    SignedRelease,
+    open_releases,
+)
 from artifacts.statement import RELEASE_FILE, release_files
 
 # A catalogue made anew is not filled with years of nightly versions: these, and those that an alias
@@ -50,20 +55,18 @@ class _Showing:
         held = {pointer.version for pointer in head.aliases.values()}
         known = sorted({*versions, *held} - {*head.retired})
         last = self.job.version or (known[-1] if known else 0)
-        shown = Catalogued()
         if last:
             for version in self.catalogue.missing_before(model, last, known):
                 if self._is_abandoned(version):
                     self._list(version, known)
-            listing = self._list(last, known)
-            shown = Catalogued(listing.report, listing.run_id)
+            self._list(last, known)
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
             self.catalogue.point(model, aliases)
             # Who moved one meanwhile may have pointed before we did.
             now = self.releases.require_head(model).entry
             if now.aliases == head.aliases:
-                return shown
+                return Catalogued(last)
             head = now
 
     def _is_abandoned(self, version: int) -> bool:
@@ -92,7 +95,7 @@ class _Showing:
         (folder / RELEASE_FILE).write_bytes(release.envelope)
         claim = release.claim
         evidence = {
-            name: self.releases.objects.read_bytes(digest, 64 << 20)
+            name: self.releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
             for name, digest in claim.evidence.items()
         }
         return self.catalogue.list_release(
