@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 from artifacts.errors import StoreFailed
@@ -66,11 +67,10 @@ class FolderStore:
 
     def read(self, key: str, limit: int) -> bytes | None:
         """Return the bytes of a key, at most `limit`; None where it isn't there."""
-        try:
-            with self._told("give back a key"), self._path(key).open("rb") as stream:
-                data = stream.read(limit + 1)
-        except FileNotFoundError:
+        if self.stat(key) is None:
             return None
+        with self._told("give back a key"), self._path(key).open("rb") as stream:
+            data = stream.read(limit + 1)
         if len(data) > limit:
             raise oversized_key(key, self.location, limit)
         return data
@@ -97,10 +97,10 @@ class FolderStore:
         self, key: str, to: Path, progress: Progress | None = None, *, at: int = 0
     ) -> None:
         """Write the key's bytes into the file `to` from `at` on, and cut it behind them."""
-        try:
+        if self.stat(key) is None:
+            raise missing_key(key, self.location)
+        with self._told("give back a key"):
             source = self._path(key).open("rb")
-        except FileNotFoundError:
-            raise missing_key(key, self.location) from None
         with source, to.open("r+b" if to.exists() else "w+b") as stream:
             size = source.seek(0, os.SEEK_END)
             held = min(max(stream.seek(0, os.SEEK_END) - at, 0), size)
@@ -118,15 +118,15 @@ class FolderStore:
 
     def matches(self, key: str, sha256: str) -> bool:
         """Tell whether the key's bytes, which are read, have this digest."""
-        try:
-            with self._told("give back a key"):
-                return _sha256_of(self._path(key)) == sha256
-        except FileNotFoundError:
+        if self.stat(key) is None:
             return False
+        with self._told("give back a key"):
+            return _sha256_of(self._path(key)) == sha256
 
     def keys(self, prefix: str) -> Iterator[Stored]:
         """Give every key that begins with `prefix`, in no particular order."""
-        for path in self._files():
+        folder = prefix.rpartition("/")[0]
+        for path in self._files(self._path(folder) if folder else self.root):
             if path.name.startswith(_TEMPORARY):
                 continue
             # One that was removed since the folder was listed is no key any more.
@@ -143,7 +143,7 @@ class FolderStore:
         """Remove temporary files last written before `older_than`; return how many."""
         abandoned = 0
         with self._told("remove a temporary file"):
-            for path in self._files():
+            for path in self._files(self.root):
                 if path.name.startswith(_TEMPORARY) and path.stat().st_mtime < (
                     older_than.timestamp()
                 ):
@@ -176,8 +176,8 @@ class FolderStore:
     def _path(self, key: str) -> Path:
         return self.root / require_key(key)
 
-    def _files(self) -> Iterator[Path]:
-        for folder, _, names in os.walk(self.root):
+    def _files(self, below: Path) -> Iterator[Path]:
+        for folder, _, names in os.walk(below):
             for name in names:
                 yield Path(folder, name)
 
@@ -185,6 +185,8 @@ class FolderStore:
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not S_ISREG(found.st_mode):
             return None
         modified = datetime.fromtimestamp(found.st_mtime, UTC)
         return Stored(path.relative_to(self.root).as_posix(), found.st_size, modified)
@@ -203,11 +205,9 @@ class FolderStore:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Turn what the system raises into a sentence, but for a file that isn't there."""
+        """Turn what the system raises into a sentence."""
         try:
             yield
-        except FileNotFoundError:
-            raise
         except OSError as error:
             got = error.strerror or str(error)
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EXDEV):
