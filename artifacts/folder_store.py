@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 from artifacts.errors import StoreFailed
@@ -27,6 +30,7 @@ from artifacts.store import (
 _CHUNK_BYTES = 8 << 20
 # No key's name begins with a dot.
 _TEMPORARY = ".unfinished-"
+_LOCKED_WITHIN_S = 60.0
 
 
 class FolderStore:
@@ -66,11 +70,10 @@ class FolderStore:
 
     def read(self, key: str, limit: int) -> bytes | None:
         """Return the bytes of a key, at most `limit`; None where it isn't there."""
-        try:
-            with self._told("give back a key"), self._path(key).open("rb") as stream:
-                data = stream.read(limit + 1)
-        except FileNotFoundError:
+        if self.stat(key) is None:
             return None
+        with self._told("give back a key"), self._path(key).open("rb") as stream:
+            data = stream.read(limit + 1)
         if len(data) > limit:
             raise oversized_key(key, self.location, limit)
         return data
@@ -97,10 +100,10 @@ class FolderStore:
         self, key: str, to: Path, progress: Progress | None = None, *, at: int = 0
     ) -> None:
         """Write the key's bytes into the file `to` from `at` on, and cut it behind them."""
-        try:
+        if self.stat(key) is None:
+            raise missing_key(key, self.location)
+        with self._told("give back a key"):
             source = self._path(key).open("rb")
-        except FileNotFoundError:
-            raise missing_key(key, self.location) from None
         with source, to.open("r+b" if to.exists() else "w+b") as stream:
             size = source.seek(0, os.SEEK_END)
             held = min(max(stream.seek(0, os.SEEK_END) - at, 0), size)
@@ -118,15 +121,15 @@ class FolderStore:
 
     def matches(self, key: str, sha256: str) -> bool:
         """Tell whether the key's bytes, which are read, have this digest."""
-        try:
-            with self._told("give back a key"):
-                return _sha256_of(self._path(key)) == sha256
-        except FileNotFoundError:
+        if self.stat(key) is None:
             return False
+        with self._told("give back a key"):
+            return _sha256_of(self._path(key)) == sha256
 
     def keys(self, prefix: str) -> Iterator[Stored]:
         """Give every key that begins with `prefix`, in no particular order."""
-        for path in self._files(self.root / prefix.rpartition("/")[0]):
+        folder = prefix.rpartition("/")[0]
+        for path in self._files(self._path(folder) if folder else self.root):
             if path.name.startswith(_TEMPORARY):
                 continue
             # One that was removed since the folder was listed is no key any more.
@@ -148,16 +151,13 @@ class FolderStore:
             self._path(key).unlink(missing_ok=True)
 
     def abandon_uploads(self, older_than: datetime) -> int:
-        """Remove temporary files last written before `older_than`; return how many."""
-        abandoned = 0
+        """Remove temporary files whose writer is gone, or that are older; return how many."""
         with self._told("remove a temporary file"):
-            for path in self._files(self.root):
-                if path.name.startswith(_TEMPORARY) and path.stat().st_mtime < (
-                    older_than.timestamp()
-                ):
-                    path.unlink(missing_ok=True)
-                    abandoned += 1
-        return abandoned
+            return sum(
+                _remove_abandoned(path, older_than)
+                for path in self._files(self.root)
+                if path.name.startswith(_TEMPORARY)
+            )
 
     def check(self) -> Guarantees:
         """Write, read and remove a key below `selftest/`; return what the folder guarantees."""
@@ -195,6 +195,8 @@ class FolderStore:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if not S_ISREG(found.st_mode):
+            return None
         modified = datetime.fromtimestamp(found.st_mtime, UTC)
         return Stored(path.relative_to(self.root).as_posix(), found.st_size, modified)
 
@@ -206,17 +208,16 @@ class FolderStore:
             partial = Path(name)
             try:
                 with os.fdopen(descriptor, "wb") as stream:
+                    _is_locked(stream)  # while this process lives: see _remove_abandoned
                     yield partial, stream
             finally:
                 partial.unlink(missing_ok=True)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Turn what the system raises into a sentence, but for a file that isn't there."""
+        """Turn what the system raises into a sentence."""
         try:
             yield
-        except FileNotFoundError:
-            raise
         except OSError as error:
             got = error.strerror or str(error)
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EXDEV):
@@ -237,6 +238,28 @@ def _make_beside(final: Path) -> tuple[int, str]:
         with suppress(FileNotFoundError):
             return tempfile.mkstemp(dir=final.parent, prefix=_TEMPORARY)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(final.parent))
+
+
+def _is_locked(stream: BinaryIO) -> bool:
+    """Lock a file for this process; tell whether that was to be had."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another's, or a file system without locks
+        return False
+    return True
+
+
+def _remove_abandoned(path: Path, older_than: datetime) -> bool:
+    """Remove a temporary file that nobody is at work on; tell whether it was one."""
+    with suppress(FileNotFoundError), path.open("rb") as stream:
+        found = path.stat()
+        is_old = found.st_mtime < older_than.timestamp()
+        # One that is empty and new may not be locked yet.
+        is_left = found.st_size > 0 or time.time() - found.st_mtime > _LOCKED_WITHIN_S
+        if is_old or (is_left and _is_locked(stream)):
+            path.unlink(missing_ok=True)
+            return True
+    return False
 
 
 def _copy(source: BinaryIO, to: BinaryIO, size: int, progress: Progress | None) -> None:

@@ -95,6 +95,13 @@ class Bucket:
             raise DamagedOnTheWay("two readings that differ")
         return data
 
+    def holds(self, key: str, data: bytes) -> bool:
+        """Tell whether a key's bytes are these; what is larger isn't read."""
+        found = self.head(key)
+        if found is None or found["ContentLength"] != len(data):
+            return False
+        return self.get(key, len(data)) == data
+
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """Return the bytes from `start` to before `end`; a missing key raises `NoSuchKey`."""
         answer = self.client.get_object(

@@ -38,8 +38,7 @@ def find_guarantees(bucket: Bucket, requests: Requests) -> Guarantees:
                 remedy="Don't use it: find out what it is, and look at HANDOFF_STORE",
             )
     finally:
-        run(lambda: bucket.delete(key))
-        run(lambda: bucket.delete(f"{key}.damaged"))
+        run(lambda: _remove(bucket, key, f"{key}.damaged"))
     return Guarantees(conditional, checksums)
 
 
@@ -53,6 +52,11 @@ def _put_new(bucket: Bucket, key: str, data: bytes) -> bool:
             raise
     bucket.put(key, data)
     return True
+
+
+def _remove(bucket: Bucket, *keys: str) -> None:
+    for key in keys:
+        bucket.delete(key)
 
 
 def _refuses_damaged(bucket: Bucket, key: str) -> bool:

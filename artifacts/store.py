@@ -16,7 +16,8 @@ from typing import Protocol
 
 from artifacts.errors import StoreFailed
 
-# Called with a number of bytes each time that so many more are done.
+# Called with a number of bytes each time that so many more are done; those that have to be sent
+# again count again.
 Progress = Callable[[int], None]
 
 _NAME = re.compile(r"[A-Za-z0-9_@+=-][A-Za-z0-9._@+=-]*")

@@ -162,7 +162,7 @@ def _store(settings: Settings) -> Check:
 
         try:
             # A person waits for this one.
-            open_store(location, patience_s=5).check()
+            open_store(location, patience_s=10).check()
         except HandoffError as error:
             return Check("store", "missing", error.got, error.remedy)
         return Check("store", "ok", location)

@@ -55,6 +55,14 @@ def test_what_is_not_there_is_none_and_is_removed_in_peace(store: Store, tmp_pat
         store.download("absent", tmp_path / "back")
 
 
+def test_what_keys_lie_below_is_no_key_itself(store: Store) -> None:
+    store.create("models/toy/1", b"data")
+    assert store.stat("models/toy") is None
+    assert store.read("models/toy", limit=10) is None
+    assert [stored.key for stored in store.keys("models/t")] == ["models/toy/1"]
+    assert list(store.keys("models/toy/1/")) == []
+
+
 def test_bytes_beyond_the_limit_are_refused(store: Store) -> None:
     store.create("large", b"x" * 11)
     assert store.read("large", limit=11) == b"x" * 11
