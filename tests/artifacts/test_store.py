@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -179,15 +180,21 @@ def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
         store.check()
 
 
-def test_stale_temporary_files_of_a_folder_are_removed_and_fresh_ones_stay(tmp_path: Path) -> None:
+def test_temporary_files_whose_writer_is_gone_are_removed_and_others_stay(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.create("objects/kept", b"data")
-    for name in ("stale", "fresh"):
-        (tmp_path / "objects" / f".unfinished-{name}").write_bytes(b"half")
-    os.utime(tmp_path / "objects" / ".unfinished-stale", (1, 1))
+    places = {name: tmp_path / "objects" / f".unfinished-{name}" for name in ("left", "held", "new")}
+    for place in places.values():
+        place.write_bytes(b"" if place is places["new"] else b"half")
     assert [stored.key for stored in store.keys("")] == ["objects/kept"]
-    assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 1
-    assert set(sizes_below(tmp_path)) == {"objects/kept", "objects/.unfinished-fresh"}
+    with places["held"].open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 1
+    left = {"objects/kept", "objects/.unfinished-held", "objects/.unfinished-new"}
+    assert set(sizes_below(tmp_path)) == left
+    os.utime(places["new"], (1, 1))
+    assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 2
+    assert set(sizes_below(tmp_path)) == {"objects/kept"}
 
 
 @pytest.mark.server

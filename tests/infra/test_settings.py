@@ -20,8 +20,8 @@ from infra.split_lock import split
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HANDOFF_HOME", "HANDOFF_STORE", "MLFLOW_TRACKING_URI", "PREFECT_API_URL",
-                 "HANDOFF_SIGNING_KEY"):  # fmt: skip
+    names = ("HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_SIGNING_KEY", "HANDOFF_TRUSTED_KEYS")
+    for name in (*names, "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -55,6 +55,18 @@ def test_a_server_says_itself_where_its_artifacts_are(
     settings = read_settings()
     assert settings.stores.artifact_root == ""
     assert not settings.is_embedded
+
+
+def test_keys_are_trusted_where_they_are_named_or_else_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    assert trusted_places(read_settings()) == ()
+    usual = tmp_path / "keys" / "trusted"
+    usual.mkdir(parents=True)
+    assert trusted_places(read_settings()) == (usual,)
+    monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", f"/team/keys{os.pathsep}/own.pub{os.pathsep}")
+    assert trusted_places(read_settings()) == (Path("/team/keys"), Path("/own.pub"))
 
 
 def test_another_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
