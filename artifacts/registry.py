@@ -117,7 +117,7 @@ class Catalogue:
             self._await_earlier(versions, claim, known)
             listing = versions.make(new, logged)
             if listing.run_id == logged.run:
-                log.name_version(logged, claim.model, listing.version)
+                log.conclude(logged, claim.model, listing.version)
             log.sweep(release, keep_run=listing.run_id)
             return listing
 
