@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,9 @@ class ReleaseLog:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         repository = get_artifact_repository(address, tracking_uri=self._client.tracking_uri)
-        self._call(repository.delete_artifacts)
+        # Another registrar may be taking the same away.
+        with suppress(FileNotFoundError):
+            self._call(repository.delete_artifacts)
 
 
 def _is_abandoned(tags: Mapping[str, str], begun_ms: int) -> bool:

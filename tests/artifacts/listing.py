@@ -40,7 +40,7 @@ if options["stage"]:
         plain(*arguments, **named)
         killed()
     setattr(MlflowClient, options["stage"], killed_after if options["after"] else killed)
-catalogue = Catalogue(options["uri"], options["root"])
+catalogue = Catalogue(options["uri"], options["root"], order_wait_s=120)
 print(list_signed(catalogue, read_signed(Path(options["folder"])), options["known"]).version)
 """
 
