@@ -36,10 +36,12 @@ def mlflow_process(
     port = free_port()
     line = [sys.executable, "-m", "mlflow", *command.split(), "--host", "127.0.0.1"]
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    # MLflow starts uvicorn by its name alone.
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     log = home / "mlflow.log"
     with log.open("wb") as stream:
         server = subprocess.Popen(
-            [*line, "--port", str(port), *options], env={**os.environ, **quiet, **environment},
+            [*line, "--port", str(port), *options], env={**os.environ, "PATH": places, **quiet, **environment},
             stdout=stream, stderr=stream,
         )  # fmt: skip
     try:
