@@ -47,10 +47,11 @@ def describe_version(
     `training` is the run of the same MLflow that trained the model, where it is known.
     """
     name = f"{manifest.model}@{claim.version}"
+    page = run.link(f"/artifacts/{report}")
     parts = [
         _verdict_line(manifest),
         _targets(manifest),
-        f"[The whole report]({run.link(f'/artifacts/{report}')}): every comparison, timing and finding."
+        f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
         _lineage(manifest, claim, release, training),

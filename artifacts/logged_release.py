@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,10 +95,14 @@ class ReleaseLog:
         finally:
             _AT_WORK.discard(registrar)
 
-    def name_version(self, logged: LoggedRelease, model: str, version: int) -> None:
-        """Say on the logged model's page which version was made of it."""
+    def conclude(self, logged: LoggedRelease, model: str, version: int) -> None:
+        """Say on the logged model's page which version was made of it; the work is done."""
         named = json.dumps([{"name": model, "version": str(version)}])
         self._call(self._client.set_logged_model_tags, logged.model, {VERSIONS_TAG: named})
+        # Whose work it was is nothing that people look for.
+        delete = self._session.delete_once
+        delete(self._client.delete_logged_model_tag, logged.model, REGISTRAR_TAG)
+        delete(self._client.delete_tag, logged.run, REGISTRAR_TAG)
 
     def sweep(self, release: Digest, keep_run: str) -> None:
         """Take away what killed registrars left of a release, but not the run that is listed."""
@@ -132,9 +137,6 @@ class ReleaseLog:
         self._call(client.set_terminated, run_id, "FINISHED")
         # Last: a model that is not ready is one whose files may be missing.
         self._call(client.finalize_logged_model, logged.model_id, "READY")
-        # Whose work it was is nothing that people look for.
-        self._session.delete_once(client.delete_logged_model_tag, logged.model_id, REGISTRAR_TAG)
-        self._session.delete_once(client.delete_tag, run_id, REGISTRAR_TAG)
         return LoggedRelease(
             self.experiment, run_id, str(logged.model_id), str(logged.artifact_location)
         )
@@ -194,7 +196,9 @@ class ReleaseLog:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         repository = get_artifact_repository(address, tracking_uri=self._client.tracking_uri)
-        self._call(repository.delete_artifacts)
+        # Another registrar may be taking the same away.
+        with suppress(FileNotFoundError):
+            self._call(repository.delete_artifacts)
 
 
 def _is_abandoned(tags: Mapping[str, str], begun_ms: int) -> bool:

@@ -117,7 +117,7 @@ class Catalogue:
             self._await_earlier(versions, claim, known)
             listing = versions.make(new, logged)
             if listing.run_id == logged.run:
-                log.name_version(logged, claim.model, listing.version)
+                log.conclude(logged, claim.model, listing.version)
             log.sweep(release, keep_run=listing.run_id)
             return listing
 
@@ -158,13 +158,15 @@ class Catalogue:
         self, versions: ListedVersions, claim: Claim, known: Collection[int]
     ) -> None:
         fewest = len(known) + 1
-        deadline = time.monotonic() + self._order_wait_s
+        deadline, pause_s = time.monotonic() + self._order_wait_s, 0.1
         while missing := _missing(versions.by_number(), claim.version, known):
             if len(missing) < fewest:
                 fewest, deadline = len(missing), time.monotonic() + self._order_wait_s
             if time.monotonic() > deadline:
                 break
-            time.sleep(0.25)
+            time.sleep(pause_s)
+            # Many that wait together would keep the one before them from its work.
+            pause_s = min(1.5 * pause_s, 2.0)
         else:
             return
         raised = EarlierMissing(
