@@ -183,7 +183,9 @@ def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
 def test_temporary_files_whose_writer_is_gone_are_removed_and_others_stay(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.create("objects/kept", b"data")
-    places = {name: tmp_path / "objects" / f".unfinished-{name}" for name in ("left", "held", "new")}
+    places = {
+        name: tmp_path / "objects" / f".unfinished-{name}" for name in ("left", "held", "new")
+    }
     for place in places.values():
         place.write_bytes(b"" if place is places["new"] else b"half")
     assert [stored.key for stored in store.keys("")] == ["objects/kept"]

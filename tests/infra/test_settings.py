@@ -57,16 +57,30 @@ def test_a_server_says_itself_where_its_artifacts_are(
     assert not settings.is_embedded
 
 
-def test_keys_are_trusted_where_they_are_named_or_else_in_the_home_folder(
+def test_trusted_keys_are_those_that_are_named_else_those_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
+    assert read_settings().stores.trusted == (str(tmp_path / "home" / "keys" / "trusted"),)
+    (tmp_path / "team").mkdir()
+    (tmp_path / "own.pub").touch()
+    monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", f"{tmp_path / 'team'}:{tmp_path / 'own.pub'}")
+    assert read_settings().stores.trusted == (str(tmp_path / "team"), str(tmp_path / "own.pub"))
+    monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", str(tmp_path / "nowhere"))
+    with pytest.raises(UsageProblem, match="HANDOFF_TRUSTED_KEYS names a place that isn't there"):
+        read_settings()
+
+
+def test_a_key_is_made_where_none_is_named_and_never_in_the_place_of_a_named_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
-    assert trusted_places(read_settings()) == ()
-    usual = tmp_path / "keys" / "trusted"
-    usual.mkdir(parents=True)
-    assert trusted_places(read_settings()) == (usual,)
-    monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", f"/team/keys{os.pathsep}/own.pub{os.pathsep}")
-    assert trusted_places(read_settings()) == (Path("/team/keys"), Path("/own.pub"))
+    assert read_settings().signing_key.make_missing
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", "awskms:alias/release")
+    monkeypatch.setenv("HANDOFF_SIGNING_PUBLIC_KEY", str(tmp_path / "release.pub"))
+    key = read_settings().signing_key
+    assert (key.uri, key.public) == ("awskms:alias/release", tmp_path / "release.pub")
+    assert not key.make_missing
 
 
 def test_another_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
