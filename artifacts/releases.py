@@ -1,17 +1,7 @@
 """The releases in a store: a model's ledger, aliases and versions, verified as they are read.
 
-    models/<name>/ledger/00000008.json          the ledger: creating the next entry is the commit
-    models/<name>/versions/3/                   what a person with an S3 client looks for:
-        manifest.json, release.dsse.json        the record, and the signature over it and all files
-        SHA256SUMS                              what `sha256sum -c` takes
-        PARTS                                   the objects that make up each file, in their order
-        report.html, report.md, ...             the evidence
-        ledger.dsse.json                        the ledger's entry that released it
-    models/<name>/aliases/production.json       the ledger's entry that moved the alias last
-    models/<name>/fingerprints/<hex>            the version that was made from the same
-
-Everything but the ledger is a copy, which `publish` writes: an interrupted one is finished by
-whoever writes next, and nobody who verifies relies on it.
+Where everything lies is told in `artifacts.layout`. Everything but the ledger and the objects is a
+copy, which nobody who verifies relies on.
 """
 
 from __future__ import annotations
@@ -23,15 +13,22 @@ from pathlib import Path
 
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
+from artifacts.layout import (
+    ENTRY_FILE,
+    MODELS,
+    REPORT_FILE,
+    fingerprint_key,
+    ledger_key,
+    version_key,
+)
 from artifacts.ledger import LedgerEntry, Pointer, open_entry
-from artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from artifacts.objects import Objects
-from artifacts.part_list import PARTS_FILE, PARTS_LIMIT_BYTES, read_parts
+from artifacts.part_list import PARTS_LIMIT_BYTES, read_parts
 from artifacts.parts import Part
 from artifacts.seen import SeenLedgers
 from artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
 from artifacts.statement import (
-    RELEASE_FILE,
     Claim,
     match_manifest,
     open_release,
@@ -39,10 +36,6 @@ from artifacts.statement import (
 )
 from artifacts.store import Store
 
-SUMS_FILE = "SHA256SUMS"
-ENTRY_FILE = "ledger.dsse.json"
-REPORT_FILE = "report.html"
-EVIDENCE_LIMIT_BYTES = 64 << 20
 _READERS = 16
 
 
@@ -76,7 +69,7 @@ class Releases:
 
     def models(self) -> tuple[str, ...]:
         """Return the names of all models that have a ledger."""
-        return self.store.names("models/")
+        return self.store.names(MODELS)
 
     def head(self, model: str) -> Head | None:
         """Return the newest entry of a model's ledger; None where nothing was ever released.
@@ -181,12 +174,14 @@ class Releases:
         return f"{self.store.location}/{version_key(model, version, REPORT_FILE)}"
 
     def made_from(self, model: str, fingerprint: Digest) -> Pointer | None:
-        """Return the version that was made from what `fingerprint` stands for, if one is kept."""
+        """Return the version that was made from what `fingerprint` stands for, if one is kept.
+
+        It goes by the copies, so that these have to be published before.
+        """
         head = self.head(model)
         if head is None:
             return None
-        self.publish(model)
-        hint = self.store.read(f"models/{model}/fingerprints/{fingerprint.hex}", 32)
+        hint = self.store.read(fingerprint_key(model, fingerprint), 32)
         if hint is None or not hint.strip().isdigit():
             return None
         version = int(hint)
@@ -206,22 +201,6 @@ class Releases:
         open_entry(envelope, self.trust, model, sequence)
         return self.store.create(ledger_key(model, sequence), envelope)
 
-    def publish(self, model: str) -> None:
-        """Write the copies for people that the ledger's state asks for and that aren't there."""
-        head = self.head(model)
-        if head is None:
-            return
-        for version in range(head.entry.newest, 0, -1):
-            if self.store.stat(version_key(model, version, ENTRY_FILE)) is not None:
-                break
-            if version not in head.entry.retired:
-                self._publish_version(model, version)
-        for alias, pointer in head.entry.aliases.items():
-            data = self._envelope(model, pointer.entry)
-            key = f"models/{model}/aliases/{alias}.json"
-            if self.store.read(key, ENVELOPE_LIMIT_BYTES) != data:
-                self.store.replace(key, data)
-
     def unknown(self, model: str, reference: str | int | None) -> RegistryFailed:
         """Return the refusal for what was never released."""
         known = ", ".join(self.models()[:20]) or "nothing"
@@ -231,39 +210,18 @@ class Releases:
             "it", got=f"{known} registered", remedy="See 'handoff list' and 'handoff show NAME'",
         )  # fmt: skip
 
-    def _publish_version(self, model: str, version: int) -> None:
-        entry = self.released(model, version)
-        found = self.read(model, Pointer(version, entry.release, "release", entry.sequence))
-        parts = self.objects.read_bytes(found.claim.parts, PARTS_LIMIT_BYTES)
-        sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(found.claim.files.items()))
-        copies = {
-            MANIFEST_FILE: found.manifest.to_bytes(),
-            RELEASE_FILE: found.envelope,
-            SUMS_FILE: sums.encode(),
-            PARTS_FILE: parts,
-        }
-        for name, digest in found.claim.evidence.items():
-            copies[name] = self.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
-        for name, data in copies.items():
-            self.store.replace(version_key(model, version, name), data)
-        hint = f"models/{model}/fingerprints/{entry.fingerprint.hex}"
-        self.store.replace(hint, f"{version}\n".encode())
-        # Last, since its being there says that the others are.
-        self.store.replace(
-            version_key(model, version, ENTRY_FILE), self._envelope(model, entry.sequence)
-        )
-
     def _sequences(self, model: str) -> Iterable[int]:
-        for stored in self.store.keys(f"models/{model}/ledger/"):
+        for stored in self.store.keys(f"{MODELS}{model}/ledger/"):
             number = stored.key.rpartition("/")[2].removesuffix(".json")
             if number.isdigit():
                 yield int(number)
 
     def _entry(self, model: str, sequence: int) -> Head:
-        data = self._envelope(model, sequence)
+        data = self.envelope(model, sequence)
         return Head(open_entry(data, self.trust, model, sequence), digest_bytes(data))
 
-    def _envelope(self, model: str, sequence: int) -> bytes:
+    def envelope(self, model: str, sequence: int) -> bytes:
+        """Return an entry of the ledger as it lies in the store, unverified."""
         data = self.store.read(ledger_key(model, sequence), ENVELOPE_LIMIT_BYTES)
         if data is None:
             raise StoreFailed(
@@ -272,16 +230,6 @@ class Releases:
                 remedy="Somebody has removed it: bring it back from a backup",
             )  # fmt: skip
         return data
-
-
-def ledger_key(model: str, sequence: int) -> str:
-    """Return where an entry of a model's ledger lies below the store's root."""
-    return f"models/{model}/ledger/{sequence:08}.json"
-
-
-def version_key(model: str, version: int, name: str) -> str:
-    """Return where a copy for people lies below the store's root."""
-    return f"models/{model}/versions/{version}/{name}"
 
 
 def open_releases(location: str, trusted: Iterable[str | Path], seen: Path | None) -> Releases:

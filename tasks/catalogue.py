@@ -11,17 +11,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
 from artifacts.ledger import Pointer
 from artifacts.listed_versions import Listing
 from artifacts.manifest import MANIFEST_FILE
 from artifacts.registering import Catalogued, CatalogueJob
 from artifacts.registry import Catalogue, EarlierMissing
-from artifacts.releases import (
-    EVIDENCE_LIMIT_BYTES,
-    Releases,
-    SignedRelease,
-    open_releases,
-)
+from artifacts.releases import Releases, SignedRelease, open_releases
 from artifacts.statement import RELEASE_FILE, release_files
 
 # A catalogue made anew is not filled with years of nightly versions: these, and those that an alias
@@ -35,7 +31,7 @@ def run(job: CatalogueJob) -> Catalogued:
     """Show what isn't shown yet. Raises `StoreFailed` and `RegistryFailed`; it can be run again."""
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    releases.publish(job.model)
+    publish(releases, job.model)
     showing = _Showing(releases, Catalogue(stores.tracking_uri, stores.artifact_root), job)
     return showing.run()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from artifacts.copies import publish
 from artifacts.digest import Digest
 from artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
 from artifacts.ledger import Action, LedgerEntry, Pointer
@@ -74,6 +75,7 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
     require_free_alias(head.entry if head else None, request.alias)
     data = releases.objects.read_bytes(request.manifest, MANIFEST_LIMIT_BYTES)
     _require_trial(parse_manifest(data), request.alias)
+    publish(releases, request.model)
     known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
     if known is None:
         # The signer puts in the digest of what it signs.

@@ -6,6 +6,7 @@ packages: such a release is found again rather than made again.
 
 from __future__ import annotations
 
+from artifacts.copies import publish
 from artifacts.errors import StoreFailed
 from artifacts.ledger import Pointer
 from artifacts.registering import LookUpJob, LookUpResult
@@ -23,6 +24,7 @@ def run(job: LookUpJob) -> LookUpResult:
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     head = releases.head(job.model)
     require_free_alias(head.entry if head else None, job.alias)
+    publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
     if head is None or found is None or not _is_whole(releases, job.model, found):
         return LookUpResult(None)

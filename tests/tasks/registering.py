@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.copies import publish
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
 from artifacts.mechanics import Mechanics
@@ -86,7 +87,7 @@ class SomeRegistry:
             manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
         )
         appended = self.change(request, manifest=manifest, uploaded=uploaded)
-        self.releases.publish(manifest.model)
+        publish(self.releases, manifest.model)
         return appended
 
     def promote(self, version: int | str, alias: str = "production", **changes: Any) -> Appended:

@@ -21,9 +21,9 @@ from artifacts.errors import (
     UsageProblem,
 )
 from artifacts.evidence import Timing
+from artifacts.layout import ledger_key, version_key
 from artifacts.ledger import LedgerEntry
 from artifacts.objects import object_key
-from artifacts.releases import ledger_key, version_key
 from artifacts.signing import make_key
 from tasks.draft import versions_held
 from tests.artifacts.samples import TORCH
