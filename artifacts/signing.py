@@ -234,9 +234,10 @@ def _read_private_key(file: Path) -> bytes:
             f"the signing key {file} can't be read", expected="a PEM file with a private key",
             got=error.strerror or str(error), remedy="Mend HANDOFF_SIGNING_KEY",
         ) from error  # fmt: skip
-    if stat.S_IMODE(mode) & 0o077:
+    # A group may read it: Kubernetes gives secrets to a pod that way (`fsGroup`).
+    if stat.S_IMODE(mode) & 0o037:
         raise UsageProblem(
-            f"the signing key {file} is open to others", expected="a file of mode 600",
+            f"the signing key {file} is open to others", expected="a file of mode 600 or 640",
             got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and think of who has read it",
         )  # fmt: skip
     return secret
