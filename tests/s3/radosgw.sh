@@ -4,7 +4,7 @@
 #
 #   radosgw.sh start FOLDER [PORT]    prints http://KEY:SECRET@127.0.0.1:PORT, ready for use
 #   radosgw.sh stop FOLDER            ends the three processes and removes the folder
-set -euo pipefail
+set -Eeuo pipefail
 usage="usage: radosgw.sh start FOLDER [PORT] | stop FOLDER"
 folder=$(realpath -m "${2:?$usage}")
 port=${3:-7480}
@@ -63,7 +63,14 @@ rgw dns name = localhost
 CONF
 }
 
+# An S3 server answers a stranger with the empty list of his buckets.
+is_up() { curl -s -m 5 "http://127.0.0.1:$port" | grep -q ListAllMyBucketsResult; }
+
 start() {
+  if (: > "/dev/tcp/127.0.0.1/$port") 2> /dev/null; then
+    echo "expected a free port, got $port, on which another program listens" >&2
+    exit 1
+  fi
   mkdir -p "$folder"/{run,log,mon.a,osd.0}
   trap 'echo "the S3 server did not start; the end of its logs:" >&2
         tail -n 5 "$folder"/log/*.log >&2 || true; stop' ERR
@@ -82,7 +89,8 @@ start() {
     timeout 60 ceph osd crush add osd.0 1.0 root=default host=here
     for _ in $(seq 60); do timeout 10 ceph osd stat | grep -q "1 up" && break; sleep 0.5; done
     radosgw -c "$conf" -n client.rgw
-    for _ in $(seq 120); do curl -s -o /dev/null "http://127.0.0.1:$port" && break; sleep 0.5; done
+    for _ in $(seq 120); do is_up && break; sleep 0.5; done
+    is_up
     key=$(tr -d - < /proc/sys/kernel/random/uuid)
     secret=$(tr -d - < /proc/sys/kernel/random/uuid)
     timeout 60 radosgw-admin -c "$conf" user create --uid=tests --display-name=tests \

@@ -16,7 +16,9 @@ for program in radosgw radosgw-admin ceph-mon ceph-osd ceph curl; do
 done
 folder=$(mktemp -d)
 trap 'tests/s3/radosgw.sh stop "$folder"' EXIT
-if ! address=$(timeout 240 tests/s3/radosgw.sh start "$folder" "${S3_PORT:-7480}"); then
+start() { timeout 120 tests/s3/radosgw.sh start "$folder" "${S3_PORT:-7480}"; }
+# A second try, since on a busy machine a daemon may not be up in time.
+if ! address=$(start || { tests/s3/radosgw.sh stop "$folder" && start; }); then
   echo "no S3 server: radosgw is installed and did not start" >&2
   exit 69
 fi
