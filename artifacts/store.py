@@ -130,11 +130,11 @@ def open_store(location: str, *, patience_s: float = 60.0) -> Store:
     pass. Nothing is sent yet.
     """
     if location.startswith("s3://"):
-        from artifacts.s3_store import S3Store
+        from artifacts.stores.s3 import S3Store
 
         bucket, _, prefix = location.removeprefix("s3://").partition("/")
         return S3Store(bucket, prefix.strip("/"), patience_s=patience_s)
-    from artifacts.folder_store import FolderStore
+    from artifacts.stores.folder import FolderStore
 
     return FolderStore(Path(location))
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.folder_store import FolderStore
 from artifacts.store import Store
+from artifacts.stores.folder import FolderStore
 from tests.artifacts.stores import s3_store
 
 

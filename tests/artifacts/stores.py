@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from artifacts.folder_store import FolderStore
-from artifacts.s3_store import S3Store
 from artifacts.store import Store
+from artifacts.stores.folder import FolderStore
+from artifacts.stores.s3 import S3Store
 
 
 def s3_store(*, patience_s: float = 60.0, prefix: str = "") -> S3Store:

@@ -12,10 +12,10 @@ import pytest
 
 from artifacts.digest import Digest, digest_bytes, digest_file
 from artifacts.errors import EnvironmentLacking, StoreFailed
-from artifacts.folder_store import FolderStore
 from artifacts.objects import GRACE, Objects, object_key
 from artifacts.parts import Part
 from artifacts.store import Store
+from artifacts.stores.folder import FolderStore
 from tests.artifacts.stores import overwrite, sizes_below
 
 

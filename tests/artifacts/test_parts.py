@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from artifacts.digest import digest_file
-from artifacts.folder_store import FolderStore
 from artifacts.objects import Objects
 from artifacts.parts import split
+from artifacts.stores.folder import FolderStore
 from tests.tasks.built_release import BuiltRelease
 
 WEIGHTS = bytes(range(256)) * 256  # 64 KiB

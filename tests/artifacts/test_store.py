@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import StoreFailed
-from artifacts.folder_store import FolderStore
-from artifacts.s3_store import S3Store
 from artifacts.store import Guarantees, Store, open_store
+from artifacts.stores.folder import FolderStore
+from artifacts.stores.s3 import S3Store
 from tests.artifacts.stores import overwrite, sizes_below
 
 

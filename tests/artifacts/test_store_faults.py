@@ -14,7 +14,7 @@ import pytest
 from artifacts.digest import digest_bytes
 from artifacts.errors import StoreFailed
 from artifacts.objects import Objects, object_key
-from artifacts.s3_store import S3Store
+from artifacts.stores.s3 import S3Store
 from tests.artifacts.stores import s3_store, sizes_below
 from tests.faulty_server import FAULTS, FOREVER, Fault, FaultyServer
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from artifacts.errors import StoreFailed
-from artifacts.s3_bucket import Bucket
-from artifacts.s3_requests import Requests, status_of
-from artifacts.s3_transfer import sums_of
 from artifacts.store import Guarantees
+from artifacts.stores.s3_bucket import Bucket
+from artifacts.stores.s3_requests import Requests, status_of
+from artifacts.stores.s3_transfer import sums_of
 
 Result = TypeVar("Result")
 

@@ -1,0 +1,1 @@
+"""Where bytes lie under keys: in a folder, or in S3."""
