@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +22,6 @@ from artifacts.steps import LookUpJob, PullJob, RegisterJob, Stores
 from artifacts.target import native_cpu_target
 from tasks import look_up, pull, register
 from tests.artifacts.samples import TORCH, sample_target, write_release
-from tests.prefect_server import free_port
 
 
 @pytest.fixture
@@ -115,39 +111,6 @@ def test_a_file_changed_after_it_was_verified_is_not_registered(
     assert registry(stores).models() == ()
 
 
-@pytest.mark.parametrize(
-    "stage",
-    ["create_run", "create_logged_model", "log_model_artifact", "finalize_logged_model",
-     "create_registered_model", "create_model_version", "set_registered_model_alias"],
-)  # fmt: skip
-def test_killed_at_any_stage_a_second_run_ends_with_one_version(
-    stage: str, tmp_path: Path, stores: Stores
-) -> None:
-    folder = tmp_path / "release"
-    manifest = write_release(folder)
-    script = (
-        "import os, sys, json\n"
-        "from pathlib import Path\n"
-        "from mlflow import MlflowClient\n"
-        f"setattr(MlflowClient, {stage!r}, lambda *a, **k: os.kill(os.getpid(), 9))\n"
-        "from artifacts.manifest import parse_manifest\n"
-        "from artifacts.steps import RegisterJob, Stores\n"
-        "from tasks import register\n"
-        f"folder = Path({str(folder)!r})\n"
-        "manifest = parse_manifest((folder / 'manifest.json').read_bytes())\n"
-        f"stores = Stores({stores.objects!r}, {stores.tracking_uri!r}, {stores.artifact_root!r})\n"
-        "register.run(RegisterJob(manifest, folder, stores))\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert killed.returncode == -9, killed.stderr.decode()
-    with pytest.raises(RegistryFailed, match="not registered"):
-        registry(stores).find("toy", "candidate")
-    register.run(RegisterJob(manifest, folder, stores))
-    entry = registry(stores).find("toy", "candidate")
-    assert entry.version == 1
-    assert registry(stores).find("toy", None).version == 1
-
-
 def test_a_known_fingerprint_is_found_and_its_alias_moved(tmp_path: Path, stores: Stores) -> None:
     manifest = release(tmp_path, stores)
     known = look_up.run(LookUpJob("toy", manifest.fingerprint, stores, "trial")).known
@@ -169,34 +132,6 @@ def test_unknown_names_say_what_there_is(tmp_path: Path, stores: Stores) -> None
 def test_reading_a_registry_that_is_not_there_creates_nothing(stores: Stores) -> None:
     assert registry(stores).models() == ()
     assert not Path(stores.tracking_uri.removeprefix("sqlite:///")).exists()
-
-
-def test_a_server_that_is_down_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(RegistryFailed, match=r"MLflow at http://127.0.0.1:9"):
-        Registry("http://user:secret@127.0.0.1:9", "").models()
-
-
-@pytest.mark.server
-def test_a_release_by_way_of_an_mlflow_server(tmp_path: Path) -> None:
-    port = free_port()
-    command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
-        "--workers", "1", "--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}",
-        "--artifacts-destination", str(tmp_path / "artifacts"),
-    ]  # fmt: skip
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (tmp_path / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        stores = Stores(str(tmp_path / "store"), f"http://127.0.0.1:{port}")
-        manifest = release(tmp_path, stores)
-        assert registry(stores).find("toy", "candidate").manifest == manifest.digest
-        result = pull.run(pulling(stores, tmp_path / "pulled"))
-        assert result.version == 1
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
 
 
 def test_what_is_pulled_is_the_release_and_a_second_pull_changes_nothing(
