@@ -4,6 +4,7 @@
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
+# make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
 # make lock    resolve the dependencies anew
 #
 # HANDOFF_TORCH chooses another torch than the locked one:
@@ -30,7 +31,7 @@ CORPUS := .venv-corpus
 
 MUTATIONS ?= 100000
 
-.PHONY: demo test bench corpus faults fuzz lint lock ready clean
+.PHONY: demo test bench corpus faults fuzz s3 lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -50,6 +51,9 @@ faults: ready
 
 fuzz: ready
 	$(BIN)/python -m tests.tasks.intake.fuzz $(MUTATIONS)
+
+s3: ready
+	tests/s3/run.sh $(BIN)/python -q
 
 $(CORPUS)/.ready: tests/corpus/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CORPUS)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+_CHUNK_BYTES = 8 << 20
 _PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -41,6 +42,17 @@ def digest_file(path: Path) -> Digest:
     """Return the digest of a file's bytes, read in pieces."""
     with path.open("rb") as stream:
         return Digest("sha256:" + hashlib.file_digest(stream, "sha256").hexdigest())
+
+
+def digest_span(path: Path, start: int, size: int) -> Digest:
+    """Return the digest of `size` bytes of a file from `start` on, or of as many as there are."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as stream:
+        stream.seek(start)
+        while size and (data := stream.read(min(size, _CHUNK_BYTES))):
+            hasher.update(data)
+            size -= len(data)
+    return Digest("sha256:" + hasher.hexdigest())
 
 
 def digest_tree(files: Mapping[str, Digest]) -> Digest:

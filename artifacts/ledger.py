@@ -74,6 +74,10 @@ class LedgerEntry:
         if self.sequence < 1 or self.version < 1 or self.newest < self.version:
             raise ValueError("expected numbers from 1, and no version beyond the newest")
 
+    def aliases_of(self, version: int) -> tuple[str, ...]:
+        """Return the aliases that stand for a version after this entry."""
+        return tuple(sorted(a for a, held in self.aliases.items() if held.version == version))
+
     def with_release(self, release: Digest) -> LedgerEntry:
         """Return the entry of a version whose statement was signed just now."""
         moved = {

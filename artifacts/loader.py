@@ -12,8 +12,9 @@ files beside it by their path, which are checked before, and so a GPU's default 
 
 The copy costs memory: as many bytes as the `.so` has, for as long as the process lives, and once
 for the same bytes however often they are loaded (a `.pt2` only while it is opened). Its pages are
-those that the package runs on (RssShmem and not RssFile in /proc/PID/status, and not to be dropped
-as a file's cached pages are).
+those that the package runs on, so that the resident size is the same (RssShmem and not RssFile in
+/proc/PID/status); but the kernel can't drop them as it can a file's cached pages. It took 1.4 times
+as long as hashing alone (64 against 49 ms for 48 MiB, 1.6 against 1.1 s for 1 GiB).
 
 Each call's inputs are checked before the package sees them, since a package that meets an id beyond
 its table may end the whole process: its check throws, and nothing can be thrown out of OpenMP's

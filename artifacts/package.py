@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from artifacts.archive import require_plain_members
 from artifacts.errors import PackageRefused
 from artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from artifacts.sealing import check_file, read_record
@@ -57,12 +58,20 @@ def read_release(
     return manifest, claim
 
 
-def check_release(folder: Path, torch_version: str | None, trust: Trust) -> CheckedRelease:
+def check_release(
+    folder: Path,
+    torch_version: str | None,
+    trust: Trust,
+    *,
+    name: str | None = None,
+    version: int | None = None,
+) -> CheckedRelease:
     """Check the signature, every file's size and digest, that there is no other, and the fit.
 
-    Raises `PackageRefused` with the file or the reason. No package is opened.
+    `name` and `version` are those that it has to be. Raises `PackageRefused` with the file or the
+    reason. No package is opened.
     """
-    manifest, claim = read_release(folder, trust)
+    manifest, claim = read_release(folder, trust, name=name, version=version)
     return CheckedRelease(manifest, check_packages(folder, manifest, torch_version), claim)
 
 
@@ -80,6 +89,9 @@ def check_packages(folder: Path, manifest: Manifest, torch_version: str | None) 
     expected = [*manifest.files, *[file for target in present for file in target.files]]
     for file in expected:
         check_file(folder, file)
+        if file.path.endswith(".pt2"):
+            with (folder / file.path).open("rb") as package:
+                require_plain_members(package.fileno(), file.path)
     _refuse_others(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
     for target in present:
         misfit = target.fit.misfit(torch_version) if target.fit else "it was never built"
@@ -95,9 +107,10 @@ def check_packages(folder: Path, manifest: Manifest, torch_version: str | None) 
 def _require_wanted(claim: Claim, what: str, name: str | None, version: int | None) -> None:
     if name in (None, claim.model) and version in (None, claim.version):
         return
-    wanted = f"{name or claim.model} version {version or 'of any number'}"
+    number = "of any number" if version is None else str(version)
     raise PackageRefused(
-        f"{what} is another one", expected=wanted, got=f"{claim.model} version {claim.version}",
+        f"{what} is another one", expected=f"{name or claim.model} version {number}",
+        got=f"{claim.model} version {claim.version}",
         remedy="Pull the one that you want; the signature of this one is good",
     )  # fmt: skip
 

@@ -133,6 +133,28 @@ NO_SEARCH = Search()
 
 
 @dataclass(frozen=True)
+class Promotion:
+    """How much worse than the version that it replaces a promoted one may be.
+
+    At every timed input it may be `slowdown` times as slow before that is told for sure, and each
+    target's error may be `error_growth` times as large. Both are measured against eager: its time,
+    and its error to float64.
+    """
+
+    slowdown: float = 1.05
+    error_growth: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check that the factors allow an equal version."""
+        for name in ("slowdown", "error_growth"):
+            if not 1.0 <= getattr(self, name) <= 1000.0:
+                raise ValueError(f"expected {name} from 1 to 1000, got {getattr(self, name)}")
+
+
+USUAL_PROMOTION = Promotion()
+
+
+@dataclass(frozen=True)
 class Recipe:
     """What to build from a delivery and how exact it has to be; the README shows one.
 
@@ -150,6 +172,7 @@ class Recipe:
     extensions: tuple[str, ...] = later(())
     broken_passes: Literal["refuse", "leave out"] = later("refuse")
     search: Search = later(NO_SEARCH)
+    promotion: Promotion = later(USUAL_PROMOTION)
 
     def __post_init__(self) -> None:
         """Check targets, options, lineage, extensions and the dtypes that have tolerances."""

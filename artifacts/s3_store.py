@@ -1,163 +1,230 @@
-"""The object store in S3, by boto3."""
+"""The store in S3, by boto3."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import os
+import random
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from artifacts.digest import Digest, digest_bytes, digest_file
 from artifacts.errors import StoreFailed
-from artifacts.store import appearing_file, corrupted_object, missing_object, object_key
+from artifacts.s3_bucket import Bucket
+from artifacts.s3_requests import DamagedOnTheWay, Requests, run_ahead
+from artifacts.s3_selftest import find_guarantees
+from artifacts.s3_transfer import MultipartUpload
+from artifacts.store import Guarantees, Progress, Stored, changed_file, missing_key
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
-# Above this size boto3 sends an object in parts. S3's own checksum of a whole object stops there.
 _MULTIPART_BYTES = 64 << 20
+_RANGE_BYTES = 8 << 20
 
 
 class S3Store:
-    """Objects in an S3 bucket, by boto3, which reads credentials and the endpoint itself."""
+    """Keys in an S3 bucket; boto3 reads credentials and the endpoint itself."""
 
-    def __init__(self, bucket: str, prefix: str) -> None:
-        """Use the keys below `prefix` in `bucket`; nothing is sent yet."""
-        self.bucket = bucket
-        self.prefix = prefix
-        self._made: S3Client | None = None
+    def __init__(
+        self, bucket: str, prefix: str, *, patience_s: float = 60.0,
+        settling_s: tuple[float, float] = (0.5, 1.5),
+    ) -> None:  # fmt: skip
+        """Use the keys below `prefix` in `bucket`; nothing is sent yet.
+
+        `patience_s` is for how many seconds a request is tried again when what is wrong may pass.
+        `settling_s` bounds the pause, in seconds, of `create` on a server that ignores
+        `If-None-Match`.
+        """
+        self.bucket = Bucket(bucket, prefix, patience_s)
+        self.settling_s = settling_s
+        self._requests = Requests(self.location, patience_s)
 
     @property
     def location(self) -> str:
         """The store's address, which holds no secret."""
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        return self.bucket.location
 
-    def put_file(self, path: Path) -> Digest:
-        """Keep the file's bytes and return their digest."""
-        digest = digest_file(path)
-        size = path.stat().st_size
-        if self._stored_size(digest) == size:
-            return digest
+    @cached_property
+    def guarantees(self) -> Guarantees:
+        """What the self-test found, which is made at the first need."""
+        return self.check()
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a new key; tell whether it holds `data` now, or something else stood there.
+
+        Exactly one of several writers is told True on a server that knows `If-None-Match`. On one
+        that ignores it, each looks, writes, waits and reads back, so that the last one wins; two
+        are told True when one of them stalls between its look and its write for longer than the
+        other's pause, and the other's bytes are lost then.
+        """
+        if not self.guarantees.conditional_writes:
+            return self._create_and_settle(key, data)
+        won = False
+
+        def put() -> bool:
+            nonlocal won
+            vouched = self.bucket.put(key, data, new=not won)
+            if vouched is None:
+                # An earlier try may have been the one that wrote it, and only its answer was lost.
+                return self.bucket.holds(key, data)
+            # The condition held, so what arrived damaged is ours to write again.
+            won = True
+            self._require_arrived(key, data, vouched)
+            return True
+
+        return self._requests.run("keep an entry", put)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
+
+        def put() -> None:
+            self._require_arrived(key, data, bool(self.bucket.put(key, data)))
+
+        self._requests.run("keep a key", put)
+
+    def read(self, key: str, limit: int) -> bytes | None:
+        """Return the bytes of a key, at most `limit`; None where it isn't there."""
+        return self._requests.run("give back a key", partial(self.bucket.get, key, limit))
+
+    def upload(
+        self, key: str, path: Path, size: int, sha256: str,
+        progress: Progress | None = None, *, at: int = 0,
+    ) -> None:  # fmt: skip
+        """Write `size` bytes of a file, from `at` on, to a key; refuse unless `sha256` is theirs.
+
+        From 64 MiB on they go in parts. Where the server neither checks what it is sent nor answers
+        with its MD5, they are read back and compared.
+        """
         if size < _MULTIPART_BYTES:
-            self._put(digest, path.read_bytes())
-            return digest
-        from boto3.s3.transfer import TransferConfig
+            with path.open("rb") as stream:
+                stream.seek(at)
+                data = stream.read(size)
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise changed_file(path)
+            self.replace(key, data)
+            if progress is not None:
+                progress(size)
+            return
+        parts = MultipartUpload(
+            self.bucket.client, self._requests, self.bucket.name, self.bucket.whole(key),
+            lambda: self.guarantees.checksums,
+        )  # fmt: skip
 
-        with self._told("keep an object"):
-            # No part of it is seen under its key before the last one has arrived.
-            transfer = TransferConfig(multipart_threshold=_MULTIPART_BYTES)
-            extra = {"ChecksumAlgorithm": "SHA256"}
-            key = self._key(digest)
-            self._client.upload_file(str(path), self.bucket, key, ExtraArgs=extra, Config=transfer)
-        self._require_size(digest, size)
-        return digest
+        def send() -> None:
+            vouched = parts.send(path, at, size, sha256, progress)
+            stored = self.stat(key)
+            whole = stored is not None and stored.size_bytes == size
+            if not whole or not (vouched or self._sha256_of(key, size) == sha256):
+                raise DamagedOnTheWay("other bytes than were sent")
 
-    def put_bytes(self, data: bytes) -> Digest:
-        """Keep `data` and return its digest."""
-        digest = digest_bytes(data)
-        if self._stored_size(digest) != len(data):
-            self._put(digest, data)
-        return digest
+        self._requests.run("keep an object", send)
 
-    def has(self, digest: Digest) -> bool:
-        """Tell whether the object is there."""
-        return self._stored_size(digest) is not None
+    def download(
+        self, key: str, to: Path, progress: Progress | None = None, *, at: int = 0
+    ) -> None:
+        """Write the key's bytes into the file `to` from `at` on, and cut it behind them."""
+        stored = self.stat(key)
+        if stored is None:
+            raise missing_key(key, self.location)
+        with to.open("r+b" if to.exists() else "w+b") as stream:
+            held = min(max(stream.seek(0, os.SEEK_END) - at, 0), stored.size_bytes)
+            stream.seek(at + held)
+            if progress is not None and held:
+                progress(held)
+            for data in self._ranges(key, held, stored.size_bytes):
+                stream.write(data)
+                if progress is not None:
+                    progress(len(data))
+            stream.truncate(at + stored.size_bytes)
 
-    def fetch(self, digest: Digest, to: Path) -> None:
-        """Write the object to `to`, whole and checked, or not at all."""
-        with appearing_file(to) as partial, self._told("give an object", digest):
-            self._client.download_file(self.bucket, self._key(digest), str(partial))
-            if digest_file(partial) != digest:
-                raise corrupted_object(digest, digest_file(partial), self.location)
+    def stat(self, key: str) -> Stored | None:
+        """Return a key's size and time; None where it isn't there."""
+        found = self._requests.run("be asked for a key", partial(self.bucket.head, key))
+        return found and Stored(key, found["ContentLength"], found["LastModified"])
 
-    def read_bytes(self, digest: Digest, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes, checked."""
-        with self._told("give an object", digest):
-            answer = self._client.get_object(Bucket=self.bucket, Key=self._key(digest))
-            data: bytes = answer["Body"].read(limit + 1)
-        if digest_bytes(data) != digest:
-            raise corrupted_object(digest, digest_bytes(data), self.location)
-        return data
+    def matches(self, key: str, sha256: str) -> bool:
+        """Tell whether the SHA-256 that the server keeps is this one; without one, True."""
+        found = self._requests.run("be asked for a key", partial(self.bucket.head, key))
+        if found is None:
+            return False
+        kept = found.get("ChecksumSHA256", "")
+        # That of an object in parts is one of its parts' checksums: 'BASE64-7'.
+        return not kept or "-" in kept or base64.b64decode(kept).hex() == sha256
 
-    def check(self) -> None:
-        """Reach the bucket; raise `StoreFailed` when it can't be."""
-        with self._told("be reached"):
-            self._client.head_bucket(Bucket=self.bucket)
+    def keys(self, prefix: str) -> Iterator[Stored]:
+        """Give every key that begins with `prefix`, in no particular order."""
+        after = ""
+        while True:
+            page = partial(self.bucket.page, prefix, after)
+            found, after = self._requests.run("list its keys", page)
+            yield from found
+            if not after:
+                return
 
-    @property
-    def _client(self) -> S3Client:
-        if self._made is None:
-            import boto3
-            from botocore.config import Config
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        listing = partial(self.bucket.folders, prefix)
+        return tuple(sorted(self._requests.run("list its keys", listing)))
 
-            # An outage of seconds is waited for; one of minutes is told after about half of one.
-            retries: Any = {"mode": "standard", "total_max_attempts": 6}
-            self._made = boto3.client(
-                "s3", config=Config(retries=retries, connect_timeout=5, read_timeout=30)
-            )
-        return self._made
+    def remove(self, key: str) -> None:
+        """Remove a key; one that isn't there is fine."""
+        self._requests.run("remove a key", partial(self.bucket.delete, key))
 
-    def _key(self, digest: Digest) -> str:
-        return "/".join(part for part in (self.prefix, object_key(digest)) if part)
-
-    def _put(self, digest: Digest, data: bytes) -> None:
-        checksum = base64.b64encode(bytes.fromhex(digest.hex)).decode()
-        with self._told("keep an object"):
-            try:
-                self._client.put_object(
-                    Bucket=self.bucket,
-                    Key=self._key(digest),
-                    Body=data,
-                    ChecksumSHA256=checksum,
-                    IfNoneMatch="*",
-                )
-            except self._client.exceptions.ClientError as error:
-                # Somebody else was quicker with the same bytes: that is what was wanted.
-                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 412:
-                    raise
-        self._require_size(digest, len(data))
-
-    def _require_size(self, digest: Digest, size: int) -> None:
-        stored = self._stored_size(digest)
-        if stored != size:
-            raise StoreFailed(
-                f"{self.location} didn't keep {digest.short} whole",
-                expected=f"{size} bytes", got=f"{stored} bytes",
-                remedy="Run the same command again; if it stays, look at the bucket's object",
-            )  # fmt: skip
-
-    def _stored_size(self, digest: Digest) -> int | None:
-        with self._told("be asked for an object"):
-            try:
-                answer = self._client.head_object(Bucket=self.bucket, Key=self._key(digest))
-            except self._client.exceptions.ClientError as error:
-                if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound"):
-                    return None
-                raise
-        return int(answer["ContentLength"])
-
-    @contextmanager
-    def _told(self, what: str, digest: Digest | None = None) -> Iterator[None]:
-        """Turn what boto3 raises into a sentence that holds no secret."""
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            yield
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", "an error"))
-            if digest is not None and code in ("404", "NoSuchKey"):
-                raise missing_object(digest, self.location) from None
-            raise self._failed(what, code) from None
-        except (BotoCoreError, Boto3Error) as error:
-            raise self._failed(what, type(error).__name__) from None
-
-    def _failed(self, what: str, got: str) -> StoreFailed:
-        return StoreFailed(
-            f"the store {self.location} can't {what}",
-            expected="a bucket that these credentials may read and write",
-            got=got,
-            remedy="Look at HANDOFF_STORE, AWS_ENDPOINT_URL and the credentials, and whether the "
-            "store is up; then run the same command again",
+    def abandon_uploads(self, older_than: datetime) -> int:
+        """Remove what uploads in parts begun before `older_than` left; return how many."""
+        what = "remove an unfinished upload"
+        unfinished = partial(self.bucket.unfinished_uploads, older_than)
+        return sum(
+            self._requests.run(what, partial(self.bucket.abort_upload, key, upload))
+            for key, upload in self._requests.run(what, unfinished)
         )
+
+    def check(self) -> Guarantees:
+        """Write, read and remove keys below `selftest/`; return what the server guarantees."""
+        return find_guarantees(self.bucket, self._requests)
+
+    def _create_and_settle(self, key: str, data: bytes) -> bool:
+        vouched = True
+
+        def look_and_put() -> bool:
+            nonlocal vouched
+            if self.bucket.head(key) is not None:
+                return self.bucket.holds(key, data)
+            vouched = bool(self.bucket.put(key, data))
+            return True
+
+        if not self._requests.run("keep an entry", look_and_put):
+            return False
+        time.sleep(random.uniform(*self.settling_s))  # noqa: S311
+        if self._requests.run("give back an entry", partial(self.bucket.holds, key, data)):
+            return True
+        if vouched or self.guarantees.checksums:
+            return False
+        raise StoreFailed(
+            f"{key} in the store {self.location} holds other bytes than were sent",
+            expected="the bytes that were sent, or another writer's",
+            got="either's, or damage",
+            remedy="Look at that entry, and remove it if it can't be read; then run the same "
+            "command again",
+        )
+
+    def _require_arrived(self, key: str, data: bytes, vouched: bool) -> None:
+        if not (vouched or self.guarantees.checksums or self.bucket.holds(key, data)):
+            raise DamagedOnTheWay("other bytes than were sent")
+
+    def _ranges(self, key: str, start: int, size: int) -> Iterator[bytes]:
+        """Give a key's bytes from `start` on, in order; each range is tried again by itself."""
+
+        def fetch(begin: int) -> bytes:
+            end = min(begin + _RANGE_BYTES, size)
+            get = partial(self.bucket.get_range, key, begin, end)
+            return self._requests.run("give back an object", get, key)
+
+        return run_ahead(partial(fetch, begin) for begin in range(start, size, _RANGE_BYTES))
+
+    def _sha256_of(self, key: str, size: int) -> str:
+        hasher = hashlib.sha256()
+        for data in self._ranges(key, 0, size):
+            hasher.update(data)
+        return hasher.hexdigest()

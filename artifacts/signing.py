@@ -47,10 +47,10 @@ class Trust:
 def read_trust(places: Iterable[str | Path]) -> Trust:
     """Return the public keys in PEM files, and in the files `*.pub` of folders.
 
-    Raises `UsageProblem` for a place that isn't there and for a file that holds no public key.
+    A place that isn't there adds none. Raises `UsageProblem` for a file that holds no public key.
     """
     keys = {}
-    for place in map(Path, places):
+    for place in filter(Path.exists, map(Path, places)):
         files = sorted(place.glob(f"*{_PUBLIC_SUFFIX}")) if place.is_dir() else [place]
         for file in files:
             key = _read_public_key(file)
@@ -234,9 +234,10 @@ def _read_private_key(file: Path) -> bytes:
             f"the signing key {file} can't be read", expected="a PEM file with a private key",
             got=error.strerror or str(error), remedy="Mend HANDOFF_SIGNING_KEY",
         ) from error  # fmt: skip
-    if stat.S_IMODE(mode) & 0o077:
+    # A group may read it: Kubernetes gives secrets to a pod that way (`fsGroup`).
+    if stat.S_IMODE(mode) & 0o037:
         raise UsageProblem(
-            f"the signing key {file} is open to others", expected="a file of mode 600",
+            f"the signing key {file} is open to others", expected="a file of mode 600 or 640",
             got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and think of who has read it",
         )  # fmt: skip
     return secret

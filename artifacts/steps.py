@@ -5,14 +5,14 @@ They live here, apart from the steps, because a flow may name them without impor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from artifacts.delivery import DeliveryContract
 from artifacts.digest import Digest
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
-from artifacts.manifest import Manifest, PackageFile
+from artifacts.manifest import PackageFile
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.signature import Dimension, TensorSpec
 from artifacts.target import Fit, Target
@@ -38,64 +38,6 @@ class IntakeResult:
     nodes: int
     weights_bytes: int
     findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True)
-class Stores:
-    """Where releases are kept: the object store and the model registry, as locations only.
-
-    `objects` is a folder or `s3://bucket/prefix`, `tracking_uri` is MLflow's, and `artifact_root`
-    is where MLflow keeps artifacts when it runs embedded (empty: where the server says). Secrets
-    are never part of it: boto3 and MLflow read them from the environment of the one child
-    process that gets them.
-    """
-
-    objects: str
-    tracking_uri: str
-    artifact_root: str = ""
-
-
-@dataclass(frozen=True)
-class LookUpJob:
-    """Find the version of `model` that was released from what `fingerprint` stands for.
-
-    Where there is one, and its files are in the store, `alias` is moved to it.
-    """
-
-    model: str
-    fingerprint: Digest
-    stores: Stores
-    alias: str
-
-
-@dataclass(frozen=True)
-class LookUpResult:
-    """The version that would be made again; None when there is none."""
-
-    known: RegisterResult | None
-
-
-@dataclass(frozen=True)
-class RegisterJob:
-    """Store the files below `folder` that `manifest` names, register a version, move `alias`."""
-
-    manifest: Manifest
-    folder: Path
-    stores: Stores
-    alias: str = "candidate"
-    tags: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class RegisterResult:
-    """The version that holds the release, its aliases, the report's address and MLflow's run."""
-
-    model: str
-    version: int
-    aliases: tuple[str, ...]
-    manifest: Digest
-    report: str
-    run_id: str
 
 
 @dataclass(frozen=True)
@@ -326,33 +268,6 @@ class RaceResult:
     """One lap for each of the job's folders."""
 
     laps: tuple[RaceLap, ...]
-
-
-@dataclass(frozen=True)
-class PullJob:
-    """Fetch the version that `reference` names (None: the newest) into the folder `to`.
-
-    `target` is a slug, or `auto` for the best one that fits this machine and the torch of
-    `torch_version` (None leaves torch out).
-    """
-
-    name: str
-    reference: str | int | None
-    to: Path
-    target: str
-    stores: Stores
-    torch_version: str | None
-
-
-@dataclass(frozen=True)
-class PullResult:
-    """What was pulled, and where it lies."""
-
-    folder: Path
-    model: str
-    version: int
-    target: str
-    manifest: Digest
 
 
 @dataclass(frozen=True)

@@ -1,164 +1,174 @@
-"""The object store: write-once objects under their own digest, in a folder or in S3.
+"""The store: bytes under keys, in a folder or in S3, as `FolderStore` and `S3Store` keep them.
 
-Both keep an object at `objects/sha256/<hex>`. An object is never overwritten, and what is fetched
-is checked against its digest before it appears under its name: a store need not be trusted.
+A key is written once (`create`), or holds bytes that follow from the key itself (`upload`, for
+objects under their digest), or is a copy of what stands elsewhere (`replace`). Nothing here knows
+what the bytes mean; `artifacts.objects` adds the digests.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from artifacts.digest import Digest, digest_bytes, digest_file
 from artifacts.errors import StoreFailed
 
+# Called with a number of bytes each time that so many more are done; those that have to be sent
+# again count again.
+Progress = Callable[[int], None]
 
-class ObjectStore(Protocol):
-    """What both stores do; every method raises `StoreFailed` when it can't."""
-
-    def put_file(self, path: Path) -> Digest:
-        """Keep the file's bytes and return their digest; nothing is sent for a known object."""
-
-    def put_bytes(self, data: bytes) -> Digest:
-        """Keep `data` and return its digest."""
-
-    def has(self, digest: Digest) -> bool:
-        """Tell whether the object is there."""
-
-    def fetch(self, digest: Digest, to: Path) -> None:
-        """Write the object to `to`, whole and checked, or not at all."""
-
-    def read_bytes(self, digest: Digest, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes, checked."""
-
-    def check(self) -> None:
-        """Reach the store without changing it."""
+_NAME = re.compile(r"[A-Za-z0-9_@+=-][A-Za-z0-9._@+=-]*")
+_KEY_LIMIT = 900
 
 
-def open_store(location: str) -> ObjectStore:
-    """Return the store at `location`: a folder, or `s3://bucket/prefix`."""
+@dataclass(frozen=True)
+class Stored:
+    """What a store says of a key: its size, and when it was written (with a time zone)."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """What a store's self-test found.
+
+    `conditional_writes`: the second of two writers of a new key is refused. `checksums`: bytes that
+    aren't what their checksum says are refused.
+    """
+
+    conditional_writes: bool
+    checksums: bool
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what that means, in sentences."""
+        return (
+            "Of two who write an entry at the same time, the store refuses one."
+            if self.conditional_writes
+            else "The store ignores If-None-Match: of two who write an entry at the same time, one "
+            "is told by reading back after a pause, but a writer that stalls longer than the pause "
+            "can still replace the other's entry. Let one machine at a time write here.",
+            "The store refuses bytes that were damaged on their way."
+            if self.checksums
+            else "The store doesn't check bytes that it is sent: they are compared afterwards.",
+        )
+
+
+class Store(Protocol):
+    """What both stores do; every method raises `StoreFailed` when it can't.
+
+    Keys are relative paths of plain names, such as `objects/sha256/<hex>`.
+    """
+
+    @property
+    def location(self) -> str:
+        """The store's address, which holds no secret."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a new key; tell whether it holds `data` now, or something else stood there."""
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
+
+    def read(self, key: str, limit: int) -> bytes | None:
+        """Return the bytes of a key, at most `limit`; None where it isn't there."""
+
+    def upload(
+        self, key: str, path: Path, size: int, sha256: str,
+        progress: Progress | None = None, *, at: int = 0,
+    ) -> None:  # fmt: skip
+        """Write `size` bytes of a file, from `at` on, to a key; refuse unless `sha256` is theirs.
+
+        For keys whose bytes follow from the key, since what is there is written again.
+        """
+
+    def download(
+        self, key: str, to: Path, progress: Progress | None = None, *, at: int = 0
+    ) -> None:
+        """Write the key's bytes into the file `to` from `at` on, and cut it behind them.
+
+        Bytes behind `at` that `to` holds already count as fetched, so a download that broke off
+        goes on; `progress` is told of them, too. Whether they are right is for the caller to check.
+        """
+
+    def stat(self, key: str) -> Stored | None:
+        """Return what the store says of a key; None where it isn't there."""
+
+    def matches(self, key: str, sha256: str) -> bool:
+        """Tell whether the key's bytes have this digest, as far as the store can say by itself.
+
+        A folder reads them. S3 is asked for the checksum that it keeps; without one they count.
+        """
+
+    def keys(self, prefix: str) -> Iterator[Stored]:
+        """Give every key that begins with `prefix`, in no particular order."""
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names that keys below `prefix` go on with, up to the next slash, sorted.
+
+        For `models/` those are the models: names of folders, as a person would say.
+        """
+
+    def remove(self, key: str) -> None:
+        """Remove a key; one that isn't there is fine."""
+
+    def abandon_uploads(self, older_than: datetime) -> int:
+        """Remove what uploads begun before `older_than` left unfinished; return how many."""
+
+    def check(self) -> Guarantees:
+        """Write, read and remove a key below `selftest/`; return what the store guarantees."""
+
+
+def open_store(location: str, *, patience_s: float = 60.0) -> Store:
+    """Return the store at `location`: a folder, or `s3://bucket/prefix`.
+
+    `patience_s` is for how many seconds an operation on S3 is tried again when what is wrong may
+    pass. Nothing is sent yet.
+    """
     if location.startswith("s3://"):
         from artifacts.s3_store import S3Store
 
         bucket, _, prefix = location.removeprefix("s3://").partition("/")
-        return S3Store(bucket, prefix.strip("/"))
+        return S3Store(bucket, prefix.strip("/"), patience_s=patience_s)
+    from artifacts.folder_store import FolderStore
+
     return FolderStore(Path(location))
 
 
-def object_key(digest: Digest) -> str:
-    """Return where an object lies below the store's root."""
-    return f"objects/sha256/{digest.hex}"
+def require_key(key: str) -> str:
+    """Return `key`; raise `ValueError` unless it is a relative path of plain names.
+
+    No name begins with a dot, so that none is `..` or one of a folder's temporary files.
+    """
+    if len(key) > _KEY_LIMIT or not all(_NAME.fullmatch(name) for name in key.split("/")):
+        raise ValueError(f"expected a key of plain names between slashes, got {key[:80]!r}")
+    return key
 
 
-class FolderStore:
-    """Objects as read-only files below a folder."""
-
-    def __init__(self, root: Path) -> None:
-        """Use `root`, which is made when the first object is put."""
-        self.root = root
-
-    def put_file(self, path: Path) -> Digest:
-        """Keep the file's bytes and return their digest."""
-        digest = digest_file(path)
-        with self._writing(digest) as partial:
-            if partial is not None:
-                shutil.copyfile(path, partial)
-                self._require(digest_file(partial), digest)
-        return digest
-
-    def put_bytes(self, data: bytes) -> Digest:
-        """Keep `data` and return its digest."""
-        digest = digest_bytes(data)
-        with self._writing(digest) as partial:
-            if partial is not None:
-                partial.write_bytes(data)
-        return digest
-
-    def has(self, digest: Digest) -> bool:
-        """Tell whether the object is there."""
-        return self._path(digest).is_file()
-
-    def fetch(self, digest: Digest, to: Path) -> None:
-        """Write the object to `to`, whole and checked, or not at all."""
-        with appearing_file(to) as partial:
-            try:
-                shutil.copyfile(self._path(digest), partial)
-            except FileNotFoundError as error:
-                raise missing_object(digest, str(self.root)) from error
-            self._require(digest_file(partial), digest)
-
-    def read_bytes(self, digest: Digest, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes, checked."""
-        try:
-            with self._path(digest).open("rb") as stream:
-                data = stream.read(limit + 1)
-        except FileNotFoundError as error:
-            raise missing_object(digest, str(self.root)) from error
-        self._require(digest_bytes(data), digest)
-        return data
-
-    def check(self) -> None:
-        """Reach the store: a folder that can be made is good enough."""
-
-    def _path(self, digest: Digest) -> Path:
-        return self.root / object_key(digest)
-
-    @contextmanager
-    def _writing(self, digest: Digest) -> Iterator[Path | None]:
-        """Give a file to write the object to, or None where it is there and whole already."""
-        path = self._path(digest)
-        if path.is_file() and digest_file(path) == digest:
-            yield None
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with appearing_file(path) as partial:
-                yield partial
-                partial.chmod(0o444)
-        except OSError as error:
-            raise StoreFailed(
-                f"the store {self.root} can't keep an object",
-                expected="a writable folder with room for it",
-                got=error.strerror or str(error),
-                remedy="Make room or mend the permissions, then run the same command again",
-            ) from error
-
-    def _require(self, found: Digest, wanted: Digest) -> None:
-        if found != wanted:
-            raise corrupted_object(wanted, found, str(self.root))
-
-
-@contextmanager
-def appearing_file(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside `path`, which becomes `path` when the body ends well."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:20]}.")
-    os.close(descriptor)
-    partial = Path(name)
-    try:
-        yield partial
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def missing_object(digest: Digest, location: str) -> StoreFailed:
-    """Return the refusal for an object that is not there."""
+def missing_key(key: str, location: str) -> StoreFailed:
+    """Return the refusal for a key that is not there."""
     return StoreFailed(
-        f"an object is not in the store {location}", expected=f"the object {digest.short}",
-        got="none", remedy="Is HANDOFF_STORE the store that the release was made with?",
+        f"{key} is not in the store {location}", expected="that key", got="none",
+        remedy="Is HANDOFF_STORE the store that the release was made with?",
     )  # fmt: skip
 
 
-def corrupted_object(wanted: Digest, found: Digest, location: str) -> StoreFailed:
-    """Return the refusal for an object whose bytes are others."""
+def oversized_key(key: str, location: str, limit: int) -> StoreFailed:
+    """Return the refusal for a key that holds more than it can rightly hold."""
     return StoreFailed(
-        f"an object in {location} is not what its digest says", expected=wanted.short,
-        got=found.short, remedy="Don't use it: remove that object and release again",
+        f"{key} in the store {location} is too large to be what it should be",
+        expected=f"at most {limit} bytes", got="more",
+        remedy="Don't use it: find out who wrote it",
+    )  # fmt: skip
+
+
+def changed_file(path: Path) -> StoreFailed:
+    """Return the refusal for a file whose bytes aren't those that its digest was taken from."""
+    return StoreFailed(
+        f"{path.name} changed while it was being kept", expected="the bytes of its digest",
+        got="others", remedy="Run the same command again, and find out what writes there",
     )  # fmt: skip

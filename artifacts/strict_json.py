@@ -40,7 +40,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def _check_levels(value: object) -> None:
     # Level by level and not by recursion, because the depth is what is in doubt.
     level: list[object] = [value]
-    for _ in range(_MOST_LEVELS + 2):
+    for _ in range(_MOST_LEVELS + 1):
         below: list[object] = []
         for one in level:
             if isinstance(one, dict):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from artifacts.driver import driver_for, host_cuda, host_gpu_capabilities
+from artifacts.glibc import host_glibc, parse_version
 from artifacts.gpu import PROFILES, GpuProfile
 from artifacts.record import later
 
@@ -148,13 +149,23 @@ class Fit:
     An AOTInductor package loads only into the torch that it was built with (its shim calls move
     between versions), and ends with SIGILL on a processor that lacks an instruction. Machine code
     for a GPU runs on those of its capability (90 for 9.0; 0: none is needed) and of a later minor
-    one (CUDA C++ Programming Guide, "Binary Compatibility").
+    one (CUDA C++ Programming Guide, "Binary Compatibility"); `cuda` is the CUDA that it was built
+    with (`13.0`), whose major version the driver has to be for at least (CUDA Compatibility, "Minor
+    Version Compatibility"). `glibc` is the newest of which the library uses a symbol (`2.34`).
+    Either is empty where it wasn't written down or isn't needed.
     """
 
     cpu_flags: tuple[str, ...]
     torch: str
     machine: str = "x86_64"
     gpu_capability: int = later(0)
+    glibc: str = later("")
+    cuda: str = later("")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a version that can't be compared."""
+        for version in filter(None, (self.glibc, self.cuda)):
+            parse_version(version)
 
     def misfit(self, torch_version: str | None) -> str | None:
         """Return why this machine can't run the package, or None where it can.
@@ -173,39 +184,31 @@ class Fit:
             found = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "none"
             needed = f"an NVIDIA GPU of compute capability {self.gpu_capability / 10:.1f}"
             return f"it needs {needed} (or a later {self.gpu_capability // 10}.x); here: {found}"
+        if misfit := self._misfit_of_libraries():
+            return misfit
         if torch_version is not None and base_version(torch_version) != base_version(self.torch):
             return f"it needs torch {base_version(self.torch)}, and this is torch {torch_version}"
+        return None
+
+    def _misfit_of_libraries(self) -> str | None:
+        """Return what the C library or the driver here is too old for, or None."""
+        here = host_glibc()
+        if self.glibc and parse_version(here or "0") < parse_version(self.glibc):
+            return (
+                f"it needs glibc {self.glibc} or newer, and this is {here or 'another C library'}"
+            )
+        if self.cuda and host_cuda()[0] < (major := parse_version(self.cuda)[0]):
+            found = "{}.{}".format(*host_cuda()) if any(host_cuda()) else "none"
+            return (
+                f"it needs {driver_for(major)} (it was built with CUDA {self.cuda}); "
+                f"the driver here is for CUDA {found}"
+            )
         return None
 
 
 def _runs_on(built_for: int, capability: int) -> bool:
     """Tell whether a GPU of `capability` runs machine code for another of the same major one."""
     return capability // 10 == built_for // 10 and capability >= built_for
-
-
-# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of the driver's interface.
-_MAJOR, _MINOR = 75, 76
-
-
-@cache
-def host_gpu_capabilities() -> tuple[int, ...]:
-    """Return the compute capability of each NVIDIA GPU here, 90 for 9.0; none without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return ()
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return ()
-    found = []
-    for device in range(count.value):
-        numbers = []
-        for attribute in (_MAJOR, _MINOR):
-            value = ctypes.c_int(0)
-            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-            numbers.append(value.value)
-        found.append(numbers[0] * 10 + numbers[1])
-    return tuple(found)
 
 
 def base_version(version: str) -> str:

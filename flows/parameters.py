@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from artifacts.recipe import Recipe
 from artifacts.record import from_plain
-from artifacts.steps import Stores
+from artifacts.registering import Author, SigningKey, Stores
 
 
 class ReleaseParameters(BaseModel):
@@ -20,6 +20,16 @@ class ReleaseParameters(BaseModel):
     objects: str = Field(description="The object store: a folder or s3://bucket/prefix.")
     tracking_uri: str = Field(description="MLflow's tracking URI.")
     artifact_root: str = Field("", description="Where MLflow keeps artifacts when it is embedded.")
+    trusted: list[str] = Field(
+        default_factory=list, description="Files and folders of the public keys that are trusted."
+    )
+    seen: Path | None = Field(None, description="The file that remembers how far ledgers went.")
+    signing_key: str = Field(description="The key that signs: a PEM file or a KMS's address.")
+    public_key: Path = Field(description="The file of its public key.")
+    make_missing_key: bool = Field(
+        default=False, description="Make the signing key where there is none."
+    )
+    by: str = Field("", description="Who asks for the release, as the ledger names them.")
     recipe: dict[str, Any] = Field(
         default_factory=dict, description="The recipe, as in a recipe file; empty for defaults."
     )
@@ -48,4 +58,15 @@ class ReleaseParameters(BaseModel):
     @property
     def stores(self) -> Stores:
         """The stores as one value."""
-        return Stores(self.objects, self.tracking_uri, self.artifact_root)
+        return Stores(
+            self.objects, self.tracking_uri, self.artifact_root, tuple(self.trusted), self.seen
+        )
+
+    @property
+    def key(self) -> SigningKey:
+        """The signing key as one value."""
+        return SigningKey(self.signing_key, self.public_key, self.make_missing_key)
+
+    def author(self, run: str) -> Author:
+        """Return who asks for the release, in the flow run `run`."""
+        return Author(self.by or "unknown", run=run)

@@ -44,7 +44,10 @@ VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}"}
 PROBE = {**_STEP, "name": "probe", "task_run_name": "probe {slug}"}
 BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}"}
 RACE = {**_STEP, "name": "race", "task_run_name": "race {slug}"}
-REGISTER = {**_STEP, "name": "register"}
+OPEN_KEY = {**_STEP, "name": "open key"}
+UPLOAD = {**_STEP, "name": "upload"}
+APPEND = {**_STEP, "name": "sign and append"}
+CATALOGUE = {**_STEP, "name": "catalogue"}
 
 # Seconds after which a step's process is ended.
 LIMITS_S = {
@@ -61,5 +64,8 @@ LIMITS_S = {
     "benchmark": 900.0,
     "race": 900.0,
     "look up": 600.0,
-    "register": 1800.0,
+    "open key": 120.0,
+    # Gigabytes, over a line of some megabytes a second.
+    "upload": 7200.0,
+    "catalogue": 3600.0,
 }

@@ -10,11 +10,12 @@ from typing import Any
 
 from prefect import flow
 
-from artifacts.record import to_plain
-from artifacts.steps import IntakeJob, LookUpJob, RegisterJob
+from artifacts.registering import KeyJob, LookUpJob
+from artifacts.steps import IntakeJob
 from flows import policies
 from flows.parameters import ReleaseParameters
-from flows.steps import inspect, look_up, optimize, register, take_in
+from flows.registering import register, register_again
+from flows.steps import inspect, look_up, open_key, optimize, take_in
 from flows.targets import build
 from tasks import assemble
 from tasks.fingerprint import fingerprint_release
@@ -27,22 +28,26 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
 
     A release that was made before from the same is found again, unless a rebuild is asked for.
     Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
-    `RegistryFailed`; nothing is registered then.
+    `RegistryFailed`; nothing is released then.
     """
     recipe = parameters.parsed_recipe()
     assemble.require_trial_alias(recipe, parameters.alias)
     with open_lanes(parameters.workspace, recipe, fresh=parameters.rebuild) as lanes:
+        key = open_key.submit(lanes.signer(), KeyJob(parameters.key, parameters.stores.trusted))
         taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.jobs.staging))
         fingerprint = fingerprint_release(taken.digest, recipe, parameters.compiler)
         earlier = look_up.submit(
             lanes.registrar(),
             LookUpJob(taken.contract.model.name, fingerprint, parameters.stores, parameters.alias),
         )
+        # What could not be signed is not built.
+        key.result()
         judged = inspect(lanes.graph, lanes.jobs.traceability())
         assemble.refuse_unsound(judged)
-        known = earlier.result().known
-        if known and not parameters.rebuild:
-            return {**to_plain(known), "reused": True}
+        known = earlier.result()
+        if known.version and not parameters.rebuild:
+            model = taken.contract.model.name
+            return register_again(lanes, parameters, model, fingerprint, known)
         optimized = optimize(lanes.graph, lanes.jobs.optimize())
         # The graph is on disk now, and what read it holds as much memory as a compiler.
         lanes.graph.close()
@@ -59,6 +64,4 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
             built=built,
         )
         assemble.require_accepted(manifest)
-        job = RegisterJob(manifest, lanes.jobs.release, parameters.stores, parameters.alias)
-        registered = register(lanes.registrar(), job)
-    return {**to_plain(registered), "reused": False}
+        return register(lanes, parameters, manifest)

@@ -8,6 +8,16 @@ from prefect import task
 
 from artifacts.localization import LocalizeJob, LocalizeResult
 from artifacts.probes import ProbeJob, ProbeResult
+from artifacts.registering import (
+    Catalogued,
+    CatalogueJob,
+    KeyJob,
+    KeyResult,
+    LookUpJob,
+    LookUpResult,
+    Uploaded,
+    UploadJob,
+)
 from artifacts.steps import (
     BenchmarkJob,
     BenchmarkResult,
@@ -15,16 +25,12 @@ from artifacts.steps import (
     CompileResult,
     IntakeJob,
     IntakeResult,
-    LookUpJob,
-    LookUpResult,
     OptimizeJob,
     OptimizeResult,
     RaceJob,
     RaceResult,
     ReferenceJob,
     ReferenceResult,
-    RegisterJob,
-    RegisterResult,
     TapJob,
     TapResult,
     TraceabilityJob,
@@ -34,6 +40,8 @@ from artifacts.steps import (
 )
 from flows import policies
 from flows.progress import announced
+from tasks.appending import Appended, Change
+from tasks.appending import append as append_change
 from tasks.child import StepProcess
 
 
@@ -115,10 +123,29 @@ def race(process: StepProcess, job: RaceJob, slug: str) -> RaceResult:
     return cast(RaceResult, _wait(process, job, f"race {slug}", policies.LIMITS_S["race"]))
 
 
-@task(**policies.REGISTER)
-def register(process: StepProcess, job: RegisterJob) -> RegisterResult:
-    """Store the packages, register the version, and move the alias last."""
-    return cast(RegisterResult, _wait(process, job, "register", policies.LIMITS_S["register"]))
+@task(**policies.OPEN_KEY)
+def open_key(process: StepProcess, job: KeyJob) -> KeyResult:
+    """Open the signing key, or make it."""
+    return cast(KeyResult, _wait(process, job, "open key", policies.LIMITS_S["open key"]))
+
+
+@task(**policies.UPLOAD)
+def upload(process: StepProcess, job: UploadJob) -> Uploaded:
+    """Store the packages, the record and its evidence."""
+    return cast(Uploaded, _wait(process, job, "upload", policies.LIMITS_S["upload"]))
+
+
+@task(**policies.APPEND)
+def append(registrar: StepProcess, signer: StepProcess, change: Change) -> Appended:
+    """Sign the version, and append it to the ledger: from then on it is released."""
+    with announced("sign"):
+        return append_change(registrar, signer, change)
+
+
+@task(**policies.CATALOGUE)
+def catalogue(process: StepProcess, job: CatalogueJob) -> Catalogued:
+    """Show in MLflow what the ledger says."""
+    return cast(Catalogued, _wait(process, job, "catalogue", policies.LIMITS_S["catalogue"]))
 
 
 def _wait(process: StepProcess, job: object, step: str, limit_s: float) -> object:

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from artifacts.errors import HandoffError, UsageProblem
+from infra.cli_options import debug_option, json_option
+from infra.registry_cli import COMMANDS
 
 EXIT_CODES = """
 \b
@@ -31,7 +33,10 @@ class HandoffGroup(click.Group):
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            click.echo("handoff: interrupted; nothing was registered by this command", err=True)
+            click.echo(
+                "handoff: interrupted; 'handoff history NAME' tells whether it was released before",
+                err=True,
+            )
             sys.exit(130)
         except click.UsageError as error:
             sys.exit(_tell_usage(error))
@@ -80,16 +85,6 @@ def _tell_debug() -> None:
         traceback.print_exc()
 
 
-def debug_option(command: Any) -> Any:  # noqa: ANN401 - a decorator of any command
-    """Add `--debug`, which is read where errors are told."""
-    return click.option(
-        "--debug", is_flag=True, expose_value=False, help="Show the trace of an error."
-    )(command)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
 @click.group(cls=HandoffGroup, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
 @click.version_option(package_name="handoff", message="%(version)s")
 def main() -> None:
@@ -99,7 +94,8 @@ def main() -> None:
     handoff deliver examples.resnet18:build --to delivery   the training side
     handoff inspect delivery                                is it sound?
     handoff release delivery                                compile, verify, register
-    handoff pull resnet18@candidate --to model              the serving side
+    handoff promote resnet18@candidate --to production      let it be served
+    handoff pull resnet18@production --to model             the serving side
     """  # noqa: D301 - click keeps lines as they are after the character \\b
 
 
@@ -201,40 +197,6 @@ def release(delivery: Path, recipe: Path | None, alias: str, rebuild: bool, as_j
     )
 
 
-@main.command(name="list")
-@json_option
-@debug_option
-def list_models(as_json: bool) -> None:
-    """List the registered models."""
-    from infra.commands import list_registered
-
-    list_registered(as_json=as_json)
-
-
-@main.command()
-@click.argument("name", metavar="NAME[@ALIAS|@VERSION]")
-@json_option
-@debug_option
-def show(name: str, as_json: bool) -> None:
-    """Show one version of a model: its targets, how exact and how fast they are."""
-    from infra.commands import show_version
-
-    show_version(name, as_json=as_json)
-
-
-@main.command()
-@click.argument("name", metavar="NAME@ALIAS")
-@click.option("--to", "folder", required=True, type=click.Path(path_type=Path), help="New folder.")
-@click.option("--target", default="auto", show_default=True, help="A target, or this machine's.")
-@json_option
-@debug_option
-def pull(name: str, folder: Path, target: str, as_json: bool) -> None:
-    """Fetch a release's package for this machine, checked against its manifest."""
-    from infra.commands import pull_release
-
-    pull_release(name, folder, target, as_json=as_json)
-
-
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
@@ -245,7 +207,7 @@ def pull(name: str, folder: Path, target: str, as_json: bool) -> None:
 @json_option
 @debug_option
 def verify(folder: Path, delivery: Path | None, as_json: bool) -> None:
-    """Check a pulled folder: digests, and whether this machine can run it. Exit code 0, 4 or 6."""
+    """Check a pulled folder: signature, digests, fit to this machine. Exit code 0, 4 or 6."""
     from infra.commands import verify_folder
 
     verify_folder(folder, delivery, as_json=as_json)
@@ -280,6 +242,10 @@ def doctor(as_json: bool) -> None:
     from infra.doctor import examine
 
     raise click.exceptions.Exit(examine(as_json=as_json))
+
+
+for registered in COMMANDS:
+    main.add_command(registered)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
 
 from artifacts.captures import CaptureRow, recommend
-from artifacts.errors import UsageProblem
 from artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
@@ -19,20 +16,16 @@ from artifacts.steps import (
     DeliverResult,
     IntakeJob,
     IntakeResult,
-    PullJob,
     TraceabilityJob,
     TraceabilityResult,
 )
 from infra.captures import capture_table, print_captures
-from infra.console import age, print_findings, print_json, print_table, size
-from infra.present import print_release, release_object, stored_manifest
+from infra.console import print_findings, print_json, print_table, size
+from infra.registry import torch_version
 from infra.release import require_folder
-from infra.settings import Settings, read_settings, trusted_places
+from infra.settings import read_settings
 from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
-
-if TYPE_CHECKING:
-    from artifacts.old_registry import Registry
 
 _DELIVER_LIMIT_S = 3600.0
 
@@ -118,30 +111,6 @@ def _run_alone(plan: ProcessPlan, jobs: list[tuple[object, float]]) -> list[obje
             process.close()
 
 
-def list_registered(*, as_json: bool) -> None:
-    """Print the newest version of every registered model."""
-    models = _registry(read_settings()).models()
-    if as_json:
-        print_json({"models": [to_plain(entry) for entry in models]})
-        return
-    if not models:
-        click.echo("Nothing is registered yet. 'handoff release DELIVERY' does it")
-        return
-    columns = ("model", "version", "aliases", "verdict", "targets", "created")
-    rows = [
-        (
-            entry.name,
-            str(entry.version),
-            " ".join(f"@{alias}" for alias in entry.aliases),
-            entry.verdict,
-            " ".join(entry.targets),
-            age(entry.created),
-        )
-        for entry in models
-    ]
-    print_table("", columns, rows)
-
-
 def list_passes(*, as_json: bool) -> None:
     """Print every pass with its level, what it does and its parameters."""
     # Passes are torch's business: this is the one command that imports it into its own process.
@@ -171,98 +140,31 @@ def list_passes(*, as_json: bool) -> None:
             click.echo(f"{name}: {parameter} is {meaning}")
 
 
-def show_version(reference: str, *, as_json: bool) -> None:
-    """Print one version of a model."""
-    settings = read_settings()
-    name, wanted = parse_reference(reference)
-    entry = _registry(settings).find(name, wanted)
-    manifest = stored_manifest(settings, entry.manifest)
-    if as_json:
-        report = entry.report
-        print_json(
-            release_object(manifest, version=entry.version, aliases=entry.aliases, report=report)
-        )
-        return
-    print_release(manifest, version=entry.version, aliases=entry.aliases)
-
-
-def pull_release(reference: str, folder: Path, target: str, *, as_json: bool) -> None:
-    """Fetch the package of a release that fits this machine into `folder`."""
-    from tasks.pull import run as pull
-
-    settings = read_settings()
-    name, wanted = parse_reference(reference)
-    result = pull(
-        PullJob(
-            name=name,
-            reference=wanted,
-            to=folder.absolute(),
-            target=target,
-            stores=settings.stores,
-            torch_version=_torch_version(),
-        )
-    )
-    if as_json:
-        print_json(to_plain(result))
-        return
-    click.echo(f"{result.model} version {result.version}: {result.target} in {result.folder}")
-
-
 def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None:
-    """Check a pulled folder; raise `PackageRefused` when it isn't what was signed or doesn't fit.
+    """Check a pulled folder; raise `PackageRefused` when it isn't what it says or doesn't fit.
 
     With the `delivery` that it was made from, its numbers are compared again, too.
     """
     from artifacts.package import check_release
     from artifacts.signing import read_trust
 
-    trust = read_trust(trusted_places(read_settings()))
-    checked = check_release(folder, _torch_version(), trust)
+    trust = read_trust(read_settings().stores.trusted)
+    checked = check_release(folder, torch_version(), trust)
     manifest, repeated = checked.manifest, []
     if delivery is not None:
         from infra.repeating import repeat_comparison
 
         repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:
-        told = {
-            "ok": True,
-            "model": manifest.model,
-            "version": checked.claim.version,
-            "targets": list(checked.targets),
-        }
+        version = checked.claim.version
+        told = {"ok": True, "model": manifest.model, "version": version,
+                "targets": list(checked.targets)}  # fmt: skip
         print_json({**told, "repeated": repeated})
         return
     targets = ", ".join(checked.targets)
     click.echo(
-        f"{manifest.model} version {checked.claim.version}: {targets}: a trusted key has signed "
-        "it, digests match, and this machine can run it"
+        f"{manifest.model} version {checked.claim.version}: {targets}: signed by a key that is "
+        "trusted, nothing was changed, and this machine can run it"
     )
     for line in repeated:
         click.echo(f"  {line}")
-
-
-def parse_reference(text: str) -> tuple[str, str | int | None]:
-    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
-    name, separator, reference = text.partition("@")
-    if not name or (separator and not reference):
-        raise UsageProblem(
-            "that names no version of a model", expected="NAME, NAME@ALIAS or NAME@VERSION",
-            got=text[:80], remedy="See 'handoff list' for what there is",
-        )  # fmt: skip
-    if not separator:
-        return name, None
-    return name, int(reference) if re.fullmatch(r"[0-9]{1,9}", reference) else reference
-
-
-def _torch_version() -> str | None:
-    """Return the installed torch's version from its metadata, without importing it."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _registry(settings: Settings) -> Registry:
-    from artifacts.old_registry import Registry
-
-    return Registry(settings.stores.tracking_uri, settings.stores.artifact_root)

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +52,7 @@ class _PlainProgress(logging.Handler):
     """One line a step's end: what a log wants."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "phase", "") != "begin":
+        if getattr(record, "phase", "") not in ("begin", "under way"):
             click.echo(record.getMessage(), err=True)
 
 
@@ -84,6 +84,10 @@ class _LiveProgress(logging.Handler):
             self._finish(_START, time.monotonic() - self._began)
         if phase == "begin":
             self._rows[step] = self._add(step)
+        elif phase == "under way":
+            done, total = (size(record.__dict__[name]) for name in ("done", "total"))
+            if step in self._rows:
+                self.progress.update(self._rows[step], took=f"{done} of {total}")
         elif step in self._rows:
             self._finish(step, record.__dict__.get("seconds", 0.0), failed=phase == "failed")
 
@@ -113,6 +117,30 @@ def shown_progress() -> Iterator[None]:
             yield
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def shown_transfer() -> Iterator[Callable[[str, int, int], None]]:
+    """Give what draws how far a transfer is: it is told a file, bytes since then, bytes in all.
+
+    On a terminal only, since a log wants no bars.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _file, _count, _size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
+        rows: dict[str, Any] = {}
+
+        def tell(file: str, count: int, size_bytes: int) -> None:
+            if file not in rows:
+                rows[file] = progress.add_task(file, total=size_bytes)
+            progress.update(rows[file], advance=count)
+
+        yield tell
 
 
 def seconds(value: float) -> str:

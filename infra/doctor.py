@@ -18,7 +18,15 @@ import click
 from artifacts.errors import HandoffError
 from artifacts.target import TARGETS, host_cpu_flags
 from infra.console import print_json
-from infra.settings import Settings, compiler_name, read_settings, require_writable_home
+from infra.landlock import landlock_version
+from infra.settings import (
+    Settings,
+    compiler_name,
+    paths_kept_from_steps,
+    read_settings,
+    require_writable_home,
+    signing_key_scheme,
+)
 
 Answer = Literal["ok", "note", "missing"]
 
@@ -38,7 +46,7 @@ def examine(*, as_json: bool) -> int:
     settings = read_settings()
     checks = [
         _python(), *_packages(), _compiler(), _processor(), _gpu(),
-        _home(settings), _registry(settings), _store(settings), _prefect(settings),
+        _home(settings), _keys(settings), _registry(settings), _store(settings), _prefect(settings),
     ]  # fmt: skip
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
@@ -115,6 +123,25 @@ def _home(settings: Settings) -> Check:
     return Check("home", "ok", f"{settings.home}, {free:.0f} GB free")
 
 
+def _keys(settings: Settings) -> Check:
+    """Tell whether the steps that run delivered and compiled code are kept from signing keys."""
+    if signing_key_scheme() != "file":
+        return Check("keys", "ok", f"held by a service ({signing_key_scheme()})")
+    if not landlock_version():
+        return Check(
+            "keys", "note", "every step can read the signing key: this kernel has no Landlock",
+            "Run Linux 5.19 or newer with landlock among its security modules, or sign with a key "
+            "service (HANDOFF_SIGNING_KEY)",
+        )  # fmt: skip
+    kept = paths_kept_from_steps()
+    if settings.private_keys not in kept:
+        return Check(
+            "keys", "note", "every step can read the signing key: it lies where steps make files",
+            "Set HANDOFF_HOME to a folder that isn't below the one for temporary files",
+        )  # fmt: skip
+    return Check("keys", "ok", f"only signing can read {', '.join(map(str, kept))} (Landlock)")
+
+
 def _registry(settings: Settings) -> Check:
     uri = settings.stores.tracking_uri
     if not uri.startswith("http"):
@@ -134,7 +161,8 @@ def _store(settings: Settings) -> Check:
         from artifacts.store import open_store
 
         try:
-            open_store(location).check()
+            # A person waits for this one.
+            open_store(location, patience_s=10).check()
         except HandoffError as error:
             return Check("store", "missing", error.got, error.remedy)
         return Check("store", "ok", location)

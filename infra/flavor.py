@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import InputsRefused, UsageProblem
 from artifacts.loader import LoadedModel, load
 from artifacts.signature import TensorSpec
-from infra.settings import read_settings, trusted_places
+from infra.settings import read_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +76,15 @@ def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Se
     named = wanted.pop("keys", "")
     if isinstance(named, str):
         named = [place for place in named.split(os.pathsep) if place]
-    return ServedModel(load(path, keys=trusted_places(read_settings()) or named, **wanted))
+    return ServedModel(load(path, keys=_trusted_here() or named, **wanted))
+
+
+def _trusted_here() -> list[str]:
+    """Return the places of trusted keys that there are.
+
+    They go before those that a model's configuration names, which MLmodel may bring, unsigned.
+    """
+    return [place for place in read_settings().stores.trusted if Path(place).exists()]
 
 
 def _by_name(data: object, names: Sequence[str]) -> Mapping[str, Any]:

@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
-from artifacts.digest import Digest
-from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, TargetRecord, parse_manifest
+from artifacts.manifest import Manifest, TargetRecord
 from artifacts.record import to_plain
 from infra.console import print_findings, print_table, seconds, size
-from infra.settings import Settings
 from tasks.report import SEARCH_COLUMNS, search_rows
 
 
@@ -29,14 +27,6 @@ def release_object(
         "manifest": str(manifest.digest),
         "report": report,
     }
-
-
-def stored_manifest(settings: Settings, digest: str) -> Manifest:
-    """Return the manifest with `digest` from the object store."""
-    from artifacts.store import open_store
-
-    store = open_store(settings.stores.objects)
-    return parse_manifest(store.read_bytes(Digest(digest), limit=MANIFEST_LIMIT_BYTES))
 
 
 def _target_object(target: TargetRecord) -> dict[str, Any]:

@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, UsageProblem
+from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError
 from artifacts.manifest import MANIFEST_FILE, read_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
 from infra.console import now_stamp, print_json, shown_progress
-from infra.present import print_release, release_object, stored_manifest
+from infra.present import print_release, release_object
+from infra.registry import releases_of, require_alias
 from infra.settings import (
     Settings,
+    author_name,
     compiler_name,
     prepare_prefect,
     read_settings,
@@ -55,8 +57,10 @@ def release_delivery(
     finally:
         lanes.close_begun()
     reused = outcome["reused"]
+    releases = releases_of(settings)
     if reused:
-        manifest = stored_manifest(settings, outcome["manifest"])
+        pointer = releases.find(outcome["model"], outcome["version"])
+        manifest = releases.read(outcome["model"], pointer).manifest
     else:
         manifest = read_manifest(workspace / "release")
     shutil.rmtree(workspace, ignore_errors=True)
@@ -65,11 +69,13 @@ def release_delivery(
         told = f"nothing has changed since version {version} was released"
         click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
     if as_json:
-        report = outcome["report"]
+        report = releases.report(manifest.model, version)
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))
         return 0
     print_release(manifest, version=version, aliases=aliases)
-    click.echo(f"\nNext: handoff pull {manifest.model}@{alias} --to FOLDER, or handoff ui")
+    promoting = f"handoff promote {manifest.model}@{version} --to production"
+    pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
+    click.echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
     return 0
 
 
@@ -82,6 +88,12 @@ def _parameters(
         "objects": settings.stores.objects,
         "tracking_uri": settings.stores.tracking_uri,
         "artifact_root": settings.stores.artifact_root,
+        "trusted": list(settings.stores.trusted),
+        "seen": settings.stores.seen,
+        "signing_key": settings.signing_key.uri,
+        "public_key": settings.signing_key.public,
+        "make_missing_key": settings.signing_key.make_missing,
+        "by": author_name(),
         "recipe": to_plain(recipe),
         "compiler": compiler_name(),
     }
@@ -172,12 +184,3 @@ def _is_running(workspace: Path) -> bool:
     """Tell whether the process whose number ends the folder's name is alive."""
     number = workspace.name.rpartition("-")[2]
     return number.isdigit() and Path(f"/proc/{number}").exists()
-
-
-def require_alias(alias: str) -> None:
-    """Raise `UsageProblem` unless `alias` can be one."""
-    if not alias.replace("-", "a").replace("_", "a").isalnum() or not alias[0].isalpha():
-        raise UsageProblem(
-            "that alias can't be set", expected="letters, digits, '-' and '_'", got=alias[:60],
-            remedy="Choose another alias, such as candidate",
-        )  # fmt: skip

@@ -1,9 +1,13 @@
 """The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
 
-    python -m infra.sandbox [--stores | --whole] [--set NAME=VALUE ...] -- COMMAND ARGUMENT ...
+    python -m infra.sandbox [--stores | --keys | --whole] [--set NAME=VALUE ...] [--bar PATH ...]
+        -- COMMAND ARGUMENT ...
 
-`--stores` lets the stores' settings and credentials through, `--whole` the whole environment (for
-the training side's own code, which is delivered from its own environment).
+`--stores` lets the stores' settings and credentials through, `--keys` those for signing, `--whole`
+the whole environment (for the training side's own code, which is delivered from its own
+environment). Nothing below a PATH can be read, and, without `--keys` or `--whole`, no signing key
+of this machine (see `infra.landlock`); where the kernel can't do that the command runs all the
+same, and `handoff doctor` says so.
 
 It is started as a program and never imported by a step or a flow. A launcher that execs is used
 rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.
@@ -17,8 +21,10 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
-from infra.settings import child_environment
+from infra.landlock import bar_reading
+from infra.settings import child_environment, paths_kept_from_steps
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -28,11 +34,15 @@ def main(arguments: list[str]) -> None:
     """Replace this process by the command after `--`, limited and with a scrubbed environment."""
     border = arguments.index("--")
     options, command = arguments[:border], arguments[border + 1 :]
-    environment = child_environment(stores="--stores" in options, whole="--whole" in options)
+    keys, whole = "--keys" in options, "--whole" in options
+    environment = child_environment(stores="--stores" in options, keys=keys, whole=whole)
+    barred = [] if keys or whole else list(paths_kept_from_steps())
     for name, value in itertools.pairwise(options):
         if name == "--set":
             variable, _, text = value.partition("=")
             environment[variable] = text
+        if name == "--bar":
+            barred.append(Path(value))
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     # The child must not outlive a flow that was killed: a compiler left alone eats a core.
@@ -42,6 +52,7 @@ def main(arguments: list[str]) -> None:
         sys.exit("the parent ended before the child began")
     # A crash is an expected result here; a core file of a process full of weights is not.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    bar_reading(barred)
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
 
 

@@ -4,22 +4,27 @@
 |---|---|---|
 | `HANDOFF_HOME` | local state: objects, MLflow's database, builds | the platform's data folder |
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
-| `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME` |
-| `HANDOFF_TRUSTED_KEYS` | public keys: files, folders, `:` between | `$HANDOFF_HOME/keys/trusted` |
+| `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
+| `HANDOFF_SIGNING_KEY` | the key that signs: a PEM file, or a KMS's address | made in the home |
+| `HANDOFF_SIGNING_PUBLIC_KEY` | its public key, which a KMS's needs | |
+| `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
 """
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.steps import Stores
+from artifacts.registering import SigningKey, Stores
 
 # What a child needs to find its compiler, its libraries and its threads. Nothing else goes in:
 # a delivery's weights and a compiler's output have no business with credentials.
@@ -32,19 +37,47 @@ _CHILD_NAMES = frozenset(
     }
 )  # fmt: skip
 _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
-_STORE_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
+_NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
+_NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
+_STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
+_SIGNING_PREFIX = "HANDOFF_SIGNING_"
+# What each key service's own client reads, by the scheme of the key's URI.
+_KEY_SERVICES = {
+    "awskms": ("AWS_", "BOTO_"),
+    "gcpkms": ("GOOGLE_", "CLOUDSDK_"),
+    "azurekms": ("AZURE_",),
+}
 
 
-def child_environment(*, stores: bool, whole: bool = False) -> dict[str, str]:
-    """Return what a child may see of the environment; `stores` adds the stores' settings."""
+def child_environment(
+    *, stores: bool = False, keys: bool = False, whole: bool = False
+) -> dict[str, str]:
+    """Return what a child may see of the environment.
+
+    `stores` adds the stores' settings, and `keys` those for signing: with a key that is held by a
+    service, the credentials for that service, too.
+    """
     if whole:
         return dict(os.environ)
+    prefixes: tuple[str, ...] = ()
+    if stores:
+        prefixes += _STORE_PREFIXES
+    if keys:
+        prefixes += (_SIGNING_PREFIX,)
+        if service := _KEY_SERVICES.get(signing_key_scheme()):
+            prefixes += (*service, *_NETWORK_PREFIXES)
+    names = _CHILD_NAMES | (_NETWORK_NAMES if _NETWORK_PREFIXES[0] in prefixes else frozenset())
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _CHILD_NAMES
-        or (stores and (name.startswith(_STORE_PREFIXES) or name in _STORE_NAMES))
+        if name in names or name.startswith(prefixes)
     }
+
+
+def signing_key_scheme() -> str:
+    """Return the scheme of the key that `HANDOFF_SIGNING_KEY` names; `file` without one."""
+    scheme, separator, _ = os.environ.get("HANDOFF_SIGNING_KEY", "").partition(":")
+    return scheme.lower() if separator else "file"
 
 
 @dataclass(frozen=True)
@@ -54,6 +87,17 @@ class Settings:
     home: Path
     stores: Stores
     prefect_api: str
+    signing_key: SigningKey
+
+    @property
+    def keys(self) -> Path:
+        """The folder of this machine's keys."""
+        return self.home / "keys"
+
+    @property
+    def private_keys(self) -> Path:
+        """The folder of the keys that only the signing process may read."""
+        return self.keys / "private"
 
     @property
     def is_embedded(self) -> bool:
@@ -74,13 +118,59 @@ def read_settings() -> Settings:
     if not separator:
         store = str(Path(store).expanduser().absolute())
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
-    embedded_root = f"{store.rstrip('/')}/mlflow" if separator else str(home / "mlflow")
+    # In a folder of its own: what a step makes directly in the home folder it can't read back
+    # (`infra.landlock`), and SQLite makes files beside its database.
+    mlflow = home / "mlflow"
+    embedded_root = f"{store.rstrip('/')}/mlflow" if separator else str(mlflow / "artifacts")
     stores = Stores(
         objects=store,
-        tracking_uri=tracking or f"sqlite:///{home / 'mlflow.db'}",
+        tracking_uri=tracking or f"sqlite:///{mlflow / 'mlflow.db'}",
         artifact_root="" if tracking else embedded_root,
+        trusted=_trusted_places(home),
+        seen=home / "ledgers" / "seen.json",
     )
-    return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""))
+    return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
+
+
+def _trusted_places(home: Path) -> tuple[str, ...]:
+    """Return the files and folders whose public keys are trusted."""
+    named = [
+        place for place in os.environ.get("HANDOFF_TRUSTED_KEYS", "").split(os.pathsep) if place
+    ]
+    for place in named:
+        if not Path(place).expanduser().exists():
+            raise UsageProblem(
+                "HANDOFF_TRUSTED_KEYS names a place that isn't there",
+                expected="files of public keys, or folders of files *.pub", got=place[:200],
+                remedy="Mend it, or unset it to trust the keys in HANDOFF_HOME",
+            )  # fmt: skip
+    places = [Path(place).expanduser().absolute() for place in named]
+    return tuple(map(str, places or [trusted_folder(home)]))
+
+
+def trusted_folder(home: Path) -> Path:
+    """Return the folder of the public keys that are trusted where nothing else is said."""
+    return home / "keys" / "trusted"
+
+
+def _signing_key(home: Path) -> SigningKey:
+    """Return the key that signs: the one that is named, or this home's own, made when needed."""
+    public = os.environ.get("HANDOFF_SIGNING_PUBLIC_KEY", "")
+    place = Path(public).expanduser().absolute() if public else trusted_folder(home) / "own.pub"
+    named = os.environ.get("HANDOFF_SIGNING_KEY", "")
+    if not named:
+        return SigningKey(str(home / "keys" / "private" / "signing.pem"), place, make_missing=True)
+    return SigningKey(named, place)
+
+
+def author_name() -> str:
+    """Return who works here, as ledgers name them: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _home() -> Path:
@@ -92,19 +182,31 @@ def _home() -> Path:
     return user_data_path("handoff", appauthor=False)
 
 
-def trusted_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the files and folders of the public keys that are trusted; none before there are."""
-    named = os.environ.get("HANDOFF_TRUSTED_KEYS", "")
-    if named:
-        return tuple(Path(place).expanduser() for place in named.split(os.pathsep) if place)
-    usual = settings.home / "keys" / "trusted"
-    return (usual,) if usual.is_dir() else ()
+def paths_kept_from_steps() -> tuple[Path, ...]:
+    """Return what no child but the signing one may read: keys, in a folder or a file.
+
+    Empty where that can't be had: the folders above must be none in which children make files,
+    because they couldn't read these (`infra.landlock`). Where the platform's temporary folder is
+    one, a compiler would fail.
+    """
+    named = os.environ.get("HANDOFF_SIGNING_KEY", "")
+    paths = [_home() / "keys" / "private"]
+    if named and signing_key_scheme() == "file":
+        paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
+    scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
+    return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
 
 
 def require_writable_home(settings: Settings) -> None:
-    """Make the home folder; raise `EnvironmentLacking` when nothing can be written there."""
+    """Make the home folder; raise `EnvironmentLacking` when nothing can be written there.
+
+    Its folders are made, too, before any step starts: a step can't read what comes to lie directly
+    in the home folder while it runs (`infra.landlock`).
+    """
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (settings.keys, settings.private_keys, *_folders_of_steps(settings)):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=settings.home):
             pass
     except OSError as error:
@@ -114,6 +216,17 @@ def require_writable_home(settings: Settings) -> None:
             got=error.strerror or str(error),
             remedy="Set HANDOFF_HOME to a writable folder, or mend the permissions of that one",
         ) from error
+
+
+def _folders_of_steps(settings: Settings) -> list[Path]:
+    folders = [
+        settings.home / "builds", trusted_folder(settings.home), settings.home / "ledgers"
+    ]  # fmt: skip
+    if "://" not in settings.stores.objects:
+        folders.append(Path(settings.stores.objects))
+    if settings.stores.artifact_root:
+        folders.append(settings.home / "mlflow")
+    return folders
 
 
 def prepare_prefect(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from artifacts.delivery import EXAMPLES_FILE, DeliveryContract
 from artifacts.digest import Digest, digest_file
+from artifacts.driver import host_gpu_capabilities
 from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
 from artifacts.evidence import Candidate, PassEffect
 from artifacts.localization import LocalizeResult
@@ -29,7 +30,7 @@ from artifacts.steps import (
     TraceabilityResult,
     VerifyResult,
 )
-from artifacts.target import CudaTarget, host_gpu_capabilities
+from artifacts.target import CudaTarget
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -27,6 +28,8 @@ from artifacts.errors import StepCrashed, error_from_record
 from artifacts.record import from_plain, to_plain
 from tasks.worker import STEPS, step_name
 
+# What the flow announces its steps by, too.
+LOGGER = logging.getLogger("handoff.progress")
 _LOG_TAIL_CHARACTERS = 1500
 _POLL_S = 1.0
 
@@ -37,14 +40,15 @@ class ProcessPlan:
 
     `preload` names modules to import before the first job, and `extensions` those of the recipe.
     `environment` is added to what the launcher lets through: `bare` is what a compiler needs,
-    `stores` adds the stores' credentials, `whole` is everything.
+    `stores` adds the stores' credentials, `keys` what signing needs, `whole` is everything. Only
+    the last two can read this machine's signing key, where the kernel has Landlock.
     """
 
     name: str
     preload: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    sees: Literal["bare", "stores", "whole"] = "bare"
+    sees: Literal["bare", "stores", "keys", "whole"] = "bare"
 
 
 class StepProcess:
@@ -122,13 +126,12 @@ class StepProcess:
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
-            answer = self._read_answer(limit_s)
+            record = self._read_result(step_name(job), limit_s)
         except BrokenPipeError:
-            answer = b""
-        if not answer.endswith(b"\n"):
+            record = None
+        if record is None:
             self._kill()
             raise self._crash(job, began)
-        record = json.loads(answer)
         self._seconds[_key(job)] = record["seconds"]
         if "error" in record:
             raise error_from_record(record["error"])
@@ -141,9 +144,23 @@ class StepProcess:
         path.write_text(json.dumps(to_plain(job), indent=2) + "\n", encoding="utf-8")
         return json.dumps([step_name(job), str(path)])
 
-    def _read_answer(self, limit_s: float) -> bytes:
-        """Return one line from the child; less than a line when it ended or ran out of time."""
+    def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
+        """Return the step's answer, None where it ended without one; log how far it is until then.
+
+        An answer is the last line that is written until the next request.
+        """
         deadline = time.monotonic() + limit_s
+        while lines := self._read_lines(deadline, limit_s):
+            for line in lines.splitlines():
+                told: dict[str, Any] = json.loads(line)
+                if "seconds" in told:
+                    return told
+                extra = {"step": step, "phase": "under way", **told}
+                LOGGER.info("%s: %d of %d bytes", step, told["done"], told["total"], extra=extra)
+        return None
+
+    def _read_lines(self, deadline: float, limit_s: float) -> bytes:
+        """Return lines from the child; nothing when it ended or ran out of time."""
         answer = b""
         while not answer.endswith(b"\n"):
             left = deadline - time.monotonic()

@@ -81,9 +81,10 @@ def run(job: CompileJob) -> CompileResult:
         for name in (PACKAGE, SHARED_LIBRARY)
         for path in [job.folder / name]
     )
+    fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
     return CompileResult(
-        files, fit_of(job.target), seconds, {**toolchain, **made.toolchain}, used, made.reused,
-        made.assumed, made.kernels,
+        files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
+        made.kernels,
     )  # fmt: skip
 
 

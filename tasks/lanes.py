@@ -81,8 +81,12 @@ class Lanes:
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
         return self._started(
-            ProcessPlan("register", preload=("tasks.register", "tasks.look_up"), sees="stores")
+            ProcessPlan("register", preload=("tasks.upload", "tasks.look_up"), sees="stores")
         )
+
+    def signer(self) -> StepProcess:
+        """Return the one process that can read the signing key; start it at the first call."""
+        return self._started(ProcessPlan("sign", preload=("tasks.sign",), sees="keys"))
 
     def close(self) -> None:
         """End all processes."""

@@ -6,35 +6,35 @@ packages: such a release is found again rather than made again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from artifacts.digest import Digest
+from artifacts.copies import publish
 from artifacts.errors import StoreFailed
-from artifacts.manifest import MANIFEST_LIMIT_BYTES, parse_manifest
-from artifacts.old_registry import Registry
-from artifacts.steps import LookUpJob, LookUpResult
-from artifacts.store import open_store
-from tasks.register import result_of
+from artifacts.ledger import Pointer
+from artifacts.registering import LookUpJob, LookUpResult
+from artifacts.releases import Releases, open_releases
+from tasks.draft import require_free_alias
 
 
 def run(job: LookUpJob) -> LookUpResult:
-    """Return the version that was made from the same, when its files are still in the store."""
-    registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
-    entry = registry.find_fingerprint(job.model, job.fingerprint)
-    if entry is None or not _is_whole(entry.manifest, job.stores.objects):
+    """Return the version that was made from the same, when its files are still in the store.
+
+    Raises `UsageProblem` where the release's alias is not its own to move, which is better told
+    before anything is compiled.
+    """
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    head = releases.head(job.model)
+    require_free_alias(head.entry if head else None, job.alias)
+    publish(releases, job.model)
+    found = releases.made_from(job.model, job.fingerprint)
+    if head is None or found is None or not _is_whole(releases, job.model, found):
         return LookUpResult(None)
-    if job.alias not in entry.aliases:
-        registry.set_alias(job.model, job.alias, entry.version)
-        entry = replace(entry, aliases=tuple(sorted({*entry.aliases, job.alias})))
-    return LookUpResult(result_of(entry))
+    manifest = releases.released(job.model, found.version).manifest
+    return LookUpResult(found.version, manifest)
 
 
-def _is_whole(manifest_digest: Digest, objects: str) -> bool:
-    store = open_store(objects)
+def _is_whole(releases: Releases, model: str, pointer: Pointer) -> bool:
     try:
-        data = store.read_bytes(manifest_digest, limit=MANIFEST_LIMIT_BYTES)
+        parts = releases.parts(releases.read(model, pointer).claim)
     except StoreFailed:
         return False
-    manifest = parse_manifest(data)
-    files = [*manifest.files, *[file for target in manifest.targets for file in target.files]]
-    return all(store.has(file.digest) for file in files)
+    return all(releases.objects.has(part.digest) for file in parts.values() for part in file)

@@ -1,52 +1,58 @@
-"""Pull: a release's manifest and the packages that fit a machine, checked, into a new folder."""
+"""Pull: a release's record and the packages that fit a machine, verified, into a new folder.
+
+Nothing but the store is asked, and of what it gives nothing is believed: the ledger, the release
+and its record are verified by their signature, every file by the digest that was signed.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from artifacts.digest import digest_file
-from artifacts.errors import PackageRefused, UsageProblem
-from artifacts.manifest import (
-    MANIFEST_FILE,
-    MANIFEST_LIMIT_BYTES,
-    Manifest,
-    TargetRecord,
-    parse_manifest,
-)
-from artifacts.old_registry import Registry
-from artifacts.package import check_packages
-from artifacts.steps import PullJob, PullResult
-from artifacts.store import ObjectStore, open_store
+from artifacts.errors import PackageRefused, StoreFailed, UsageProblem
+from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from artifacts.package import check_release
+from artifacts.registering import PullJob, PullResult
+from artifacts.releases import Releases, SignedRelease, open_releases
+from artifacts.statement import RELEASE_FILE
+
+# Told of what is fetched: the file's path, bytes since the last call, bytes in all.
+Progress = Callable[[str, int, int], None]
 
 
-def run(job: PullJob) -> PullResult:
-    """Write the release to `job.to`, whole and checked, or not at all.
+def run(job: PullJob, progress: Progress | None = None) -> PullResult:
+    """Write the release to `job.to`, whole and verified, or not at all.
 
-    Raises `RegistryFailed`, `StoreFailed`, `PackageRefused` when nothing in the release fits this
-    machine, and `UsageProblem` when the folder holds something else.
+    What an interrupted pull has fetched is taken up by the next one. Raises `RegistryFailed`,
+    `StoreFailed`, `PackageRefused` for what isn't signed as it should be and when nothing in the
+    release fits this machine, and `UsageProblem` when the folder holds something else.
     """
-    registry = Registry(job.stores.tracking_uri, job.stores.artifact_root)
-    entry = registry.find(job.name, job.reference)
-    store = open_store(job.stores.objects)
-    manifest = parse_manifest(store.read_bytes(entry.manifest, limit=MANIFEST_LIMIT_BYTES))
-    target = choose_target(manifest, job.target, job.torch_version)
-    result = PullResult(job.to, manifest.model, entry.version, target.slug, manifest.digest)
-    if _holds(job.to, manifest, target, job.torch_version):
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    pointer = releases.find(job.name, job.reference)
+    release = releases.read(job.name, pointer)
+    target = choose_target(release.manifest, job.target, job.torch_version)
+    digest = release.manifest.digest
+    result = PullResult(job.to, job.name, pointer.version, target.slug, digest)
+    if job.to is None:
+        with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
+            _fetch(releases, release, target, Path(scratch), progress)
+        return result
+    if _holds(job.to, release, target, releases):
         return result
     _require_free(job.to)
     job.to.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=job.to.parent, prefix=f".{job.to.name}."))
-    try:
-        _fetch(store, manifest, target, partial)
+    with _partial_folder(job.to, release) as partial:
+        _fetch(releases, release, target, partial, progress)
         partial.chmod(0o755)
         if job.to.exists():
             job.to.rmdir()
         partial.rename(job.to)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return result
 
 
@@ -81,32 +87,82 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
             f"nothing in this release of {manifest.model} runs on this machine",
             expected="a package that fits it",
             got="; ".join(f"{slug}: {why}" for slug, why in misfits.items()) or "no package",
-            remedy="Release the model for this machine, or name a target to fetch it all the same",
+            remedy="Release the model for this machine, or name another machine's with --for",
         )
     return max(fitting, key=lambda pair: pair[0])[1]
 
 
-def _fetch(store: ObjectStore, manifest: Manifest, target: TargetRecord, folder: Path) -> None:
-    for file in (*manifest.files, *target.files):
+def _fetch(
+    releases: Releases,
+    release: SignedRelease,
+    target: TargetRecord,
+    folder: Path,
+    progress: Progress | None,
+) -> None:
+    parts = releases.parts(release.claim)
+    for file in (*release.manifest.files, *target.files):
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.fetch(file.digest, path)
-        path.chmod(0o755 if path.suffix == ".so" else 0o644)
-    (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+        if not path.exists():
+            _require_listed(file, parts)
+            told = None if progress is None else _told_of(progress, file)
+            releases.objects.fetch_parts(parts[file.path], path, file.digest, progress=told)
+            path.chmod(0o755 if path.suffix == ".so" else 0o644)
+    (folder / MANIFEST_FILE).write_bytes(release.manifest.to_bytes())
+    (folder / RELEASE_FILE).write_bytes(release.envelope)
 
 
-def _holds(
-    folder: Path, manifest: Manifest, target: TargetRecord, torch_version: str | None
-) -> bool:
+def _told_of(progress: Progress, file: PackageFile) -> Callable[[int], None]:
+    return lambda count: progress(file.path, count, file.size_bytes)
+
+
+def _require_listed(file: PackageFile, parts: object) -> None:
+    if file.path not in parts:  # type: ignore[operator]
+        raise StoreFailed(
+            f"the release doesn't say what {file.path} is kept as", expected="its parts",
+            got="none", remedy="Tell who releases: the release was not whole when it was signed",
+        )  # fmt: skip
+
+
+def _holds(folder: Path, release: SignedRelease, target: TargetRecord, releases: Releases) -> bool:
     """Tell whether `folder` is this very release, whole: then there is nothing to fetch."""
-    if not (folder / MANIFEST_FILE).exists():
+    if not (folder / RELEASE_FILE).exists():
         return False
     try:
-        if digest_file(folder / MANIFEST_FILE) != manifest.digest:
-            return False
-        return target.slug in check_packages(folder, manifest, torch_version)
+        checked = check_release(folder, None, releases.trust)
     except PackageRefused:
         return False
+    same = (checked.claim.version, checked.manifest.digest)
+    return same == (release.claim.version, release.manifest.digest) and checked.targets == (
+        target.slug,
+    )
+
+
+@contextmanager
+def _partial_folder(to: Path, release: SignedRelease) -> Iterator[Path]:
+    """Give the folder that becomes `to`: what an interrupted pull of the same left is in it.
+
+    A file appears in it under its name only once it is whole and verified. It stays behind when
+    the body fails, for the next pull to go on from; what is of another release is removed.
+    """
+    partial = to.parent / f".{to.name}.{release.digest.short}.partial"
+    for other in to.parent.glob(f".{to.name}.*.partial"):
+        if other != partial:
+            shutil.rmtree(other, ignore_errors=True)
+    partial.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UsageProblem(
+            f"{to} is being pulled into already", expected="one pull at a time", got="another one",
+            remedy="Wait for it, or name another folder with --to",
+        ) from error  # fmt: skip
+    try:
+        yield partial
+    finally:
+        os.close(descriptor)
 
 
 def _require_free(folder: Path) -> None:

@@ -6,8 +6,8 @@
 The modules named are imported before the first request, and their `prepare()` is called where they
 have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A request is one line of
 JSON, `[step, path of the job's JSON file]`; an answer is one, too: the `result` or the `error`, and
-the `seconds` that it took. Answers have a descriptor of their own, because compilers and compiled
-code print.
+the `seconds` that it took; lines before it tell how far the step is, in bytes (`done` of `total`).
+Answers have a descriptor of their own, because compilers and compiled code print.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, localization, probes, proposals, steps
+from artifacts import captures, localization, probes, proposals, registering, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
+from tasks import progress
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,14 @@ STEPS: dict[type[Any], Step] = {
     probes.ProbeJob: Step("tasks.probe", probes.ProbeResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
     steps.RaceJob: Step("tasks.race", steps.RaceResult),
-    steps.LookUpJob: Step("tasks.look_up", steps.LookUpResult),
-    steps.RegisterJob: Step("tasks.register", steps.RegisterResult),
+    registering.KeyJob: Step("tasks.open_key", registering.KeyResult),
+    registering.LookUpJob: Step("tasks.look_up", registering.LookUpResult),
+    registering.UploadJob: Step("tasks.upload", registering.Uploaded),
+    registering.DraftJob: Step("tasks.draft", registering.Draft),
+    registering.SignJob: Step("tasks.sign", registering.Signed),
+    registering.CommitJob: Step("tasks.commit", registering.CommitResult),
+    registering.CatalogueJob: Step("tasks.catalogue", registering.Catalogued),
+    registering.CollectJob: Step("tasks.collect", registering.CollectResult),
 }
 
 
@@ -98,6 +105,7 @@ def _defect(name: str, error: Exception) -> HandoffError:
 
 
 def _serve(answers: int, modules: list[str]) -> None:
+    progress.listen(lambda done, total: _write(answers, {"done": done, "total": total}))
     refusal = _prepare(modules)
     for line in sys.stdin:
         name, path = json.loads(line)
@@ -105,10 +113,13 @@ def _serve(answers: int, modules: list[str]) -> None:
         began = time.monotonic()
         outcome = refusal or run_step(name, _read_job(path))
         seconds = time.monotonic() - began
-        answer = json.dumps({**outcome, "seconds": seconds}).encode() + b"\n"
         sys.stdout.flush()
-        with os.fdopen(os.dup(answers), "wb") as stream:
-            stream.write(answer)
+        _write(answers, {**outcome, "seconds": seconds})
+
+
+def _write(answers: int, plain: dict[str, Any]) -> None:
+    with os.fdopen(os.dup(answers), "wb") as stream:
+        stream.write(json.dumps(plain).encode() + b"\n")
 
 
 def _prepare(modules: list[str]) -> dict[str, Any] | None:

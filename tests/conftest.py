@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,30 +19,44 @@ BUCKET = "models"
 
 @pytest.fixture
 def s3_environment() -> Iterator[dict[str, str]]:
-    """An S3 endpoint over HTTP (moto's server) with the bucket `models`; yield its settings."""
-    import boto3
-    from moto.server import ThreadedMotoServer
+    """An S3 endpoint over HTTP with the bucket `models`; yield its settings.
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
+    It is moto's server, or the one that `HANDOFF_TEST_S3` names: `http://KEY:SECRET@HOST:PORT`.
+    """
+    with served_s3(os.environ.get("HANDOFF_TEST_S3", "")) as settings:
+        yield settings
+
+
+@contextmanager
+def served_s3(address: str) -> Iterator[dict[str, str]]:
+    """Give the settings of the S3 endpoint at `address`, or of a new one of moto's."""
+    import boto3
+
+    with ExitStack() as stack:
+        if not address:
+            from moto.server import ThreadedMotoServer
+
+            server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+            server.start()
+            stack.callback(server.stop)
+            host, port = server.get_host_and_port()
+            address = f"http://test:test@{host}:{port}"
+        parts = urlsplit(address)
         settings = {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_ENDPOINT_URL": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}",
+            "AWS_ACCESS_KEY_ID": parts.username or "",
+            "AWS_SECRET_ACCESS_KEY": parts.password or "",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
+        # Where the bucket is there already, this server answers as if it had just been made.
         boto3.client(
             "s3",
             endpoint_url=settings["AWS_ENDPOINT_URL"],
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
+            aws_access_key_id=settings["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=settings["AWS_SECRET_ACCESS_KEY"],
             region_name="us-east-1",
         ).create_bucket(Bucket=BUCKET)
         yield settings
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -114,7 +114,7 @@ std::string growth_line(const Options& options, Model& model, const Case& timed)
 }  // namespace
 
 int bench(const Options& options) {
-  const Release release = read_release(options.folder);
+  const Release release = read_release(options.folder, options.trust);
   const std::vector<Case> cases = read_cases(options.inputs, release.signature);
   const Case& timed = cases.at(options.chosen);
   const std::int64_t before = resident_bytes();

@@ -16,6 +16,7 @@ struct Options {
   std::string folder;                 // the pulled release
   std::string inputs;                 // a safetensors file of cases
   std::string outputs;                // where `call` writes
+  Trust trust;                        // whose signature it needs
   OpenOptions open;
   std::vector<std::size_t> threads = {1};
   int intra_op = 0;                   // threads of one call; 0: libtorch's default

@@ -23,6 +23,10 @@ constexpr char kUsage[] =
 RELEASE is a folder that 'handoff pull' wrote; the files are safetensors files with tensors named
 CASE/inputs/NAME and CASE/outputs/PLACE, as the release's own examples.safetensors.
 
+  --key FILE           a public key (PEM) of which one has to have signed it; may be repeated
+  --name MODEL         the model and the
+  --version N          version that it has to be: another release is as well signed
+  --unsigned           take it without a signature, as the pipeline does before there is one
   --target SLUG        the package to open (auto: the best one that fits this machine)
   --file NAME          model.so or model.pt2 (model.so)
   --threads 1,2,8      how many threads call at once, each with a runner of its own (1)
@@ -41,6 +45,7 @@ Exit status: 0 done; 1 refused, with the reason; 3 other outputs; 64 another com
 
 using handoff::Options;
 using handoff::Refused;
+using handoff::Trust;
 
 [[noreturn]] void refuse_usage(const std::string& what, const std::string& got) {
   throw std::invalid_argument(what + ": " + got + "\n\n" + kUsage);
@@ -85,7 +90,13 @@ void add_tolerance(const std::string& text, handoff::Tolerances& tolerances) {
 }
 
 void set_option(const std::string& name, const std::string& value, Options& options) {
-  if (name == "--target") {
+  if (name == "--key") {
+    options.trust.keys.push_back(value);
+  } else if (name == "--name") {
+    options.trust.name = value;
+  } else if (name == "--version") {
+    options.trust.version = static_cast<std::int64_t>(count_of(name, value));
+  } else if (name == "--target") {
     options.open.target = value;
   } else if (name == "--file") {
     options.open.file = value;
@@ -117,7 +128,9 @@ Options parse(const std::vector<std::string>& arguments) {
   std::vector<std::string> places;
   for (std::size_t place = 0; place < arguments.size(); ++place) {
     const std::string& argument = arguments[place];
-    if (argument == "--unchecked") {
+    if (argument == "--unsigned") {
+      options.trust.without_signature = true;
+    } else if (argument == "--unchecked") {
       options.open.checked = false;
     } else if (argument == "--no-values") {
       options.open.values = false;
@@ -130,6 +143,10 @@ Options parse(const std::vector<std::string>& arguments) {
     }
   }
   if (places.empty()) refuse_usage("expected a command", "none");
+  const Trust& trust = options.trust;
+  if (trust.without_signature && (!trust.keys.empty() || trust.name || trust.version)) {
+    refuse_usage("--unsigned goes with neither --key, --name nor --version", "both");
+  }
   options.command = places[0];
   const std::size_t needed = options.command == "call" ? 4 : options.command == "digest" ? 2 : 3;
   if (places.size() != needed) {

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "refused.h"
+#include "sealed.h"
 
 namespace handoff {
 namespace {
@@ -23,6 +24,7 @@ void load_gpu_support() {
 }
 
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> open_library(const std::string& path,
+                                                                        const std::string& kernels,
                                                                         const at::Device& device,
                                                                         std::size_t runners) {
   if (device.is_cpu()) {
@@ -35,8 +37,7 @@ std::unique_ptr<torch::inductor::AOTIModelContainerRunner> open_library(const st
     throw Refused("this libtorch runs no packages on a GPU", "a runner for cuda", "none",
                   "Build the runner with a libtorch for CUDA");
   }
-  const std::string folder = path.substr(0, path.find_last_of('/'));
-  return found->second(path, runners, device.str(), folder, /*run_single_threaded=*/false);
+  return found->second(path, runners, device.str(), kernels, /*run_single_threaded=*/false);
 }
 
 }  // namespace
@@ -45,15 +46,27 @@ Model::Model(const Release& release, const OpenOptions& options)
     : target_(choose_target(release, options.target)),
       device_(target_.gpu_capability > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)) {
   const auto began = Clock::now();
-  const std::string path = checked_file(release, target_, options.file);
+  const PackageFile& file = file_of(target_, options.file);
+  std::optional<SealedFile> archive;
+  std::string library;
+  if (options.file == "model.pt2") {
+    archive.emplace(release.folder, file);
+    require_plain_members(*archive, file.path);
+  } else {
+    // A GPU's kernels are read from files beside the library, by their path and after this check.
+    if (device_.is_cuda()) {
+      for (const PackageFile& kernel : target_.files) check_file(release.folder, kernel);
+    }
+    library = held_copy(release.folder, file);
+  }
   const auto checked = Clock::now();
   if (device_.is_cuda()) load_gpu_support();
   if (options.checked) guard_.emplace(release.signature, device_, options.values);
-  if (options.file == "model.pt2") {
+  if (archive) {
     package_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(
-        path, "model", /*run_single_threaded=*/false, options.runners);
+        archive->path(), "model", /*run_single_threaded=*/false, options.runners);
   } else {
-    library_ = open_library(path, device_, options.runners);
+    library_ = open_library(library, release.folder + "/" + target_.slug, device_, options.runners);
   }
   check_s_ = std::chrono::duration<double>(checked - began).count();
   open_s_ = std::chrono::duration<double>(Clock::now() - checked).count();

@@ -1,6 +1,8 @@
 // What a serving program uses: a released model, opened after its checks and called with checks.
 //
-//   handoff::Model model(handoff::read_release("pulled"), {});
+//   handoff::Trust trust;
+//   trust.keys = {"team.pub"};
+//   handoff::Model model(handoff::read_release("pulled", trust), {});
 //   std::vector<at::Tensor> outputs = model.call({ids, features});
 #pragma once
 
@@ -28,7 +30,8 @@ struct OpenOptions {
 
 class Model {
  public:
-  // Checks fit and digest, then opens the file. Throws `Refused` before anything of it ran.
+  // Checks the fit, then copies the file into sealed memory while it is hashed, and opens that copy:
+  // who changes the file afterwards changes nothing. Throws `Refused` before anything of it ran.
   Model(const Release& release, const OpenOptions& options);
 
   // Runs the model on inputs in the signature's order, on its device. Any thread may call, at the
@@ -39,7 +42,7 @@ class Model {
 
   const at::Device& device() const { return device_; }
   const Target& target() const { return target_; }
-  double check_s() const { return check_s_; }  // seconds that the file's check took
+  double check_s() const { return check_s_; }  // seconds that the file's check and copy took
   double open_s() const { return open_s_; }    // seconds that opening it took then
 
  private:

@@ -1,6 +1,7 @@
 #include "release.h"
 
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
@@ -8,17 +9,18 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "refused.h"
-#include "sha256.h"
+#include "sealed.h"
 
 namespace handoff {
 namespace {
 
 constexpr std::int64_t kSchema = 1;
-constexpr char kPullAgain[] = "Don't load it: pull the release again into a new folder";
+constexpr std::size_t kManifestLimit = 64 << 20;
 
 TensorSpec read_spec(const Json& record, const std::vector<Dimension>& dimensions) {
   TensorSpec spec;
@@ -61,6 +63,22 @@ Signature read_signature(const Json& record) {
   return signature;
 }
 
+// The numbers of `2.34`; none of nothing. Throws `Refused` for what isn't numbers and dots.
+std::vector<int> parse_version(const std::string& version) {
+  std::vector<int> numbers;
+  std::istringstream parts(version);
+  for (std::string part; std::getline(parts, part, '.');) {
+    const bool is_number =
+        !part.empty() && part.size() < 7 && part.find_first_not_of("0123456789") == part.npos;
+    if (!is_number) {
+      throw Refused("the release record can't be read", "a version like 2.34", version,
+                    "Pull the release again");
+    }
+    numbers.push_back(std::stoi(part));
+  }
+  return numbers;
+}
+
 Target read_target(const Json& record) {
   Target target;
   target.slug = record.at("slug").string();
@@ -73,6 +91,10 @@ Target read_target(const Json& record) {
   target.torch = fit.at("torch").string();
   target.machine = fit.at("machine").string();
   if (fit.has("gpu_capability")) target.gpu_capability = fit.at("gpu_capability").integer();
+  if (fit.has("glibc")) target.glibc = fit.at("glibc").string();
+  if (fit.has("cuda")) target.cuda = fit.at("cuda").string();
+  parse_version(target.glibc);
+  parse_version(target.cuda);
   return target;
 }
 
@@ -111,6 +133,44 @@ std::vector<std::int64_t> host_gpu_capabilities() {
   return found;
 }
 
+// The newest CUDA that the driver here is for, 13000 for 13.0; 0 without a driver.
+int host_cuda() {
+  using Version = int (*)(int*);
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) return 0;
+  const auto ask = reinterpret_cast<Version>(dlsym(driver, "cuDriverGetVersion"));
+  int version = 0;
+  return ask && ask(&version) == 0 ? version : 0;
+}
+
+// CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor
+// Version Compatibility"; artifacts/driver.py has it, too.
+std::string driver_for(int major) {
+  switch (major) {
+    case 11: return "an NVIDIA driver 450.80.02 or newer";
+    case 12: return "an NVIDIA driver 525.60.13 or newer";
+    case 13: return "an NVIDIA driver 580 or newer";
+    default: return "an NVIDIA driver for CUDA " + std::to_string(major);
+  }
+}
+
+// What the C library or the driver here is too old for; empty where nothing is.
+std::string misfit_of_libraries(const Target& target) {
+  std::string here = gnu_get_libc_version();
+  here.resize(std::min(here.find_first_not_of("0123456789."), here.size()));
+  if (parse_version(here) < parse_version(target.glibc)) {
+    return "it needs glibc " + target.glibc + " or newer, and this is " + here;
+  }
+  if (target.cuda.empty()) return "";
+  const int major = parse_version(target.cuda).front();
+  const int cuda = host_cuda();
+  if (cuda / 1000 >= major) return "";
+  const std::string found =
+      cuda == 0 ? "none" : std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
+  return "it needs " + driver_for(major) + " (it was built with CUDA " + target.cuda +
+         "); the driver here is for CUDA " + found;
+}
+
 std::string base_version(const std::string& version) { return version.substr(0, version.find('+')); }
 
 bool is_there(const std::string& folder, const Target& target) {
@@ -120,21 +180,25 @@ bool is_there(const std::string& folder, const Target& target) {
 
 }  // namespace
 
-Release read_release(const std::string& folder) {
-  std::ifstream stream(folder + "/manifest.json", std::ios::binary);
-  if (!stream) {
+Release read_release(const std::string& folder, const Trust& trust) {
+  Claim claim;
+  if (!trust.without_signature) claim = read_claim(folder, trust);
+  const std::optional<std::string> text = read_record(folder + "/manifest.json", kManifestLimit);
+  if (!text) {
     throw Refused(folder + " is not a pulled release", "a folder with a manifest.json", "none",
                   "Pull one with 'handoff pull NAME@ALIAS --to FOLDER'");
   }
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  const Json manifest = Json::parse(text);
+  if (!trust.without_signature) match_manifest(claim, *text);
+  const Json manifest = Json::parse(*text);
   if (manifest.at("schema").integer() != kSchema) {
     throw Refused("the release record can't be read", "a manifest of schema 1",
                   "schema " + std::to_string(manifest.at("schema").integer()),
                   "Use the runner of the Handoff that wrote it");
   }
+  if (!trust.without_signature) require_same_files(claim, manifest);
   Release release;
   release.folder = folder;
+  release.version = claim.version;
   release.model = manifest.at("model").string();
   release.signature = read_signature(manifest.at("signature"));
   for (const Json& record : manifest.at("targets").items()) {
@@ -169,6 +233,8 @@ std::string misfit(const Target& target) {
              std::to_string(target.gpu_capability % 10) + ", which is not here";
     }
   }
+  const std::string too_old = misfit_of_libraries(target);
+  if (!too_old.empty()) return too_old;
   if (base_version(TORCH_VERSION) != base_version(target.torch)) {
     return "it needs torch " + base_version(target.torch) + ", and this runner was built with " +
            TORCH_VERSION;
@@ -195,25 +261,9 @@ const Target& choose_target(const Release& release, const std::string& slug) {
                 "Pull the release on the machine that it is for, with --target auto");
 }
 
-std::string checked_file(const Release& release, const Target& target, const std::string& name) {
+const PackageFile& file_of(const Target& target, const std::string& name) {
   for (const PackageFile& file : target.files) {
-    if (file.path != target.slug + "/" + name) continue;
-    const std::string path = release.folder + "/" + file.path;
-    const std::string what = file.path + " is not the file that was released";
-    struct stat status {};
-    if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
-      throw Refused(what, "a file", "nothing, or something else", kPullAgain);
-    }
-    if (status.st_size != file.size_bytes) {
-      throw Refused(what, std::to_string(file.size_bytes) + " bytes",
-                    std::to_string(status.st_size) + " bytes", kPullAgain);
-    }
-    const std::string found = digest_file(path);
-    if (found != file.digest) {
-      throw Refused(what, "the digest " + file.digest.substr(7, 12), found.substr(7, 12),
-                    kPullAgain);
-    }
-    return path;
+    if (file.path == target.slug + "/" + name) return file;
   }
   throw Refused("the release holds no " + name + " for " + target.slug, "model.so or model.pt2",
                 name, "Name one of these");

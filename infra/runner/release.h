@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "json.h"
+#include "signature.h"
 
 namespace handoff {
 
@@ -50,17 +51,21 @@ struct Target {
   std::string torch;
   std::string machine;
   std::int64_t gpu_capability = 0;  // 90 for 9.0; 0: no GPU is needed
+  std::string glibc;                // the oldest that loads the library, `2.34`; empty: unknown
+  std::string cuda;                 // what it was built with, `13.0`; empty: none, or unknown
 };
 
 struct Release {
   std::string folder;
   std::string model;
+  std::int64_t version = 0;  // as it was signed; 0 without a signature
   Signature signature;
   std::vector<Target> targets;  // those that were accepted and lie in the folder
 };
 
-// Reads `manifest.json` in a pulled folder; throws `Refused` when it is no such folder.
-Release read_release(const std::string& folder);
+// Reads a pulled folder's record after its signature, each of them once. Throws `Refused` unless a
+// trusted key has signed it.
+Release read_release(const std::string& folder, const Trust& trust);
 
 // The target that `slug` names; `auto` is the one of those that fit this machine which asks most of
 // its processor. Throws `Refused`, with the reasons, where there is none or it doesn't fit.
@@ -69,8 +74,7 @@ const Target& choose_target(const Release& release, const std::string& slug);
 // Why this machine can't run the target; empty where it can.
 std::string misfit(const Target& target);
 
-// The path of the target's file `name` (`model.so`), whose size and digest were compared with the
-// manifest's. Nothing in it has been executed.
-std::string checked_file(const Release& release, const Target& target, const std::string& name);
+// The record of the target's file `name` (`model.so`). Throws `Refused` where it has none.
+const PackageFile& file_of(const Target& target, const std::string& name);
 
 }  // namespace handoff

@@ -108,7 +108,7 @@ void in_threads(std::size_t count, int intra_op, const std::function<void(std::s
 }
 
 int call(const Options& options) {
-  const Release release = read_release(options.folder);
+  const Release release = read_release(options.folder, options.trust);
   Model model(release, options.open);
   set_intra_op(options.intra_op);
   std::map<std::string, at::Tensor> outputs;
@@ -126,7 +126,7 @@ int call(const Options& options) {
 }
 
 int replay(const Options& options) {
-  const Release release = read_release(options.folder);
+  const Release release = read_release(options.folder, options.trust);
   const std::vector<Case> cases = read_cases(options.inputs, release.signature);
   bool all_within = true;
   for (const std::size_t threads : options.threads) {
@@ -149,7 +149,7 @@ int replay(const Options& options) {
 }
 
 int trial(const Options& options) {
-  const Release release = read_release(options.folder);
+  const Release release = read_release(options.folder, options.trust);
   const std::vector<Case> cases = read_cases(options.inputs, release.signature);
   const Case& good = chosen_case(cases, options.chosen);
   Model model(release, options.open);

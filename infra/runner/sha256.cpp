@@ -23,89 +23,75 @@ constexpr std::array<std::uint32_t, 64> kRound = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-constexpr std::size_t kBlock = 64;
-
 std::uint32_t rotate(std::uint32_t value, int by) { return (value >> by) | (value << (32 - by)); }
-
-class Sha256 {
- public:
-  void add(const unsigned char* bytes, std::size_t count) {
-    length_ += count;
-    while (count > 0) {
-      const std::size_t taken = std::min(count, kBlock - filled_);
-      std::memcpy(block_.data() + filled_, bytes, taken);
-      filled_ += taken;
-      bytes += taken;
-      count -= taken;
-      if (filled_ == kBlock) {
-        compress();
-        filled_ = 0;
-      }
-    }
-  }
-
-  std::string finish() {
-    const std::uint64_t bits = length_ * 8;
-    std::vector<unsigned char> padding(1 + (119 - filled_) % kBlock + 8, 0);
-    padding[0] = 0x80;
-    for (int byte = 0; byte < 8; ++byte) {
-      padding[padding.size() - 1 - static_cast<std::size_t>(byte)] =
-          static_cast<unsigned char>(bits >> (8 * byte));
-    }
-    add(padding.data(), padding.size());
-    std::string text = "sha256:";
-    for (const std::uint32_t word : state_) {
-      for (int digit = 7; digit >= 0; --digit) {
-        text.push_back("0123456789abcdef"[(word >> (4 * digit)) & 15]);
-      }
-    }
-    return text;
-  }
-
- private:
-  void compress() {
-    std::array<std::uint32_t, 64> w{};
-    for (std::size_t t = 0; t < 16; ++t) {
-      w[t] = static_cast<std::uint32_t>(block_[4 * t]) << 24 |
-             static_cast<std::uint32_t>(block_[4 * t + 1]) << 16 |
-             static_cast<std::uint32_t>(block_[4 * t + 2]) << 8 | block_[4 * t + 3];
-    }
-    for (std::size_t t = 16; t < 64; ++t) {
-      const std::uint32_t s0 = rotate(w[t - 15], 7) ^ rotate(w[t - 15], 18) ^ (w[t - 15] >> 3);
-      const std::uint32_t s1 = rotate(w[t - 2], 17) ^ rotate(w[t - 2], 19) ^ (w[t - 2] >> 10);
-      w[t] = w[t - 16] + s0 + w[t - 7] + s1;
-    }
-    auto [a, b, c, d, e, f, g, h] = state_;
-    for (std::size_t t = 0; t < 64; ++t) {
-      const std::uint32_t first = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
-                                  ((e & f) ^ (~e & g)) + kRound[t] + w[t];
-      const std::uint32_t second =
-          (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-      h = g;
-      g = f;
-      f = e;
-      e = d + first;
-      d = c;
-      c = b;
-      b = a;
-      a = first + second;
-    }
-    const std::array<std::uint32_t, 8> added = {a, b, c, d, e, f, g, h};
-    for (std::size_t i = 0; i < 8; ++i) state_[i] += added[i];
-  }
-
-  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::array<unsigned char, kBlock> block_{};
-  std::size_t filled_ = 0;
-  std::uint64_t length_ = 0;
-};
 
 }  // namespace
 
+void Sha256::add(std::string_view bytes) {
+  length_ += bytes.size();
+  while (!bytes.empty()) {
+    const std::size_t taken = std::min(bytes.size(), block_.size() - filled_);
+    std::memcpy(block_.data() + filled_, bytes.data(), taken);
+    filled_ += taken;
+    bytes.remove_prefix(taken);
+    if (filled_ == block_.size()) {
+      compress();
+      filled_ = 0;
+    }
+  }
+}
+
+std::string Sha256::finish() {
+  const std::uint64_t bits = length_ * 8;
+  std::string padding(1 + (119 - filled_) % block_.size() + 8, '\0');
+  padding[0] = '\x80';
+  for (std::size_t byte = 0; byte < 8; ++byte) {
+    padding[padding.size() - 1 - byte] = static_cast<char>(bits >> (8 * byte) & 0xFF);
+  }
+  add(padding);
+  std::string text = "sha256:";
+  for (const std::uint32_t word : state_) {
+    for (int digit = 7; digit >= 0; --digit) {
+      text.push_back("0123456789abcdef"[(word >> (4 * digit)) & 15]);
+    }
+  }
+  return text;
+}
+
+void Sha256::compress() {
+  std::array<std::uint32_t, 64> w{};
+  for (std::size_t t = 0; t < 16; ++t) {
+    w[t] = static_cast<std::uint32_t>(block_[4 * t]) << 24 |
+           static_cast<std::uint32_t>(block_[4 * t + 1]) << 16 |
+           static_cast<std::uint32_t>(block_[4 * t + 2]) << 8 | block_[4 * t + 3];
+  }
+  for (std::size_t t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = rotate(w[t - 15], 7) ^ rotate(w[t - 15], 18) ^ (w[t - 15] >> 3);
+    const std::uint32_t s1 = rotate(w[t - 2], 17) ^ rotate(w[t - 2], 19) ^ (w[t - 2] >> 10);
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  auto [a, b, c, d, e, f, g, h] = state_;
+  for (std::size_t t = 0; t < 64; ++t) {
+    const std::uint32_t first = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
+                                ((e & f) ^ (~e & g)) + kRound[t] + w[t];
+    const std::uint32_t second =
+        (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g;
+    g = f;
+    f = e;
+    e = d + first;
+    d = c;
+    c = b;
+    b = a;
+    a = first + second;
+  }
+  const std::array<std::uint32_t, 8> added = {a, b, c, d, e, f, g, h};
+  for (std::size_t i = 0; i < 8; ++i) state_[i] += added[i];
+}
+
 std::string digest_bytes(std::string_view bytes) {
   Sha256 hash;
-  hash.add(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  hash.add(bytes);
   return hash.finish();
 }
 
@@ -115,8 +101,7 @@ std::string digest_file(const std::string& path) {
   Sha256 hash;
   while (stream) {
     stream.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hash.add(reinterpret_cast<const unsigned char*>(piece.data()),
-             static_cast<std::size_t>(stream.gcount()));
+    hash.add({piece.data(), static_cast<std::size_t>(stream.gcount())});
   }
   if (!stream.eof()) {
     throw Refused(path + " can't be read", "a readable file", "none", "Pull the release again");

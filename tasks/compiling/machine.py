@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
+from pathlib import Path
 
 import torch
 
 from artifacts.errors import BlessingRefused, EnvironmentLacking
+from artifacts.glibc import needed_glibc
 from artifacts.target import CudaTarget, Fit, Target, host_cpu_flags, native_cpu_target
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
@@ -59,8 +61,8 @@ def has_march_option() -> bool:
     return hasattr(torch._inductor.config.cpp, "march")
 
 
-def fit_of(target: Target) -> Fit:
-    """Return what the package needs of a machine: the target's level.
+def fit_of(target: Target, library: Path) -> Fit:
+    """Return what the package needs of a machine: the target's level, and the library's versions.
 
     A torch that always compiles for the building machine's own processor makes packages that may
     need whatever that processor has.
@@ -73,6 +75,9 @@ def fit_of(target: Target) -> Fit:
         torch=torch.__version__,
         machine=platform.machine(),
         gpu_capability=target.sm if isinstance(target, CudaTarget) else 0,
+        glibc=needed_glibc(library),
+        # Both ways to compile for a GPU go by torch's own CUDA (`tasks.cross.toolkit`).
+        cuda=str(torch.version.cuda or "") if isinstance(target, CudaTarget) else "",
     )
 
 

@@ -9,7 +9,6 @@ of the code, a model of the same graph and other weights has the same code.
 from __future__ import annotations
 
 import re
-import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import torch
 from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 from torch.export import ExportedProgram
 
+from artifacts.elf import find_section
 from tasks.compiling.patching import replaced
 
 # Without it, Inductor writes weights of up to 8 elements into the code.
@@ -79,7 +79,8 @@ def find_weights(
     None where they don't lie as described above, or where one that the program uses isn't there:
     its value is part of the code then.
     """
-    section = _weights_section(library)
+    with library.open("rb") as stream:
+        section = find_section(stream, b".lrodata")
     sizes = _constants(package)
     held = {**program.state_dict, **program.constants}
     if section is None or not sizes or any(name not in held for name, _ in sizes):
@@ -125,20 +126,3 @@ def _constants(package: Path) -> list[tuple[str, int]]:
             return []
         code = archive.read(names[0]).decode("utf-8", "replace")
     return [(found[3], int(found[2])) for found in _CONSTANT.finditer(code)]
-
-
-def _weights_section(library: Path) -> tuple[int, int] | None:
-    """Return file offset and size of the section `.lrodata` of a 64-bit little-endian ELF file."""
-    with library.open("rb") as stream:
-        header = stream.read(64)
-        if header[:6] != b"\x7fELF\x02\x01":
-            return None
-        table, entry_size, count, names_at = struct.unpack_from("<Q10xHHH", header, 40)
-        stream.seek(table)
-        entries = [struct.unpack_from("<IIQQQQ", stream.read(entry_size)) for _ in range(count)]
-        stream.seek(entries[names_at][4])
-        names = stream.read(entries[names_at][5])
-    for name_at, _, _, _, offset, size in entries:
-        if names[name_at : names.find(b"\0", name_at)] == b".lrodata":
-            return offset, size
-    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -106,14 +108,23 @@ def write_release(folder: Path, *targets: TargetRecord, model: str = "toy") -> M
     records = []
     for target in manifest.targets:
         files = []
-        for name in ("model.pt2", "model.so"):
-            files.append(_write(folder, f"{target.slug}/{name}", f"{target.slug} {name}".encode()))
+        library = f"{target.slug} library".encode()
+        for name, data in (("model.pt2", _archive_of(library)), ("model.so", library)):
+            files.append(_write(folder, f"{target.slug}/{name}", data))
         records.append(replace(target, files=tuple(files)))
     shared = _write(folder, "examples.safetensors", b"examples")
     whole = replace(manifest, targets=tuple(records), files=(shared,))
     (folder / MANIFEST_FILE).write_bytes(whole.to_bytes())
     sign_release(folder, whole)
     return whole
+
+
+def _archive_of(library: bytes) -> bytes:
+    """Return a ZIP archive with one member, the same bytes every time."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("model/data/aotinductor/model/it.wrapper.so"), library)
+    return stream.getvalue()
 
 
 def _write(folder: Path, name: str, data: bytes) -> PackageFile:

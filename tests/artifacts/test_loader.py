@@ -239,7 +239,6 @@ def test_of_several_that_fit_the_one_that_asks_most_is_opened(
         return list
 
     monkeypatch.setattr("artifacts.loader._open", note)
-    monkeypatch.setattr("artifacts.loader.require_plain_members", lambda *_: None)
     assert load(tmp_path, keys=sample_key().trust).target == "cpu-avx512"
     assert (
         load(tmp_path, keys=sample_key().trust, target="cpu-avx2", file="model.pt2").target

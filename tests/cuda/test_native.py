@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from artifacts.driver import host_gpu_capabilities
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.signature import Dimension
 from artifacts.steps import (
@@ -20,7 +21,7 @@ from artifacts.steps import (
     ReferenceResult,
     VerifyJob,
 )
-from artifacts.target import CudaTarget, host_gpu_capabilities
+from artifacts.target import CudaTarget
 from tasks import benchmark, intake, optimize, reference, verify
 from tasks import compile as compiling
 from tasks.compiling.native_gpu import can_compile
@@ -63,6 +64,7 @@ def test_a_native_package_is_accepted_timed_and_for_this_gpu(tmp_path: Path) -> 
     compiled = compiling.run(CompileJob(optimized.program, target, folder, {}))
     assert compiled.kernels
     assert compiled.fit.gpu_capability == target.sm
+    assert compiled.fit.cuda == torch.version.cuda
     verified = verify.run(VerifyJob(folder, referred.file, Recipe(), target=target.slug))
     assert verified.accepted, verified.reasons
     timed = benchmark.run(BenchmarkJob(tmp_path / "staging", folder, referred.file, target.slug))

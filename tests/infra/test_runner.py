@@ -40,6 +40,11 @@ def lines(ended: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
+def signed(release: BuiltRelease) -> tuple[str | Path, ...]:
+    """Return the folder of the release, and the option that names the key which signed it."""
+    return release.folder, "--key", release.key
+
+
 @pytest.fixture
 def pulled(built_release: BuiltRelease, tmp_path: Path) -> Path:
     """A copy of the release, to spoil."""
@@ -49,7 +54,7 @@ def pulled(built_release: BuiltRelease, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def cases(built_release: BuiltRelease, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cases with what Python's loader gives for them."""
-    model = load(built_release.folder)
+    model = load(built_release.folder, keys=built_release.key)
     tensors: dict[str, torch.Tensor] = {}
     for case, batch in enumerate((3, 40)):
         inputs = (torch.randint(ITEMS, (batch, 20)), torch.randn(batch, 64))
@@ -88,7 +93,7 @@ def test_it_gives_the_bits_that_python_gives_from_several_threads(
     runner: Path, built_release: BuiltRelease, cases: Path, file: str
 ) -> None:
     options = ("--file", file, "--threads", "1,2,8", "--repeat", "5")
-    found = lines(run(runner, "replay", built_release.folder, cases, *options))
+    found = lines(run(runner, "replay", *signed(built_release), cases, *options))
     assert [line["threads"] for line in found] == [1, 2, 8]
     assert [line["calls"] for line in found] == [10, 20, 80]
     assert all(line["different"] == 0 for line in found)
@@ -98,7 +103,7 @@ def test_a_call_writes_what_python_reads(
     runner: Path, built_release: BuiltRelease, cases: Path, tmp_path: Path
 ) -> None:
     written = tmp_path / "outputs.safetensors"
-    lines(run(runner, "call", built_release.folder, cases, written))
+    lines(run(runner, "call", *signed(built_release), cases, written))
     expected = load_file(cases)
     for name, tensor in load_file(written).items():
         assert torch.equal(tensor, expected[name])
@@ -118,7 +123,7 @@ def test_other_outputs_are_told(
     tensors["1/outputs/0"][5, 1] += error
     save_file(tensors, tmp_path / "other.safetensors")
     ended = run(
-        runner, "replay", built_release.folder, tmp_path / "other.safetensors",
+        runner, "replay", *signed(built_release), tmp_path / "other.safetensors",
         "--repeat", str(different), *options,
     )  # fmt: skip
     assert ended.returncode == status
@@ -131,7 +136,7 @@ def test_the_original_models_examples_are_met_within_the_tolerance(
     runner: Path, built_release: BuiltRelease
 ) -> None:
     examples = built_release.folder / "examples.safetensors"
-    assert lines(run(runner, "replay", built_release.folder, examples, *LOOSE))
+    assert lines(run(runner, "replay", *signed(built_release), examples, *LOOSE))
 
 
 def test_every_hostile_input_is_refused_by_the_guard_and_the_program_goes_on(
@@ -139,7 +144,7 @@ def test_every_hostile_input_is_refused_by_the_guard_and_the_program_goes_on(
 ) -> None:
     hostile = describe_hostile(built_release.manifest.signature, {"batch": 3})
     options = [part for name in hostile for part in ("--hostile", name)]
-    found = lines(run(runner, "trial", built_release.folder, cases, *options))
+    found = lines(run(runner, "trial", *signed(built_release), cases, *options))
     tried = [line for line in found if line["event"] == "tried"]
     assert [line["hostile"] for line in tried] == list(hostile)
     assert {line["outcome"] for line in tried} == {"refused"}
@@ -152,7 +157,7 @@ def test_an_input_that_is_taken_is_told_and_ends_the_trial(
     runner: Path, built_release: BuiltRelease, cases: Path
 ) -> None:
     options = ("--hostile", "ids:last=7", "--hostile", "missing")
-    found = lines(run(runner, "trial", built_release.folder, cases, *options))
+    found = lines(run(runner, "trial", *signed(built_release), cases, *options))
     assert [(line["event"], line["hostile"]) for line in found] == [
         ("trying", "ids:last=7"), ("tried", "ids:last=7"),
     ]  # fmt: skip
@@ -163,7 +168,7 @@ def test_the_package_alone_can_be_called_without_the_guard(
     runner: Path, built_release: BuiltRelease, cases: Path
 ) -> None:
     options = ("--unchecked", "--hostile", "features:dtype=float64")
-    _, tried = lines(run(runner, "trial", built_release.folder, cases, *options))
+    _, tried = lines(run(runner, "trial", *signed(built_release), cases, *options))
     assert tried["outcome"] == "refused"
     assert "unmatched dtype" in tried["message"]
 
@@ -172,7 +177,7 @@ def test_a_benchmark_tells_time_and_memory(
     runner: Path, built_release: BuiltRelease, cases: Path
 ) -> None:
     options = ("--threads", "1,2", "--seconds", "0.05", "--calls", "200")
-    opened, growth, *rates = lines(run(runner, "bench", built_release.folder, cases, *options))
+    opened, growth, *rates = lines(run(runner, "bench", *signed(built_release), cases, *options))
     assert opened["event"] == "opened"
     assert opened["open_s"] > 0
     assert opened["libtorch_bytes"] > 1 << 20
@@ -227,6 +232,18 @@ def spoil(path: Path) -> None:
             ),
             "needs a riscv64 processor",
         ),
+        (
+            lambda f, s: change_manifest(f, lambda m: m["targets"][0]["fit"].update(glibc="9.9")),
+            r"needs glibc 9\.9 or newer, and this is 2\.\d+",
+        ),
+        (
+            lambda f, s: change_manifest(f, lambda m: m["targets"][0]["fit"].update(glibc="new")),
+            "expected a version like 2.34, got new",
+        ),
+        (
+            lambda f, s: change_manifest(f, lambda m: m["targets"][0]["fit"].update(cuda="99.1")),
+            r"needs an NVIDIA driver for CUDA 99 \(it was built with CUDA 99\.1\)",
+        ),
     ],
 )
 def test_what_is_not_as_released_or_does_not_fit_is_refused(
@@ -234,7 +251,7 @@ def test_what_is_not_as_released_or_does_not_fit_is_refused(
     change: Callable[[Path, str], object], told: str,
 ) -> None:  # fmt: skip
     change(pulled, built_release.slug)
-    ended = run(runner, "replay", pulled, cases)
+    ended = run(runner, "replay", pulled, "--unsigned", cases)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert re.search(told, line), line
@@ -248,7 +265,7 @@ def test_a_manifest_in_another_spelling_is_the_same_one(
     plain["created"] = 'é \U0001f600 " \\ \n'
     text = json.dumps(plain, indent=3, ensure_ascii=True).replace('"ids"', '"\\u0069ds"')
     path.write_text(text)
-    assert lines(run(runner, "replay", pulled, cases))[0]["different"] == 0
+    assert lines(run(runner, "replay", pulled, "--unsigned", cases))[0]["different"] == 0
 
 
 @pytest.mark.parametrize(
@@ -264,7 +281,7 @@ def test_a_file_that_holds_no_tensors_is_refused(
     runner: Path, built_release: BuiltRelease, tmp_path: Path, data: bytes
 ) -> None:
     (tmp_path / "file").write_bytes(data)
-    ended = run(runner, "replay", built_release.folder, tmp_path / "file")
+    ended = run(runner, "replay", *signed(built_release), tmp_path / "file")
     assert ended.returncode == 1
     assert "expected" in ended.stderr
 
@@ -280,7 +297,7 @@ def test_a_tensor_that_does_not_fit_its_file_is_refused(
     record = {"dtype": "I64", "shape": [1, 20], "data_offsets": [0, 160], **change}
     header = json.dumps({"0/inputs/ids": record}).encode()
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header + bytes(160))
-    ended = run(runner, "replay", built_release.folder, tmp_path / "file")
+    ended = run(runner, "replay", *signed(built_release), tmp_path / "file")
     assert ended.returncode == 1
     assert "is not a file of tensors" in ended.stderr
 

@@ -8,13 +8,20 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageProblem
-from infra.settings import child_environment, prepare_prefect, read_settings
+from infra.settings import (
+    child_environment,
+    paths_kept_from_steps,
+    prepare_prefect,
+    read_settings,
+    require_writable_home,
+)
 from infra.split_lock import split
 
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HANDOFF_HOME", "HANDOFF_STORE", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+    names = ("HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_SIGNING_KEY", "HANDOFF_TRUSTED_KEYS")
+    for name in (*names, "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -25,7 +32,9 @@ def test_by_default_everything_lies_where_the_platform_expects_it(
     settings = read_settings()
     assert settings.home == tmp_path / "handoff"
     assert settings.stores.objects == str(tmp_path / "handoff" / "store")
-    assert settings.stores.tracking_uri == f"sqlite:///{tmp_path / 'handoff' / 'mlflow.db'}"
+    mlflow = tmp_path / "handoff" / "mlflow"
+    assert settings.stores.tracking_uri == f"sqlite:///{mlflow / 'mlflow.db'}"
+    assert settings.stores.artifact_root == str(mlflow / "artifacts")
     assert settings.is_embedded
 
 
@@ -48,6 +57,32 @@ def test_a_server_says_itself_where_its_artifacts_are(
     assert not settings.is_embedded
 
 
+def test_trusted_keys_are_those_that_are_named_else_those_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
+    assert read_settings().stores.trusted == (str(tmp_path / "home" / "keys" / "trusted"),)
+    (tmp_path / "team").mkdir()
+    (tmp_path / "own.pub").touch()
+    monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", f"{tmp_path / 'team'}:{tmp_path / 'own.pub'}")
+    assert read_settings().stores.trusted == (str(tmp_path / "team"), str(tmp_path / "own.pub"))
+    monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", str(tmp_path / "nowhere"))
+    with pytest.raises(UsageProblem, match="HANDOFF_TRUSTED_KEYS names a place that isn't there"):
+        read_settings()
+
+
+def test_a_key_is_made_where_none_is_named_and_never_in_the_place_of_a_named_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    assert read_settings().signing_key.make_missing
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", "awskms:alias/release")
+    monkeypatch.setenv("HANDOFF_SIGNING_PUBLIC_KEY", str(tmp_path / "release.pub"))
+    key = read_settings().signing_key
+    assert (key.uri, key.public) == ("awskms:alias/release", tmp_path / "release.pub")
+    assert not key.make_missing
+
+
 def test_another_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDOFF_STORE", "gs://models")
     with pytest.raises(UsageProblem, match="a folder or s3://bucket/prefix, got gs://models"):
@@ -64,6 +99,65 @@ def test_a_child_sees_its_compiler_and_no_secret(monkeypatch: pytest.MonkeyPatch
     stores = child_environment(stores=True)
     assert {"AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD"} <= set(stores)
     assert "GITHUB_TOKEN" not in stores
+
+
+@pytest.mark.parametrize(
+    ("key", "seen"),
+    [
+        ("", set()),
+        ("/keys/release.pem", set()),
+        ("file:/keys/release.pem", set()),
+        ("awskms:///alias/releases", {"AWS_SECRET_ACCESS_KEY", "https_proxy"}),
+        ("gcpkms://projects/p", {"GOOGLE_APPLICATION_CREDENTIALS", "https_proxy"}),
+        ("azurekms://vault/key", {"AZURE_CLIENT_SECRET", "https_proxy"}),
+    ],
+)
+def test_signing_sees_its_key_services_credentials_and_no_other(
+    key: str, seen: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_SECRET",
+        "MLFLOW_TRACKING_PASSWORD", "https_proxy",
+    }  # fmt: skip
+    for name in secrets:
+        monkeypatch.setenv(name, "value")
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", key)
+    signing = child_environment(keys=True)
+    assert signing["HANDOFF_SIGNING_KEY"] == key
+    assert secrets & set(signing) == seen
+    assert "HANDOFF_SIGNING_KEY" not in child_environment(stores=True)
+
+
+def test_a_keys_file_elsewhere_is_kept_from_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", "/srv/handoff")
+    private = Path("/srv/handoff/keys/private")
+    assert paths_kept_from_steps() == (private,)
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", "awskms:///alias/releases")
+    assert paths_kept_from_steps() == (private,)
+    for key in ("/etc/handoff/release.pem", "file:///etc/handoff/release.pem"):
+        monkeypatch.setenv("HANDOFF_SIGNING_KEY", key)
+        assert paths_kept_from_steps() == (private, Path("/etc/handoff/release.pem"))
+
+
+def test_a_home_where_every_compiler_makes_its_files_can_not_be_kept_from_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", "/tmp/handoff")
+    assert paths_kept_from_steps() == ()
+
+
+def test_what_steps_write_to_is_there_before_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HANDOFF_STORE", str(tmp_path / "objects"))
+    settings = read_settings()
+    require_writable_home(settings)
+    assert {path.name for path in settings.home.iterdir()} == {
+        "builds", "keys", "ledgers", "mlflow",
+    }  # fmt: skip
+    assert (tmp_path / "objects").is_dir()
+    assert settings.private_keys.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_the_user_has_set_for_prefect_stays(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -19,8 +20,11 @@ import pytest
 from artifacts.digest import digest_bytes
 from artifacts.errors import DeliveryUnreadable, StepCrashed
 from artifacts.recipe import Recipe
-from artifacts.steps import DeliverJob, IntakeJob, LookUpJob, LookUpResult, Stores, VerifyJob
+from artifacts.registering import LookUpJob, LookUpResult, Stores, UploadJob
+from artifacts.statement import release_files
+from artifacts.steps import DeliverJob, IntakeJob, VerifyJob
 from tasks.child import ProcessPlan, StepProcess
+from tests.artifacts.samples import write_release
 
 
 @pytest.fixture
@@ -151,14 +155,23 @@ def test_the_log_says_how_to_repeat_a_step(process: StepProcess, tmp_path: Path)
     (line,) = [x for x in process.log.read_text().splitlines() if x.startswith("repeat with:")]
     command = line.removeprefix("repeat with: python ").split()
     again = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout) == {"result": {"known": None}}
+    assert json.loads(again.stdout) == {"result": {"version": None, "manifest": None}}
 
 
-@pytest.mark.parametrize(("sees", "seen"), [("bare", False), ("stores", True), ("whole", True)])
-def test_only_a_process_for_the_stores_sees_their_credentials(
-    sees: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sees", "seen"),
+    [
+        ("bare", set()),
+        ("stores", {"AWS_SECRET_ACCESS_KEY"}),
+        ("keys", {"HANDOFF_SIGNING_KEY"}),
+        ("whole", {"AWS_SECRET_ACCESS_KEY", "HANDOFF_SIGNING_KEY"}),
+    ],
+)
+def test_a_process_sees_the_secrets_that_its_step_needs_and_no_other(
+    sees: str, seen: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    monkeypatch.setenv("HANDOFF_SIGNING_KEY", "/srv/keys/release.pem")
     plan = ProcessPlan("check", sees=sees, environment={"ADDED": "yes"})  # type: ignore[arg-type]
     started = StepProcess(plan, tmp_path / "check.log")
     try:
@@ -167,7 +180,7 @@ def test_only_a_process_for_the_stores_sees_their_credentials(
         environment = child.environ()
     finally:
         started.close()
-    assert ("AWS_SECRET_ACCESS_KEY" in environment) is seen
+    assert {"AWS_SECRET_ACCESS_KEY", "HANDOFF_SIGNING_KEY"} & set(environment) == seen
     assert environment["ADDED"] == "yes"
 
 
@@ -218,3 +231,21 @@ def test_a_missing_file_is_told_and_not_a_trace(process: StepProcess, tmp_path: 
     with pytest.raises(Exception, match=r"none\.pt") as caught:
         process.run(job, limit_s=120)
     assert "Traceback" not in str(caught.value)
+
+
+def test_how_far_an_upload_is_reaches_who_waits_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = write_release(tmp_path / "release")
+    stores = Stores(str(tmp_path / "store"), "sqlite:///nowhere")
+    total = sum(file.size_bytes for file in release_files(manifest))
+    process = StepProcess(ProcessPlan("register", sees="stores"), tmp_path / "register.log")
+    try:
+        with caplog.at_level(logging.INFO, logger="handoff.progress"):
+            uploaded = process.run(UploadJob(manifest, tmp_path / "release", stores), limit_s=60)
+    finally:
+        process.close()
+    assert uploaded.evidence
+    told = [record.__dict__ for record in caplog.records]
+    assert (told[-1]["phase"], told[-1]["step"]) == ("under way", "upload")
+    assert (told[-1]["done"], told[-1]["total"]) == (total, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -97,6 +98,14 @@ def test_the_package_says_what_it_needs_of_a_machine(built: Built) -> None:
     assert built.target.cpu_flags <= set(fit.cpu_flags)
     assert fit.machine == platform.machine()
     assert fit.misfit(torch.__version__) is None
+    needed = subprocess.run(
+        ["objdump", "-p", str(built.folder / "model.so")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f"GLIBC_{fit.glibc}" in needed
+    assert not fit.cuda
     assert "torch 2.0" in str(fit.misfit("2.0.0"))
     assert "lacks" in str(replace(fit, cpu_flags=("no_such_flag",)).misfit(torch.__version__))
 

@@ -125,7 +125,8 @@ def test_the_commands_repeat_the_checks_of_a_pulled_release(
     probed: ProbeResult, built_release: BuiltRelease, runner: Path
 ) -> None:
     examples = str(built_release.folder / "examples.safetensors")
-    places = {"RELEASE": str(built_release.folder), "CASES": examples}
+    key = str(built_release.key)
+    places = {"RELEASE": str(built_release.folder), "CASES": examples, "KEY": key}
     assert {command.split()[1] for command in probed.mechanics.commands} == {
         "replay", "bench", "trial",
     }  # fmt: skip

@@ -1,0 +1,59 @@
+"""The store's copies for people: each version's files by their names, and what aliases stand for.
+
+They follow from the ledger. An interrupted writer leaves some unwritten, which the next one writes.
+"""
+
+from __future__ import annotations
+
+from artifacts.layout import (
+    ENTRY_FILE,
+    SUMS_FILE,
+    alias_key,
+    fingerprint_key,
+    version_key,
+)
+from artifacts.ledger import Pointer
+from artifacts.manifest import MANIFEST_FILE
+from artifacts.part_list import PARTS_FILE, PARTS_LIMIT_BYTES
+from artifacts.releases import Releases
+from artifacts.signing import ENVELOPE_LIMIT_BYTES
+from artifacts.statement import RELEASE_FILE
+
+EVIDENCE_LIMIT_BYTES = 64 << 20
+
+
+def publish(releases: Releases, model: str) -> None:
+    """Write the copies that the ledger's state asks for and that aren't there."""
+    head = releases.head(model)
+    if head is None:
+        return
+    for version in range(head.entry.newest, 0, -1):
+        if releases.store.stat(version_key(model, version, ENTRY_FILE)) is not None:
+            break
+        if version not in head.entry.retired:
+            _publish_version(releases, model, version)
+    for alias, pointer in head.entry.aliases.items():
+        data = releases.envelope(model, pointer.entry)
+        key = alias_key(model, alias)
+        if releases.store.read(key, ENVELOPE_LIMIT_BYTES) != data:
+            releases.store.replace(key, data)
+
+
+def _publish_version(releases: Releases, model: str, version: int) -> None:
+    entry = releases.released(model, version)
+    found = releases.read(model, Pointer(version, entry.release, "release", entry.sequence))
+    sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(found.claim.files.items()))
+    copies = {
+        MANIFEST_FILE: found.manifest.to_bytes(),
+        RELEASE_FILE: found.envelope,
+        SUMS_FILE: sums.encode(),
+        PARTS_FILE: releases.objects.read_bytes(found.claim.parts, PARTS_LIMIT_BYTES),
+    }
+    for name, digest in found.claim.evidence.items():
+        copies[name] = releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
+    for name, data in copies.items():
+        releases.store.replace(version_key(model, version, name), data)
+    releases.store.replace(fingerprint_key(model, entry.fingerprint), f"{version}\n".encode())
+    # Last, since its being there says that the others are.
+    envelope = releases.envelope(model, entry.sequence)
+    releases.store.replace(version_key(model, version, ENTRY_FILE), envelope)

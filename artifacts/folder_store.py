@@ -1,0 +1,289 @@
+"""The store in a folder: read-only files, each of which appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
+
+from artifacts.errors import StoreFailed
+from artifacts.store import (
+    Guarantees,
+    Progress,
+    Stored,
+    changed_file,
+    missing_key,
+    oversized_key,
+    require_key,
+)
+
+_CHUNK_BYTES = 8 << 20
+# No key's name begins with a dot.
+_TEMPORARY = ".unfinished-"
+_LOCKED_WITHIN_S = 60.0
+
+
+class FolderStore:
+    """Keys as read-only files below a folder."""
+
+    def __init__(self, root: Path) -> None:
+        """Use `root`, which is made when the first key is written."""
+        self.root = root
+
+    @property
+    def location(self) -> str:
+        """The folder's path."""
+        return str(self.root)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a new key; tell whether it holds `data` now, or something else stood there."""
+        path = self._path(key)
+        with self._temporary(path) as (partial, stream):
+            stream.write(data)
+            _finish(stream)
+            try:
+                # A link is refused where the name is taken; a rename would replace it.
+                os.link(partial, path)
+            except FileExistsError:
+                return path.read_bytes() == data
+            _sync_folder(path.parent)
+        return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
+        path = self._path(key)
+        with self._temporary(path) as (partial, stream):
+            stream.write(data)
+            _finish(stream)
+            partial.replace(path)
+            _sync_folder(path.parent)
+
+    def read(self, key: str, limit: int) -> bytes | None:
+        """Return the bytes of a key, at most `limit`; None where it isn't there."""
+        if self.stat(key) is None:
+            return None
+        with self._told("give back a key"), self._path(key).open("rb") as stream:
+            data = stream.read(limit + 1)
+        if len(data) > limit:
+            raise oversized_key(key, self.location, limit)
+        return data
+
+    def upload(
+        self, key: str, path: Path, size: int, sha256: str,
+        progress: Progress | None = None, *, at: int = 0,
+    ) -> None:  # fmt: skip
+        """Write `size` bytes of a file, from `at` on, to a key; refuse unless `sha256` is theirs.
+
+        What is compared is read back from the copy.
+        """
+        final = self._path(key)
+        with self._temporary(final) as (partial, stream), path.open("rb") as source:
+            source.seek(at)
+            _copy(source, stream, size, progress)
+            _finish(stream)
+            if _sha256_of(partial) != sha256:
+                raise changed_file(path)
+            partial.replace(final)
+            _sync_folder(final.parent)
+
+    def download(
+        self, key: str, to: Path, progress: Progress | None = None, *, at: int = 0
+    ) -> None:
+        """Write the key's bytes into the file `to` from `at` on, and cut it behind them."""
+        if self.stat(key) is None:
+            raise missing_key(key, self.location)
+        with self._told("give back a key"):
+            source = self._path(key).open("rb")
+        with source, to.open("r+b" if to.exists() else "w+b") as stream:
+            size = source.seek(0, os.SEEK_END)
+            held = min(max(stream.seek(0, os.SEEK_END) - at, 0), size)
+            source.seek(held)
+            stream.seek(at + held)
+            if progress is not None and held:
+                progress(held)
+            _copy(source, stream, size - held, progress)
+            stream.truncate(at + size)
+
+    def stat(self, key: str) -> Stored | None:
+        """Return a key's size and time; None where it isn't there."""
+        with self._told("be asked for a key"):
+            return self._stored(self._path(key))
+
+    def matches(self, key: str, sha256: str) -> bool:
+        """Tell whether the key's bytes, which are read, have this digest."""
+        if self.stat(key) is None:
+            return False
+        with self._told("give back a key"):
+            return _sha256_of(self._path(key)) == sha256
+
+    def keys(self, prefix: str) -> Iterator[Stored]:
+        """Give every key that begins with `prefix`, in no particular order."""
+        folder = prefix.rpartition("/")[0]
+        for path in self._files(self._path(folder) if folder else self.root):
+            if path.name.startswith(_TEMPORARY):
+                continue
+            # One that was removed since the folder was listed is no key any more.
+            stored = self._stored(path)
+            if stored is not None and stored.key.startswith(prefix):
+                yield stored
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        try:
+            with os.scandir(self.root / prefix) as found:
+                return tuple(sorted(entry.name for entry in found if entry.is_dir()))
+        except FileNotFoundError:
+            return ()
+
+    def remove(self, key: str) -> None:
+        """Remove a key; one that isn't there is fine."""
+        with self._told("remove a key"):
+            self._path(key).unlink(missing_ok=True)
+
+    def abandon_uploads(self, older_than: datetime) -> int:
+        """Remove temporary files whose writer is gone, or that are older; return how many."""
+        with self._told("remove a temporary file"):
+            return sum(
+                _remove_abandoned(path, older_than)
+                for path in self._files(self.root)
+                if path.name.startswith(_TEMPORARY)
+            )
+
+    def check(self) -> Guarantees:
+        """Write, read and remove a key below `selftest/`; return what the folder guarantees."""
+        key = f"selftest/{uuid.uuid4().hex}"
+        path = self._path(key)
+        try:
+            first, second = self.create(key, b"one"), self.create(key, b"two")
+            if not first or self.read(key, 3) != b"one":
+                raise self._failed("a folder that gives back what it was given", "other bytes")
+            wrong = hashlib.sha256(b"other").hexdigest()
+            try:
+                self.upload(f"{key}.damaged", path, 3, wrong)
+            except StoreFailed:
+                checksums = True
+            else:
+                checksums = False
+                self.remove(f"{key}.damaged")
+        finally:
+            self.remove(key)
+            with suppress(OSError):  # another's self-test is there, or the folder was never made
+                path.parent.rmdir()
+        return Guarantees(conditional_writes=not second, checksums=checksums)
+
+    def _path(self, key: str) -> Path:
+        return self.root / require_key(key)
+
+    @staticmethod
+    def _files(below: Path) -> Iterator[Path]:
+        for folder, _, names in os.walk(below):
+            for name in names:
+                yield Path(folder, name)
+
+    def _stored(self, path: Path) -> Stored | None:
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not S_ISREG(found.st_mode):
+            return None
+        modified = datetime.fromtimestamp(found.st_mtime, UTC)
+        return Stored(path.relative_to(self.root).as_posix(), found.st_size, modified)
+
+    @contextmanager
+    def _temporary(self, final: Path) -> Iterator[tuple[Path, BinaryIO]]:
+        """Give a temporary file beside `final`, which is gone when the body ends."""
+        with self._told("keep a key"):
+            descriptor, name = _make_beside(final)
+            partial = Path(name)
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    _is_locked(stream)  # while this process lives: see _remove_abandoned
+                    yield partial, stream
+            finally:
+                partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Turn what the system raises into a sentence."""
+        try:
+            yield
+        except OSError as error:
+            got = error.strerror or str(error)
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EXDEV):
+                got += " (has this file system hard links?)"
+            raise self._failed("a writable folder with room for it", got, what) from error
+
+    def _failed(self, expected: str, got: str, what: str = "keep a key") -> StoreFailed:
+        return StoreFailed(
+            f"the store {self.root} can't {what}", expected=expected, got=got,
+            remedy="Make room or mend the permissions, then run the same command again",
+        )  # fmt: skip
+
+
+def _make_beside(final: Path) -> tuple[int, str]:
+    # The folder may be removed, being empty, between the two calls: by another's self-test.
+    for _ in range(8):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return tempfile.mkstemp(dir=final.parent, prefix=_TEMPORARY)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(final.parent))
+
+
+def _is_locked(stream: BinaryIO) -> bool:
+    """Lock a file for this process; tell whether that was to be had."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another's, or a file system without locks
+        return False
+    return True
+
+
+def _remove_abandoned(path: Path, older_than: datetime) -> bool:
+    """Remove a temporary file that nobody is at work on; tell whether it was one."""
+    with suppress(FileNotFoundError), path.open("rb") as stream:
+        found = path.stat()
+        is_old = found.st_mtime < older_than.timestamp()
+        # One that is empty and new may not be locked yet.
+        is_left = found.st_size > 0 or time.time() - found.st_mtime > _LOCKED_WITHIN_S
+        if is_old or (is_left and _is_locked(stream)):
+            path.unlink(missing_ok=True)
+            return True
+    return False
+
+
+def _copy(source: BinaryIO, to: BinaryIO, size: int, progress: Progress | None) -> None:
+    while size and (data := source.read(min(size, _CHUNK_BYTES))):
+        to.write(data)
+        size -= len(data)
+        if progress is not None:
+            progress(len(data))
+
+
+def _finish(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fchmod(stream.fileno(), 0o444)
+    os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

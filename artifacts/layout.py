@@ -1,0 +1,42 @@
+"""Where releases lie in a store, for people with an S3 client as well as for us.
+
+objects/sha256/<hex>                        every byte of every release, once
+models/<name>/ledger/00000008.json          the ledger: creating the next entry is the commit
+models/<name>/versions/3/                   what a person looks for:
+manifest.json, release.dsse.json        the record, and the signature over it and all files
+SHA256SUMS                              what `sha256sum -c` takes
+PARTS                                   the objects that make up each file, in their order
+report.html, report.md, ...             the evidence
+ledger.dsse.json                        the ledger's entry that released it
+models/<name>/aliases/production.json       the ledger's entry that moved the alias last
+models/<name>/fingerprints/<hex>            the version that was made from the same
+"""
+
+from __future__ import annotations
+
+from artifacts.digest import Digest
+
+MODELS = "models/"
+SUMS_FILE = "SHA256SUMS"
+ENTRY_FILE = "ledger.dsse.json"
+REPORT_FILE = "report.html"
+
+
+def ledger_key(model: str, sequence: int) -> str:
+    """Return where an entry of a model's ledger lies."""
+    return f"{MODELS}{model}/ledger/{sequence:08}.json"
+
+
+def version_key(model: str, version: int, name: str) -> str:
+    """Return where a copy of what belongs to a version lies."""
+    return f"{MODELS}{model}/versions/{version}/{name}"
+
+
+def alias_key(model: str, alias: str) -> str:
+    """Return where the copy of the entry lies that moved an alias last."""
+    return f"{MODELS}{model}/aliases/{alias}.json"
+
+
+def fingerprint_key(model: str, fingerprint: Digest) -> str:
+    """Return where the version's number lies that was made from what `fingerprint` stands for."""
+    return f"{MODELS}{model}/fingerprints/{fingerprint.hex}"

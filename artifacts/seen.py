@@ -1,0 +1,57 @@
+"""How far each ledger went when this machine last looked: one that goes back is noticed.
+
+A store that hides the newest entries shows an older version as the one in production, with valid
+signatures (a rollback or freeze attack, as The Update Framework calls it).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+from artifacts.errors import PackageRefused
+
+
+class SeenLedgers:
+    """A file that keeps the newest entry seen of each ledger."""
+
+    def __init__(self, file: Path) -> None:
+        """Use `file`, which is made when something was seen."""
+        self.file = file
+
+    def note(self, location: str, model: str, sequence: int, digest: str) -> None:
+        """Note the newest entry of a ledger; raise `PackageRefused` for one that went back."""
+        seen = self._read()
+        place = f"{location} {model}"
+        before, known = seen.get(place, (0, ""))
+        if sequence < before or (sequence == before and digest != known):
+            raise PackageRefused(
+                f"{model}'s ledger went back",
+                expected=f"entry {before}, which was there before, or a later one",
+                got=f"entry {sequence}" if sequence < before else f"another entry {sequence}",
+                remedy=f"Ask who keeps the store {location}. If that is as it should be (a store "
+                f"made anew), remove {self.file}",
+            )
+        if sequence > before:
+            self._write({**seen, place: (sequence, digest)})
+
+    def _read(self) -> dict[str, tuple[int, str]]:
+        try:
+            plain = json.loads(self.file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise PackageRefused(
+                f"{self.file} can't be read", expected="what was seen of each ledger",
+                got=str(error)[:100], remedy="Remove it: it is written anew",
+            ) from error  # fmt: skip
+        return {str(place): (int(number), str(digest)) for place, (number, digest) in plain.items()}
+
+    def _write(self, seen: dict[str, tuple[int, str]]) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        # Two that write at once leave one of the two, which is noted again at the next look.
+        partial = self.file.with_name(f".{self.file.name}.{os.getpid()}.{threading.get_ident()}")
+        partial.write_text(json.dumps(seen, sort_keys=True) + "\n", encoding="utf-8")
+        partial.replace(self.file)

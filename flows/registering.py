@@ -1,0 +1,61 @@
+"""The end of a release: what was accepted becomes the newest version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.runtime import flow_run
+
+from artifacts.digest import Digest
+from artifacts.manifest import Manifest
+from artifacts.registering import CatalogueJob, LookUpResult, ReleaseRequest, UploadJob
+from flows.parameters import ReleaseParameters
+from flows.steps import append, catalogue, upload
+from tasks.appending import Appended, Change
+from tasks.lanes import Lanes
+
+
+def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) -> dict[str, Any]:
+    """Upload the release, sign it, append it to the ledger, and show it in MLflow."""
+    folder, stores = lanes.jobs.release, parameters.stores
+    uploaded = upload(lanes.registrar(), UploadJob(manifest, folder, stores))
+    request = ReleaseRequest(
+        manifest.model,
+        manifest.digest,
+        manifest.fingerprint,
+        parameters.alias,
+        rebuild=parameters.rebuild,
+    )
+    author = parameters.author(flow_run.id or "")
+    change = Change(request, author, stores, parameters.key, manifest, uploaded)
+    appended = append(lanes.registrar(), lanes.signer(), change)
+    is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
+    job = CatalogueJob(stores, manifest.model, appended.version, folder if is_ours else None)
+    catalogue(lanes.registrar(), job)
+    return _told(manifest.model, appended, reused=not is_ours)
+
+
+def register_again(
+    lanes: Lanes,
+    parameters: ReleaseParameters,
+    model: str,
+    fingerprint: Digest,
+    known: LookUpResult,
+) -> dict[str, Any]:
+    """Make the alias stand for a version that was made from the same before."""
+    assert known.manifest is not None
+    request = ReleaseRequest(model, known.manifest, fingerprint, parameters.alias)
+    author = parameters.author(flow_run.id or "")
+    change = Change(request, author, parameters.stores, parameters.key)
+    appended = append(lanes.registrar(), lanes.signer(), change)
+    catalogue(lanes.registrar(), CatalogueJob(parameters.stores, model, appended.version))
+    return _told(model, appended, reused=True)
+
+
+def _told(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
+    return {
+        "model": model,
+        "version": appended.version,
+        "aliases": appended.aliases,
+        "reused": reused,
+    }

@@ -1,0 +1,112 @@
+"""Keep this process and all that it starts from reading what lies below some paths, by Landlock.
+
+Landlock (the kernel's Documentation/userspace-api/landlock.rst) only allows, and what it allows
+for a folder holds for everything below it. To leave one path out, each entry of each folder above
+it is allowed except the one that leads there. So, for the process that was kept from it:
+
+- What comes to be later *directly* in a folder above the path can be written and not read. What
+  is there when the process starts, and all that comes to be below it, reads as before.
+- A hard link or a bind mount of the file elsewhere, made by somebody else, stays readable.
+- Names can still be listed: a folder above the path may be one that Python imports from.
+
+The memory of processes that may read it is out of reach, too: the kernel lets no other be their
+debugger. Nothing moves out of the path, and no folder above it is renamed or removed, by a process
+that is kept from it: the next one would be kept from another place then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION = 1
+_PATH_BENEATH = 1
+# Reading files, removing or renaming folders, moving and linking from one folder to another.
+_READ_FILE, _REMOVE_DIR, _REFER = 1 << 2, 1 << 4, 1 << 13
+_HANDLED = _READ_FILE | _REMOVE_DIR | _REFER
+# Before it (Linux 5.19), no file could be moved or linked from one folder to another at all.
+_FIRST_WITH_REFER = 2
+# What root would get round it with: CAP_DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE,
+# SYS_ADMIN, MKNOD, PERFMON (another process's memory map and environment) and BPF.
+_WAYS_ROUND = (2, 16, 17, 19, 21, 27, 38, 39)
+_PR_CAPBSET_DROP = 24
+_ABSENT = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+
+
+def landlock_version() -> int:
+    """Return the version of the kernel's Landlock interface; 0 for none that serves here."""
+    try:
+        version = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+        return 0
+    return version if version >= _FIRST_WITH_REFER else 0
+
+
+def bar_reading(paths: Sequence[Path]) -> bool:
+    """Keep what this process execs from reading below `paths`; return False without Landlock.
+
+    That can't be undone, and what is execed has none of root's ways round it. A path that isn't
+    there yet is barred, too. The process must have set `no_new_privs`, or `OSError` is raised.
+    """
+    if not paths or not landlock_version():
+        return False
+    barred = {Path(os.path.realpath(path)) for path in paths}
+    handled = struct.pack("=Q", _HANDLED)
+    ruleset = _call(_CREATE_RULESET, handled, len(handled), 0)
+    try:
+        for entry in _entries_beside(barred):
+            _allow(ruleset, entry, _HANDLED)
+        _call(_RESTRICT_SELF, ruleset, 0)
+        for capability in _WAYS_ROUND:
+            # Refused to all but root, who alone has them.
+            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _entries_beside(barred: set[Path]) -> Iterator[Path]:
+    """Give what lies in the folders above the paths and leads to none of them."""
+    leading = {above for path in barred for above in path.parents}
+    for folder in leading:
+        if any(above in barred for above in (folder, *folder.parents)):
+            continue
+        try:
+            entries = list(folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # nothing there, or nothing that this user finds there
+        yield from (entry for entry in entries if entry not in leading | barred)
+
+
+def _allow(ruleset: int, path: Path, access: int) -> None:
+    """Allow `access` below the path, or what of it there is for a file; nothing for a link."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        return  # gone since it was listed, or closed to this user in any case
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISLNK(mode):
+            return  # it may lead to what is barred; what it leads to is allowed where it lies
+        allowed = access if stat.S_ISDIR(mode) else access & _READ_FILE
+        _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, descriptor), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _call(number: int, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    answer = int(libc.syscall(ctypes.c_long(number), *arguments))
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"Landlock: {os.strerror(code)}")
+    return answer

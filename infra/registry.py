@@ -1,0 +1,173 @@
+"""What the commands do that read the registry: list, show, history, diff, pull."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import click
+
+from artifacts.delivery import require_alias_name, require_model_name
+from artifacts.errors import UsageProblem
+from artifacts.ledger import LedgerEntry
+from artifacts.record import to_plain
+from artifacts.registering import PullJob
+from artifacts.releases import Releases, SignedRelease, open_releases
+from infra.console import age, print_json, print_table, shown_transfer
+from infra.present import print_release, release_object
+from infra.settings import Settings, read_settings
+
+
+def releases_of(settings: Settings) -> Releases:
+    """Return the releases in the store that the settings name."""
+    stores = settings.stores
+    return open_releases(stores.objects, stores.trusted, stores.seen)
+
+
+def list_registered(*, as_json: bool) -> None:
+    """Print the newest version of every model, and what its aliases stand for."""
+    releases = releases_of(read_settings())
+    found = []
+    for model in releases.models():
+        head = releases.require_head(model).entry
+        found.append((head, releases.read(model, releases.find(model, None))))
+    if as_json:
+        print_json({"models": [_listed(head, release) for head, release in found]})
+        return
+    if not found:
+        click.echo("Nothing is registered yet. 'handoff release DELIVERY' does it")
+        return
+    columns = ("model", "newest", "aliases", "delivery", "targets", "released")
+    rows = [
+        (
+            head.model,
+            str(head.newest),
+            _told_aliases(head),
+            release.manifest.verdict,
+            " ".join(target.slug for target in release.manifest.targets),
+            age(release.manifest.created),
+        )
+        for head, release in found
+    ]
+    print_table("", columns, rows)
+
+
+def _told_aliases(head: LedgerEntry) -> str:
+    return " ".join(f"@{alias} {held.version}" for alias, held in sorted(head.aliases.items()))
+
+
+def _listed(head: LedgerEntry, release: SignedRelease) -> dict[str, object]:
+    return {
+        "name": head.model,
+        "version": head.newest,
+        "aliases": list(head.aliases_of(head.newest)),
+        "pointers": {alias: held.version for alias, held in head.aliases.items()},
+        "verdict": release.manifest.verdict,
+        "targets": [target.slug for target in release.manifest.targets],
+        "created": release.manifest.created,
+        "manifest": str(release.claim.manifest),
+    }
+
+
+def show_version(reference: str, *, as_json: bool) -> None:
+    """Print one version of a model."""
+    releases = releases_of(read_settings())
+    name, wanted = parse_reference(reference)
+    pointer = releases.find(name, wanted)
+    release = releases.read(name, pointer)
+    aliases = releases.require_head(name).entry.aliases_of(pointer.version)
+    if not as_json:
+        print_release(release.manifest, version=pointer.version, aliases=aliases)
+        return
+    version, report = pointer.version, releases.report(name, pointer.version)
+    print_json(release_object(release.manifest, version=version, aliases=aliases, report=report))
+
+
+def show_history(name: str, *, as_json: bool) -> None:
+    """Print a model's ledger, whose every entry is verified, newest first."""
+    releases = releases_of(read_settings())
+    model, _ = parse_reference(name)
+    entries = releases.entries(model)
+    if not entries:
+        raise releases.unknown(model, None)
+    if as_json:
+        print_json({"model": model, "entries": [to_plain(entry) for entry in entries]})
+        return
+    columns = ("entry", "when", "who", "what", "why")
+    rows = [
+        (
+            str(entry.sequence),
+            age(entry.at),
+            entry.by,
+            _told_entry(entry),
+            "; ".join(filter(None, [entry.reason, *(f"set aside: {o}" for o in entry.overrides)])),
+        )
+        for entry in reversed(entries)
+    ]
+    print_table(f"{model}: {len(entries)} entries, signed and in one chain", columns, rows)
+
+
+def _told_entry(entry: LedgerEntry) -> str:
+    if entry.action == "retire":
+        return f"version {entry.version} retired"
+    was = f" (was {entry.replaced})" if entry.replaced else ""
+    what = {"release": "released", "promote": "promoted", "rollback": "rolled back"}
+    return f"version {entry.version} {what[entry.action]}: @{entry.alias}{was}"
+
+
+def pull_release(reference: str, folder: Path | None, target: str, *, as_json: bool) -> None:
+    """Fetch the package of a release that fits this machine into `folder`; only verify without."""
+    from tasks.pull import run as pull
+
+    settings = read_settings()
+    name, wanted = parse_reference(reference)
+    to = folder.absolute() if folder else None
+    job = PullJob(name, wanted, to, target, settings.stores, torch_version())
+    with shown_transfer() as progress:
+        result = pull(job, progress)
+    if as_json:
+        print_json(to_plain(result))
+        return
+    told = f"{result.model} version {result.version}: {result.target}"
+    where = f"in {result.folder}" if result.folder else "verified in the store, nothing was kept"
+    click.echo(f"{told} {where}")
+
+
+def parse_reference(text: str) -> tuple[str, str | int | None]:
+    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
+    name, separator, reference = text.partition("@")
+    if not name or (separator and not reference):
+        raise UsageProblem(
+            "that names no version of a model", expected="NAME, NAME@ALIAS or NAME@VERSION",
+            got=text[:80], remedy="See 'handoff list' for what there is",
+        )  # fmt: skip
+    try:
+        require_model_name(name)
+    except ValueError as error:
+        raise UsageProblem(
+            "that is no model's name", expected="a name as 'handoff list' shows it",
+            got=name[:80], remedy=str(error).capitalize(),
+        ) from error  # fmt: skip
+    if not separator:
+        return name, None
+    return name, int(reference) if re.fullmatch(r"[0-9]{1,9}", reference) else reference
+
+
+def require_alias(alias: str) -> None:
+    """Raise `UsageProblem` unless `alias` can be one."""
+    try:
+        require_alias_name(alias)
+    except ValueError as error:
+        raise UsageProblem(
+            "that alias can't be set", expected="a name such as candidate or production",
+            got=alias[:60], remedy=str(error).capitalize(),
+        ) from error  # fmt: skip
+
+
+def torch_version() -> str | None:
+    """Return the installed torch's version from its metadata, without importing it."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None

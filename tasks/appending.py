@@ -1,0 +1,102 @@
+"""Append: draft, sign and commit until the entry is the ledger's next one, or may not be."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from artifacts.errors import RegistryFailed
+from artifacts.ledger import LedgerEntry
+from artifacts.manifest import Manifest
+from artifacts.registering import (
+    Author,
+    CommitJob,
+    CommitResult,
+    Draft,
+    DraftJob,
+    Request,
+    Signed,
+    SigningKey,
+    SignJob,
+    Stores,
+    Uploaded,
+)
+
+# Of so many writers at once that this is not enough, something else is wrong.
+_ATTEMPTS = 64
+_STEP_LIMIT_S = 600.0
+_PAUSE_S = 0.5
+
+
+class RunsSteps(Protocol):
+    """What runs a job and returns its step's result: a `StepProcess`."""
+
+    def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
+        """Return the result of `job`; raise what the step raised."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be changed, by whom, where, and the key that signs it.
+
+    `manifest` and `uploaded` are those of a new version. `expected` is the version that the alias
+    has to stand for, where `is_conditional`.
+    """
+
+    request: Request
+    author: Author
+    stores: Stores
+    key: SigningKey
+    manifest: Manifest | None = None
+    uploaded: Uploaded | None = None
+    expected: int | None = None
+    is_conditional: bool = False
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The entry that was appended, None where nothing had to change, and the version it is of.
+
+    `aliases` are those that stand for that version now.
+    """
+
+    entry: LedgerEntry | None
+    version: int
+    aliases: tuple[str, ...]
+
+
+def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
+    """Make the change; raise what a step refuses, and `RegistryFailed` after too many attempts."""
+    expected = change.expected
+    for attempt in range(_ATTEMPTS):
+        drafting = DraftJob(
+            change.stores, change.request, change.author, attempt, expected, change.is_conditional
+        )
+        draft = cast(Draft, registrar.run(drafting, limit_s=_STEP_LIMIT_S))
+        if draft.entry is None:
+            assert draft.known is not None
+            return Appended(None, draft.known, draft.aliases)
+        if attempt == 0:
+            expected = draft.entry.replaced
+        is_new = draft.known is None
+        signing = SignJob(
+            change.key,
+            draft.entry,
+            change.manifest if is_new else None,
+            change.uploaded if is_new else None,
+        )
+        signed = cast(Signed, signer.run(signing, limit_s=_STEP_LIMIT_S))
+        committing = CommitJob(change.stores, signed)
+        committed = cast(CommitResult, registrar.run(committing, limit_s=_STEP_LIMIT_S))
+        if committed.won:
+            version = signed.entry.version
+            return Appended(signed.entry, version, signed.entry.aliases_of(version))
+        # Who lost together would meet again.
+        time.sleep(random.uniform(0, _PAUSE_S * min(attempt + 1, 8)))  # noqa: S311 - a pause
+    raise RegistryFailed(
+        f"{change.request.model}'s ledger could not be appended to",
+        expected=f"to be the next writer within {_ATTEMPTS} attempts", got="others, each time",
+        remedy="See 'handoff history' for who writes there, then run the same command again",
+    )  # fmt: skip

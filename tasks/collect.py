@@ -1,0 +1,79 @@
+"""Collect garbage: remove from a store what no version needs.
+
+Needed is what any ledger's versions consist of, unless they were retired, and everything newer than
+the grace, since a release that is being made is in no ledger yet. Where anything that is needed to
+know this can't be read or isn't verified, nothing is removed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from artifacts.digest import Digest
+from artifacts.errors import UsageProblem
+from artifacts.ledger import Pointer
+from artifacts.objects import GRACE, object_key
+from artifacts.registering import CollectJob, CollectResult
+from artifacts.releases import Releases, open_releases
+from artifacts.store import Stored
+
+_OBJECTS = "objects/sha256/"
+
+
+def run(job: CollectJob) -> CollectResult:
+    """Remove what isn't needed and is old enough; tell how much that was.
+
+    Raises `PackageRefused` and `StoreFailed` for a ledger or a release that can't be relied on.
+    """
+    grace = timedelta(hours=job.grace_h)
+    if grace < GRACE:
+        raise UsageProblem(
+            "objects that are this new may belong to a release that is being made",
+            expected=f"at least {GRACE.total_seconds() / 3600:g} hours", got=f"{job.grace_h:g}",
+            remedy="Leave --older-than out",
+        )  # fmt: skip
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    oldest = datetime.now(UTC) - grace
+    found = list(releases.store.keys(_OBJECTS))
+    # Asked after the list: what was released in between was uploaded within the grace.
+    needed = {object_key(digest) for digest in _needed(releases)}
+    unneeded = [stored for stored in found if stored.key not in needed]
+    old = [stored for stored in unneeded if stored.modified < oldest]
+    removed = old if job.pretend else [s for s in old if _remove(releases, s, oldest)]
+    abandoned = 0 if job.pretend else releases.store.abandon_uploads(oldest)
+    kept = [stored for stored in found if stored.key in needed]
+    return CollectResult(
+        kept=len(kept),
+        kept_bytes=sum(stored.size_bytes for stored in kept),
+        removed=len(removed),
+        removed_bytes=sum(stored.size_bytes for stored in removed),
+        spared=len(unneeded) - len(removed),
+        abandoned=abandoned,
+    )
+
+
+def _needed(releases: Releases) -> Iterator[Digest]:
+    for model in releases.models():
+        entries = releases.entries(model)
+        retired = entries[-1].retired if entries else ()
+        versions = {
+            entry.version: entry.release
+            for entry in entries
+            if entry.action == "release" and entry.version not in retired
+        }
+        for version, release in versions.items():
+            claim = releases.read(model, Pointer(version, release, "release", 0)).claim
+            yield from (release, claim.manifest, claim.parts, *claim.evidence.values())
+            for parts in releases.parts(claim).values():
+                yield from (part.digest for part in parts)
+
+
+def _remove(releases: Releases, stored: Stored, oldest: datetime) -> bool:
+    """Remove an object, unless a release has asked for it and refreshed its time meanwhile."""
+    now = releases.store.stat(stored.key)
+    if now is None or now.modified >= oldest:
+        return False
+    releases.store.remove(stored.key)
+    return True

@@ -1,0 +1,37 @@
+"""Commit: a signed entry becomes the ledger's next one, and what it says is so from then on."""
+
+from __future__ import annotations
+
+from artifacts.digest import Digest, digest_bytes
+from artifacts.errors import StoreFailed
+from artifacts.registering import CommitJob, CommitResult
+from artifacts.releases import Releases, open_releases
+from artifacts.statement import open_release
+
+
+def run(job: CommitJob) -> CommitResult:
+    """Append the entry; tell where another writer was quicker, in which case nothing was done.
+
+    Raises `StoreFailed` where an object of the release isn't there: nothing points to it then.
+    """
+    stores, entry = job.stores, job.signed.entry
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    if job.signed.release_envelope:
+        _keep_release(releases, job.signed.release_envelope.encode(), entry.release)
+    envelope = job.signed.entry_envelope.encode()
+    return CommitResult(releases.commit(envelope, entry.model, entry.sequence))
+
+
+def _keep_release(releases: Releases, envelope: bytes, digest: Digest) -> None:
+    claim = open_release(envelope, releases.trust, "the release that was just signed")
+    parts = [part.digest for file in releases.parts(claim).values() for part in file]
+    for needed in (claim.manifest, *claim.evidence.values(), *parts):
+        if not releases.objects.has(needed):
+            raise StoreFailed(
+                "an object of the release is not in the store any more",
+                expected=f"the object {needed.short}", got="none",
+                remedy="Run the release again; was it removed by a garbage collector whose grace "
+                "is shorter than a release?",
+            )  # fmt: skip
+    if releases.objects.put_bytes(envelope) != digest or digest_bytes(envelope) != digest:
+        raise AssertionError("the signer tells the digest of what it signed")

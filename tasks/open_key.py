@@ -1,0 +1,30 @@
+"""Open the signing key before a release is built that it would have to sign, or make it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from artifacts.errors import UsageProblem
+from artifacts.registering import KeyJob, KeyResult
+from artifacts.signing import make_key, open_signer, read_trust
+
+
+def run(job: KeyJob) -> KeyResult:
+    """Return the id of the key that is going to sign; make the key where that is wanted.
+
+    Raises `UsageProblem` for a key that can't be used, or that isn't trusted where it signs, and
+    `EnvironmentLacking` where none can be made.
+    """
+    key = job.key
+    if key.make_missing and not Path(key.uri).exists():
+        make_key(Path(key.uri), key.public)
+    key_id: str = open_signer(key.uri, key.public).public_key.keyid
+    trust = read_trust(job.trusted)
+    if key_id not in {known.keyid for known in trust.keys}:
+        raise UsageProblem(
+            "what is signed here would be refused here",
+            expected=f"the signing key's public key, {key_id[:12]}, among the trusted ones",
+            got=", ".join(trust.ids) or "none",
+            remedy="Trust it with 'handoff keys trust FILE'",
+        )
+    return KeyResult(key_id)

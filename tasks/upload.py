@@ -1,0 +1,52 @@
+"""Upload: every file of a release into the store, in parts, with its record and its evidence.
+
+Nothing refers to what is uploaded before the ledger does: an interrupted upload leaves objects that
+nobody needs, which a second one finds again or the garbage collector removes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from artifacts.digest import digest_file
+from artifacts.errors import StoreFailed
+from artifacts.manifest import PackageFile
+from artifacts.objects import GRACE, Objects
+from artifacts.part_list import write_parts
+from artifacts.registering import Uploaded, UploadJob
+from artifacts.statement import release_files
+from artifacts.store import open_store
+from tasks.assemble import require_accepted
+from tasks.evidence import evidence
+from tasks.progress import counter
+
+
+def run(job: UploadJob) -> Uploaded:
+    """Keep everything; raise `BlessingRefused` for a refused target, `StoreFailed` for the store's.
+
+    Parts that the store knows, such as weights that did not change, are not sent again.
+    """
+    manifest = job.manifest
+    require_accepted(manifest)
+    objects = Objects(open_store(job.stores.objects))
+    objects.store.check()
+    # What killed uploads have left, as far as nobody can be at work on it.
+    objects.store.abandon_uploads(datetime.now(UTC) - GRACE)
+    parts = {}
+    files = release_files(manifest)
+    count = counter(sum(file.size_bytes for file in files))
+    for file in files:
+        path = job.folder / file.path
+        _require_digest(file, digest_file(path))
+        parts[file.path] = objects.put_parts(path, progress=count)
+    objects.put_bytes(manifest.to_bytes())
+    written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
+    return Uploaded(objects.put_bytes(write_parts(parts)), written)
+
+
+def _require_digest(file: PackageFile, found: str) -> None:
+    if found != file.digest:
+        raise StoreFailed(
+            f"{file.path} changed after it was verified", expected=file.digest.short,
+            got=found[7:19], remedy="Run the release again, and find out what writes there",
+        )  # fmt: skip
