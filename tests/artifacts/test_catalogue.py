@@ -71,7 +71,8 @@ def test_a_listed_release_has_everything_that_a_person_looks_for(
         *EVIDENCE, "MLmodel", "manifest.json", "release.dsse.json", "examples.safetensors",
         f"{slug}/model.so",
     }  # fmt: skip
-    assert (folder / f"{slug}/model.so").read_bytes() == f"{slug} model.so".encode()
+    for name in ("manifest.json", f"{slug}/model.so"):
+        assert (folder / name).read_bytes() == (signed.folder / name).read_bytes()
 
 
 def test_the_logged_model_names_its_version_and_nobody_at_work(
