@@ -65,7 +65,8 @@ def number_note(version: int, found: int) -> str:
         return ""
     return (
         f"\n**This is version {version} of the release ledger.** MLflow counts it as {found}, "
-        "because versions were made here by other hands; the tag `handoff.version` is right.\n"
+        "because other versions are listed here than were released; the tag `handoff.version` "
+        "is right.\n"
     )
 
 

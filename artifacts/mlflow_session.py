@@ -106,6 +106,8 @@ def _connect(tracking_uri: str) -> MlflowClient:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # MLflow reads its settings from the environment only, and it sets defaults there itself.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # What a registrar writes to its standard output is its answer.
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     # It would make a request again that may have been done, and so create things twice.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     path = _embedded_database(tracking_uri)

@@ -41,8 +41,8 @@ def mlflow_process(
     log = home / "mlflow.log"
     with log.open("wb") as stream:
         server = subprocess.Popen(
-            [*line, "--port", str(port), *options], env={**os.environ, "PATH": places, **quiet, **environment},
-            stdout=stream, stderr=stream,
+            [*line, "--port", str(port), *options], stdout=stream, stderr=stream,
+            env={**os.environ, "PATH": places, **quiet, **environment},
         )  # fmt: skip
     try:
         _wait(server, f"http://127.0.0.1:{port}{ready}", log)
