@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +22,11 @@ from artifacts.store import (
     oversized_key,
     require_key,
 )
+from artifacts.unfinished import UnfinishedFiles
 
 _CHUNK_BYTES = 8 << 20
 # No key's name begins with a dot.
-_TEMPORARY = ".unfinished-"
+_TEMPORARY = ".unfinished"
 
 
 class FolderStore:
@@ -35,6 +35,7 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         """Use `root`, which is made when the first key is written."""
         self.root = root
+        self._unfinished = UnfinishedFiles(root / _TEMPORARY)
 
     @property
     def location(self) -> str:
@@ -44,12 +45,12 @@ class FolderStore:
     def create(self, key: str, data: bytes) -> bool:
         """Write a new key; tell whether it holds `data` now, or something else stood there."""
         path = self._path(key)
-        with self._temporary(path) as (partial, stream):
+        with self._temporary() as (partial, stream):
             stream.write(data)
             _finish(stream)
             try:
                 # A link is refused where the name is taken; a rename would replace it.
-                os.link(partial, path)
+                _appear(lambda: os.link(partial, path), path)
             except FileExistsError:
                 return path.read_bytes() == data
             _sync_folder(path.parent)
@@ -58,10 +59,10 @@ class FolderStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
         path = self._path(key)
-        with self._temporary(path) as (partial, stream):
+        with self._temporary() as (partial, stream):
             stream.write(data)
             _finish(stream)
-            partial.replace(path)
+            _appear(lambda: partial.replace(path), path)
             _sync_folder(path.parent)
 
     def read(self, key: str, limit: int) -> bytes | None:
@@ -84,13 +85,13 @@ class FolderStore:
         What is compared is read back from the copy.
         """
         final = self._path(key)
-        with self._temporary(final) as (partial, stream), path.open("rb") as source:
+        with self._temporary() as (partial, stream), path.open("rb") as source:
             source.seek(at)
             _copy(source, stream, size, progress)
             _finish(stream)
             if _sha256_of(partial) != sha256:
                 raise changed_file(path)
-            partial.replace(final)
+            _appear(lambda: partial.replace(final), final)
             _sync_folder(final.parent)
 
     def download(
@@ -127,8 +128,6 @@ class FolderStore:
     def keys(self, prefix: str) -> Iterator[Stored]:
         """Give every key that begins with `prefix`, in no particular order."""
         for path in self._files(self.root / prefix.rpartition("/")[0]):
-            if path.name.startswith(_TEMPORARY):
-                continue
             # One that was removed since the folder was listed is no key any more.
             stored = self._stored(path)
             if stored is not None and stored.key.startswith(prefix):
@@ -138,7 +137,7 @@ class FolderStore:
         """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
         try:
             with os.scandir(self.root / prefix) as found:
-                return tuple(sorted(entry.name for entry in found if entry.is_dir()))
+                return tuple(sorted(e.name for e in found if e.is_dir() and e.name != _TEMPORARY))
         except FileNotFoundError:
             return ()
 
@@ -149,15 +148,8 @@ class FolderStore:
 
     def abandon_uploads(self, older_than: datetime) -> int:
         """Remove temporary files last written before `older_than`; return how many."""
-        abandoned = 0
         with self._told("remove a temporary file"):
-            for path in self._files(self.root):
-                if path.name.startswith(_TEMPORARY) and path.stat().st_mtime < (
-                    older_than.timestamp()
-                ):
-                    path.unlink(missing_ok=True)
-                    abandoned += 1
-        return abandoned
+            return self._unfinished.abandon(older_than)
 
     def check(self) -> Guarantees:
         """Write, read and remove a key below `selftest/`; return what the folder guarantees."""
@@ -186,7 +178,9 @@ class FolderStore:
 
     @staticmethod
     def _files(below: Path) -> Iterator[Path]:
-        for folder, _, names in os.walk(below):
+        for folder, below_it, names in os.walk(below):
+            with suppress(ValueError):
+                below_it.remove(_TEMPORARY)
             for name in names:
                 yield Path(folder, name)
 
@@ -199,16 +193,10 @@ class FolderStore:
         return Stored(path.relative_to(self.root).as_posix(), found.st_size, modified)
 
     @contextmanager
-    def _temporary(self, final: Path) -> Iterator[tuple[Path, BinaryIO]]:
-        """Give a temporary file beside `final`, which is gone when the body ends."""
-        with self._told("keep a key"):
-            descriptor, name = _make_beside(final)
-            partial = Path(name)
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    yield partial, stream
-            finally:
-                partial.unlink(missing_ok=True)
+    def _temporary(self) -> Iterator[tuple[Path, BinaryIO]]:
+        """Give a temporary file on the same disk, which is gone when the body ends."""
+        with self._told("keep a key"), self._unfinished.open() as unfinished:
+            yield unfinished
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -230,12 +218,14 @@ class FolderStore:
         )  # fmt: skip
 
 
-def _make_beside(final: Path) -> tuple[int, str]:
+def _appear(give_name: Callable[[], object], final: Path) -> None:
+    """Give a file its final name, in a folder that is made where it isn't there."""
     # The folder may be removed, being empty, between the two calls: by another's self-test.
     for _ in range(8):
         final.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return tempfile.mkstemp(dir=final.parent, prefix=_TEMPORARY)
+            give_name()
+            return
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(final.parent))
 
 

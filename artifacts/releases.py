@@ -204,11 +204,16 @@ class Releases:
         head = self.head(model)
         if head is None:
             return
+        missing = []
         for version in range(head.entry.newest, 0, -1):
+            if version in head.entry.retired:
+                continue
             if self.store.stat(version_key(model, version, ENTRY_FILE)) is not None:
                 break
-            if version not in head.entry.retired:
-                self._publish_version(model, version)
+            missing.append(version)
+        # Oldest first: that one is there says, to who looks next, that those before it are.
+        for version in reversed(missing):
+            self._publish_version(model, version)
         for alias, pointer in head.entry.aliases.items():
             data = self._envelope(model, pointer.entry)
             key = f"models/{model}/aliases/{alias}.json"

@@ -14,6 +14,7 @@ from artifacts.errors import StoreFailed
 from artifacts.folder_store import FolderStore
 from artifacts.s3_store import S3Store
 from artifacts.store import Guarantees, Store, open_store
+from artifacts.unfinished import UnfinishedFiles
 from tests.artifacts.stores import overwrite, sizes_below
 
 
@@ -175,11 +176,23 @@ def test_stale_temporary_files_of_a_folder_are_removed_and_fresh_ones_stay(tmp_p
     store = FolderStore(tmp_path)
     store.create("objects/kept", b"data")
     for name in ("stale", "fresh"):
-        (tmp_path / "objects" / f".unfinished-{name}").write_bytes(b"half")
-    os.utime(tmp_path / "objects" / ".unfinished-stale", (1, 1))
+        (tmp_path / ".unfinished" / name).write_bytes(b"half")
+    os.utime(tmp_path / ".unfinished" / "stale", (1, 1))
     assert [stored.key for stored in store.keys("")] == ["objects/kept"]
     assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 1
-    assert set(sizes_below(tmp_path)) == {"objects/kept", "objects/.unfinished-fresh"}
+    assert set(sizes_below(tmp_path)) == {"objects/kept", ".unfinished/fresh"}
+
+
+def test_what_a_killed_writer_left_the_next_one_removes_and_what_a_living_one_holds_stays(
+    tmp_path: Path,
+) -> None:
+    unfinished = tmp_path / ".unfinished"
+    with UnfinishedFiles(unfinished).open() as (held, stream):
+        stream.write(b"half")
+        (unfinished / "left").write_bytes(b"half")
+        FolderStore(tmp_path).create("objects/kept", b"data")
+        assert list(unfinished.iterdir()) == [held]
+    assert set(sizes_below(tmp_path)) == {"objects/kept"}
 
 
 @pytest.mark.server
