@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.key_pair import make_key
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
 from artifacts.mechanics import Mechanics
@@ -24,7 +25,6 @@ from artifacts.registering import (
     UploadJob,
 )
 from artifacts.releases import Releases, open_releases
-from artifacts.signing import make_key
 from artifacts.target import native_cpu_target
 from tasks import pull
 from tasks.appending import Appended, Change, append
