@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from artifacts.embedded_database import database_file, make_database
 from artifacts.errors import HandoffError, RegistryFailed
 from artifacts.retrying import Patience
 
@@ -73,8 +73,8 @@ class Session:
     @property
     def is_empty(self) -> bool:
         """Tell whether the embedded database isn't there yet: reading should not create it."""
-        path = self.tracking_uri.removeprefix("sqlite:///")
-        return path != self.tracking_uri and not Path(path).exists()
+        file = database_file(self.tracking_uri)
+        return file is not None and not file.exists()
 
 
 @contextmanager
@@ -109,11 +109,16 @@ def _connect(tracking_uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
-    # An embedded database gets its tables at the first question.
-    client.search_experiments(max_results=1)
-    client.search_registered_models(max_results=1)
-    return client
+    def ask(uri: str) -> MlflowClient:
+        client = MlflowClient(uri, registry_uri=uri)
+        # An embedded database gets its tables at the first question.
+        client.search_experiments(max_results=1)
+        client.search_registered_models(max_results=1)
+        return client
+
+    if file := database_file(tracking_uri):
+        make_database(file, ask)
+    return ask(tracking_uri)
 
 
 def _without_secret(text: str) -> str:
