@@ -27,11 +27,16 @@ def publish(releases: Releases, model: str) -> None:
     head = releases.head(model)
     if head is None:
         return
+    missing = []
     for version in range(head.entry.newest, 0, -1):
+        if version in head.entry.retired:
+            continue
         if releases.store.stat(version_key(model, version, ENTRY_FILE)) is not None:
             break
-        if version not in head.entry.retired:
-            _publish_version(releases, model, version)
+        missing.append(version)
+    # Oldest first: that one is there says, to who looks next, that those before it are.
+    for version in reversed(missing):
+        _publish_version(releases, model, version)
     for alias, pointer in head.entry.aliases.items():
         data = releases.envelope(model, pointer.entry)
         key = alias_key(model, alias)

@@ -90,6 +90,14 @@ class RegistryFailed(HandoffError):
     exit_code = 5
 
 
+class NotShownYet(RegistryFailed):
+    """The ledger has the change, and what is done after it failed: it can be made up for."""
+
+    model: str = ""
+    version: int = 0
+    aliases: tuple[str, ...] = ()
+
+
 class PackageRefused(HandoffError):
     """A pulled package is not what its manifest says, or does not fit this machine."""
 
@@ -113,6 +121,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         BlessingRefused,
         StoreFailed,
         RegistryFailed,
+        NotShownYet,
         PackageRefused,
         InputsRefused,
     )

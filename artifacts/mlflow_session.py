@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from artifacts.embedded_database import database_file, make_database
 from artifacts.errors import HandoffError, RegistryFailed
 from artifacts.retrying import Patience
 
@@ -74,8 +73,8 @@ class Session:
     @property
     def is_empty(self) -> bool:
         """Tell whether the embedded database isn't there yet: reading should not create it."""
-        path = _embedded_database(self.tracking_uri)
-        return path is not None and not path.exists()
+        file = database_file(self.tracking_uri)
+        return file is not None and not file.exists()
 
 
 @contextmanager
@@ -110,42 +109,18 @@ def _connect(tracking_uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     # It would make a request again that may have been done, and so create things twice.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    path = _embedded_database(tracking_uri)
-    if path is not None and not path.exists():
-        _make_database(path)
-    return _open_client(tracking_uri)
-
-
-def _open_client(tracking_uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
-    # A database gets its tables at the first question.
-    client.search_experiments(max_results=1)
-    client.search_registered_models(max_results=1)
-    return client
+    def ask(uri: str) -> MlflowClient:
+        client = MlflowClient(uri, registry_uri=uri)
+        # A database gets its tables at the first question.
+        client.search_experiments(max_results=1)
+        client.search_registered_models(max_results=1)
+        return client
 
-
-def _embedded_database(tracking_uri: str) -> Path | None:
-    path = tracking_uri.removeprefix("sqlite:///")
-    return None if path == tracking_uri else Path(path)
-
-
-def _make_database(path: Path) -> None:
-    """Make an embedded database whole or not at all, by one process of those that want it.
-
-    MLflow makes the tables in many steps, of which two processes disturb each other's, and one
-    that is killed between them leaves a database that none can use.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return
-        partial = path.with_name(f".{path.name}.making")
-        partial.unlink(missing_ok=True)
-        _open_client(f"sqlite:///{partial}")
-        partial.replace(path)
+    if file := database_file(tracking_uri):
+        make_database(file, ask)
+    return ask(tracking_uri)
 
 
 def _without_secret(text: str) -> str:

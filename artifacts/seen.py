@@ -6,9 +6,9 @@ signatures (a rollback or freeze attack, as The Update Framework calls it).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import threading
 from pathlib import Path
 
 from artifacts.errors import PackageRefused
@@ -35,7 +35,7 @@ class SeenLedgers:
                 f"made anew), remove {self.file}",
             )
         if sequence > before:
-            self._write({**seen, place: (sequence, digest)})
+            self._write(place, sequence, digest)
 
     def _read(self) -> dict[str, tuple[int, str]]:
         try:
@@ -49,9 +49,21 @@ class SeenLedgers:
             ) from error  # fmt: skip
         return {str(place): (int(number), str(digest)) for place, (number, digest) in plain.items()}
 
-    def _write(self, seen: dict[str, tuple[int, str]]) -> None:
+    def _write(self, place: str, sequence: int, digest: str) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        # Two that write at once leave one of the two, which is noted again at the next look.
-        partial = self.file.with_name(f".{self.file.name}.{os.getpid()}.{threading.get_ident()}")
-        partial.write_text(json.dumps(seen, sort_keys=True) + "\n", encoding="utf-8")
-        partial.replace(self.file)
+        partial = self.file.with_name(f".{self.file.name}.unfinished")
+        # Of two that note at once neither undoes what the other one noted.
+        folder = os.open(self.file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            seen = self._read()
+            if sequence > seen.get(place, (0, ""))[0]:
+                seen[place] = (sequence, digest)
+                with partial.open("w", encoding="utf-8") as stream:
+                    stream.write(json.dumps(seen, sort_keys=True) + "\n")
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                partial.replace(self.file)
+        finally:
+            partial.unlink(missing_ok=True)
+            os.close(folder)

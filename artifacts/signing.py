@@ -9,7 +9,6 @@ SHA-256 of its DER SubjectPublicKeyInfo: `openssl pkey -pubin -outform DER | sha
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
+from artifacts.errors import PackageRefused, UsageProblem
 from artifacts.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -79,42 +78,6 @@ def public_key_of(pem: bytes, name: str) -> SSlibKey:
     return found
 
 
-def make_key(private: Path, public: Path) -> None:
-    """Make a key pair: the private key readable by its owner alone, and never written over.
-
-    Two processes that do so at once end with one pair. Raises `EnvironmentLacking` where the
-    files can't be written.
-    """
-    from cryptography.hazmat.primitives import serialization as forms
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-
-    key = generate_private_key(SECP256R1())
-    plain = forms.NoEncryption()
-    secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, plain)
-    try:
-        private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = private.with_name(f".{private.name}.{os.getpid()}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(secret)
-            stream.flush()
-            os.fsync(stream.fileno())
-        try:
-            os.link(partial, private)
-        except FileExistsError:
-            pass  # Another process was quicker, and its key is as good.
-        finally:
-            partial.unlink()
-        public.parent.mkdir(parents=True, exist_ok=True)
-        public.write_bytes(_public_pem(private.read_bytes()))
-    except OSError as error:
-        raise EnvironmentLacking(
-            f"a signing key can't be made in {private.parent}",
-            expected="a folder that this user may write to", got=error.strerror or str(error),
-            remedy="Mend the permissions, or name a key of your own with HANDOFF_SIGNING_KEY",
-        ) from error  # fmt: skip
-
-
 def open_signer(uri: str, public: Path | None = None) -> Signer:
     """Return what signs with the key that `uri` names: a PEM file's path, or a KMS's address.
 
@@ -137,7 +100,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     key: Any = load_pem_private_key(secret, password=None)
-    return CryptoSigner(key, public_key_of(_public_pem(secret), uri))
+    return CryptoSigner(key, public_key_of(public_pem(secret), uri))
 
 
 def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
@@ -243,7 +206,8 @@ def _read_private_key(file: Path) -> bytes:
     return secret
 
 
-def _public_pem(secret: bytes) -> bytes:
+def public_pem(secret: bytes) -> bytes:
+    """Return the public key of a private one, in PEM; raise `UsageProblem` where there is none."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,

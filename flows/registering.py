@@ -11,7 +11,7 @@ from artifacts.manifest import Manifest
 from artifacts.registering import CatalogueJob, LookUpResult, ReleaseRequest, UploadJob
 from flows.parameters import ReleaseParameters
 from flows.steps import append, catalogue, upload
-from tasks.appending import Appended, Change
+from tasks.appending import Appended, Change, told_as_done
 from tasks.lanes import Lanes
 
 
@@ -31,7 +31,8 @@ def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) ->
     appended = append(lanes.registrar(), lanes.signer(), change)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
     job = CatalogueJob(stores, manifest.model, appended.version, folder if is_ours else None)
-    catalogue(lanes.registrar(), job)
+    with told_as_done(manifest.model, appended):
+        catalogue(lanes.registrar(), job)
     return _told(manifest.model, appended, reused=not is_ours)
 
 
@@ -48,7 +49,9 @@ def register_again(
     author = parameters.author(flow_run.id or "")
     change = Change(request, author, parameters.stores, parameters.key)
     appended = append(lanes.registrar(), lanes.signer(), change)
-    catalogue(lanes.registrar(), CatalogueJob(parameters.stores, model, appended.version))
+    job = CatalogueJob(parameters.stores, model, appended.version)
+    with told_as_done(model, appended):
+        catalogue(lanes.registrar(), job)
     return _told(model, appended, reused=True)
 
 

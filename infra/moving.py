@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +25,8 @@ from artifacts.registering import (
 from infra.console import print_json, size
 from infra.registry import parse_reference, releases_of, require_alias
 from infra.settings import Settings, author_name, read_settings, require_writable_home
-from tasks.appending import Appended, Change, append
+from infra.workspaces import scratch_workspace
+from tasks.appending import Appended, Change, append, told_as_done
 from tasks.child import ProcessPlan, StepProcess
 
 _KEY_LIMIT_S = 120.0
@@ -89,8 +90,8 @@ def sync(reference: str, *, as_json: bool) -> None:
         models: tuple[str, ...] = (parse_reference(reference)[0],)
     else:
         models = releases_of(settings).models()
-    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
-        registrar = StepProcess(REGISTRAR, Path(logs) / "register.log")
+    with scratch_workspace(settings.home / "builds") as scratch:
+        registrar = _registrar(scratch)
         try:
             for model in models:
                 registrar.run(CatalogueJob(settings.stores, model), limit_s=_CATALOGUE_LIMIT_S)
@@ -105,8 +106,8 @@ def sync(reference: str, *, as_json: bool) -> None:
 def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     """Remove what no version needs from the store."""
     settings = read_settings()
-    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
-        registrar = StepProcess(REGISTRAR, Path(logs) / "register.log")
+    with scratch_workspace(settings.home / "builds") as scratch:
+        registrar = _registrar(scratch)
         try:
             job = CollectJob(settings.stores, grace_h, pretend)
             found = cast(CollectResult, registrar.run(job, limit_s=_COLLECT_LIMIT_S))
@@ -126,18 +127,25 @@ def _change(request: Request, reason: str, expected: int | None = None) -> Appen
     """Append what is asked for to the ledger, then show it in MLflow and in the store's copies."""
     settings = read_settings()
     require_writable_home(settings)
-    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
-        registrar = StepProcess(REGISTRAR, Path(logs) / "register.log")
-        signer = StepProcess(SIGNER, Path(logs) / "sign.log")
+    with scratch_workspace(settings.home / "builds") as scratch:
+        registrar = _registrar(scratch)
+        signer = StepProcess(SIGNER, scratch / "sign.log")
         try:
             signer.run(KeyJob(settings.signing_key, settings.stores.trusted), limit_s=_KEY_LIMIT_S)
             appended = append(registrar, signer, _asked(settings, request, reason, expected))
             job = CatalogueJob(settings.stores, request.model)
-            registrar.run(job, limit_s=_CATALOGUE_LIMIT_S)
+            with told_as_done(request.model, appended):
+                registrar.run(job, limit_s=_CATALOGUE_LIMIT_S)
         finally:
             registrar.close()
             signer.close()
     return appended
+
+
+def _registrar(scratch: Path) -> StepProcess:
+    # What it fetches and writes for MLflow goes with the folder, also when it is killed.
+    plan = replace(REGISTRAR, environment={"TMPDIR": str(scratch)})
+    return StepProcess(plan, scratch / "register.log")
 
 
 def _asked(settings: Settings, request: Request, reason: str, expected: int | None) -> Change:

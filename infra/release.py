@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import click
 
-from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError
+from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, NotShownYet
 from artifacts.manifest import MANIFEST_FILE, read_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
-from infra.console import now_stamp, print_json, shown_progress
+from infra.console import print_json, shown_progress
 from infra.present import print_release, release_object
 from infra.registry import releases_of, require_alias
 from infra.settings import (
@@ -24,11 +23,9 @@ from infra.settings import (
     read_settings,
     require_writable_home,
 )
+from infra.workspaces import keep_for_a_look, open_workspace
 from tasks import lanes
 from tasks.assemble import require_trial_alias
-
-# Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
-_KEPT_BUILDS = 4
 
 
 def release_delivery(
@@ -43,12 +40,19 @@ def release_delivery(
     require_trial_alias(recipe, alias)
     require_compiler()
     require_writable_home(settings)
-    workspace = new_workspace(settings)
+    workspace = open_workspace(settings.home / "builds")
     lanes.begin(workspace, delivery, recipe, fresh=rebuild)
     try:
         with shown_progress():
             parameters = _parameters(settings, workspace, delivery, recipe)
             outcome = _run_flow(settings, {**parameters, "alias": alias, "rebuild": rebuild})
+    except NotShownYet as error:
+        if as_json:
+            print_json({**_released(error, workspace), "error": error.as_record()})
+        shutil.rmtree(workspace, ignore_errors=True)
+        if as_json:
+            return error.exit_code
+        raise
     except HandoffError as error:
         _tell_refusal(error, workspace, as_json=as_json)
         if as_json:
@@ -119,6 +123,15 @@ def _run_flow(settings: Settings, parameters: dict[str, Any]) -> dict[str, Any]:
         ) from error
 
 
+def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:
+    """Return what was released, as JSON holds it; a version that was found again without files."""
+    folder = workspace / "release"
+    if not (folder / MANIFEST_FILE).exists():
+        return {"model": error.model, "version": error.version, "targets": []}
+    manifest = read_manifest(folder)
+    return release_object(manifest, version=error.version, aliases=error.aliases, report="")
+
+
 def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:
     """Print what was measured before the refusal, and where the build is kept."""
     folder = workspace / "release"
@@ -132,6 +145,7 @@ def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> Non
     if manifest:
         print_release(manifest, version=None, aliases=())
     if workspace.exists():
+        keep_for_a_look(workspace)
         click.echo(f"handoff: the build is kept in {workspace}", err=True)
 
 
@@ -165,22 +179,3 @@ def require_compiler() -> None:
             "no C++ compiler was found", expected=f"{name} on the PATH", got="none",
             remedy="Install g++ (Debian: apt-get install g++), or set CXX to a compiler",
         )  # fmt: skip
-
-
-def new_workspace(settings: Settings) -> Path:
-    """Return a new folder for one build's files, and drop all but the newest old ones."""
-    builds = settings.home / "builds"
-    builds.mkdir(parents=True, exist_ok=True)
-    old = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
-    for path in old[: max(0, len(old) - _KEPT_BUILDS + 1)]:
-        if not _is_running(path):
-            shutil.rmtree(path, ignore_errors=True)
-    workspace = builds / f"{now_stamp()}-{os.getpid()}"
-    workspace.mkdir(mode=0o700)
-    return workspace
-
-
-def _is_running(workspace: Path) -> bool:
-    """Tell whether the process whose number ends the folder's name is alive."""
-    number = workspace.name.rpartition("-")[2]
-    return number.isdigit() and Path(f"/proc/{number}").exists()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from artifacts.errors import RegistryFailed
+from artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
 from artifacts.registering import (
@@ -65,6 +67,31 @@ class Appended:
     entry: LedgerEntry | None
     version: int
     aliases: tuple[str, ...]
+
+
+@contextmanager
+def told_as_done(model: str, appended: Appended) -> Iterator[None]:
+    """Raise what goes wrong in the body as `NotShownYet`, which says that the change is made.
+
+    For what shows in MLflow, and in the store's copies, what the ledger has by then. What isn't
+    signed as it should be is told as it is.
+    """
+    try:
+        yield
+    except PackageRefused:
+        raise
+    except HandoffError as error:
+        version, entry = appended.version, appended.entry
+        done = f"version {version} of {model} is released and can be pulled"
+        if entry is not None and entry.action != "release":
+            done = f"entry {entry.sequence} of {model}'s ledger is made, and holds"
+        told = NotShownYet(
+            f"{done}; MLflow doesn't show it yet, since {error.what}", expected=error.expected,
+            got=error.got, remedy=f"Once that is mended, 'handoff sync {model}' makes up for it; "
+            "nothing has to be done again",
+        )  # fmt: skip
+        told.model, told.version, told.aliases = model, version, appended.aliases
+        raise told from error
 
 
 def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:

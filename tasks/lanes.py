@@ -80,8 +80,12 @@ class Lanes:
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
+        # What it fetches and writes for MLflow goes with the build, also when it is killed.
+        scratch = self.jobs.workspace / "scratch"
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        preload = ("tasks.upload", "tasks.look_up")
         return self._started(
-            ProcessPlan("register", preload=("tasks.upload", "tasks.look_up"), sees="stores")
+            ProcessPlan("register", preload, environment={"TMPDIR": str(scratch)}, sees="stores")
         )
 
     def signer(self) -> StepProcess:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from artifacts.errors import UsageProblem
+from artifacts.key_pair import make_key
 from artifacts.registering import KeyJob, KeyResult
-from artifacts.signing import make_key, open_signer, read_trust
+from artifacts.signing import open_signer, read_trust
 
 
 def run(job: KeyJob) -> KeyResult:

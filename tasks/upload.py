@@ -6,12 +6,10 @@ nobody needs, which a second one finds again or the garbage collector removes.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from artifacts.digest import digest_file
 from artifacts.errors import StoreFailed
 from artifacts.manifest import PackageFile
-from artifacts.objects import GRACE, Objects
+from artifacts.objects import Objects
 from artifacts.part_list import write_parts
 from artifacts.registering import Uploaded, UploadJob
 from artifacts.statement import release_files
@@ -30,8 +28,6 @@ def run(job: UploadJob) -> Uploaded:
     require_accepted(manifest)
     objects = Objects(open_store(job.stores.objects))
     objects.store.check()
-    # What killed uploads have left, as far as nobody can be at work on it.
-    objects.store.abandon_uploads(datetime.now(UTC) - GRACE)
     parts = {}
     files = release_files(manifest)
     count = counter(sum(file.size_bytes for file in files))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
-import tempfile
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,11 +23,11 @@ from artifacts.store import (
     oversized_key,
     require_key,
 )
+from artifacts.unfinished import UnfinishedFiles
 
 _CHUNK_BYTES = 8 << 20
 # No key's name begins with a dot.
-_TEMPORARY = ".unfinished-"
-_LOCKED_WITHIN_S = 60.0
+_TEMPORARY = ".unfinished"
 
 
 class FolderStore:
@@ -39,6 +36,7 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         """Use `root`, which is made when the first key is written."""
         self.root = root
+        self._unfinished = UnfinishedFiles(root / _TEMPORARY)
 
     @property
     def location(self) -> str:
@@ -48,12 +46,12 @@ class FolderStore:
     def create(self, key: str, data: bytes) -> bool:
         """Write a new key; tell whether it holds `data` now, or something else stood there."""
         path = self._path(key)
-        with self._temporary(path) as (partial, stream):
+        with self._temporary() as (partial, stream):
             stream.write(data)
             _finish(stream)
             try:
                 # A link is refused where the name is taken; a rename would replace it.
-                os.link(partial, path)
+                _appear(lambda: os.link(partial, path), path)
             except FileExistsError:
                 return path.read_bytes() == data
             _sync_folder(path.parent)
@@ -62,10 +60,10 @@ class FolderStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""
         path = self._path(key)
-        with self._temporary(path) as (partial, stream):
+        with self._temporary() as (partial, stream):
             stream.write(data)
             _finish(stream)
-            partial.replace(path)
+            _appear(lambda: partial.replace(path), path)
             _sync_folder(path.parent)
 
     def read(self, key: str, limit: int) -> bytes | None:
@@ -87,13 +85,13 @@ class FolderStore:
         What is compared is read back from the copy.
         """
         final = self._path(key)
-        with self._temporary(final) as (partial, stream), path.open("rb") as source:
+        with self._temporary() as (partial, stream), path.open("rb") as source:
             source.seek(at)
             _copy(source, stream, size, progress)
             _finish(stream)
             if _sha256_of(partial) != sha256:
                 raise changed_file(path)
-            partial.replace(final)
+            _appear(lambda: partial.replace(final), final)
             _sync_folder(final.parent)
 
     def download(
@@ -130,8 +128,6 @@ class FolderStore:
         """Give every key that begins with `prefix`, in no particular order."""
         folder = prefix.rpartition("/")[0]
         for path in self._files(self._path(folder) if folder else self.root):
-            if path.name.startswith(_TEMPORARY):
-                continue
             # One that was removed since the folder was listed is no key any more.
             stored = self._stored(path)
             if stored is not None and stored.key.startswith(prefix):
@@ -141,7 +137,7 @@ class FolderStore:
         """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
         try:
             with os.scandir(self.root / prefix) as found:
-                return tuple(sorted(entry.name for entry in found if entry.is_dir()))
+                return tuple(sorted(e.name for e in found if e.is_dir() and e.name != _TEMPORARY))
         except FileNotFoundError:
             return ()
 
@@ -151,13 +147,9 @@ class FolderStore:
             self._path(key).unlink(missing_ok=True)
 
     def abandon_uploads(self, older_than: datetime) -> int:
-        """Remove temporary files whose writer is gone, or that are older; return how many."""
+        """Remove temporary files last written before `older_than`; return how many."""
         with self._told("remove a temporary file"):
-            return sum(
-                _remove_abandoned(path, older_than)
-                for path in self._files(self.root)
-                if path.name.startswith(_TEMPORARY)
-            )
+            return self._unfinished.abandon(older_than)
 
     def check(self) -> Guarantees:
         """Write, read and remove a key below `selftest/`; return what the folder guarantees."""
@@ -186,7 +178,9 @@ class FolderStore:
 
     @staticmethod
     def _files(below: Path) -> Iterator[Path]:
-        for folder, _, names in os.walk(below):
+        for folder, below_it, names in os.walk(below):
+            with suppress(ValueError):
+                below_it.remove(_TEMPORARY)
             for name in names:
                 yield Path(folder, name)
 
@@ -201,17 +195,10 @@ class FolderStore:
         return Stored(path.relative_to(self.root).as_posix(), found.st_size, modified)
 
     @contextmanager
-    def _temporary(self, final: Path) -> Iterator[tuple[Path, BinaryIO]]:
-        """Give a temporary file beside `final`, which is gone when the body ends."""
-        with self._told("keep a key"):
-            descriptor, name = _make_beside(final)
-            partial = Path(name)
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    _is_locked(stream)  # while this process lives: see _remove_abandoned
-                    yield partial, stream
-            finally:
-                partial.unlink(missing_ok=True)
+    def _temporary(self) -> Iterator[tuple[Path, BinaryIO]]:
+        """Give a temporary file on the same disk, which is gone when the body ends."""
+        with self._told("keep a key"), self._unfinished.open() as unfinished:
+            yield unfinished
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -231,35 +218,15 @@ class FolderStore:
         )  # fmt: skip
 
 
-def _make_beside(final: Path) -> tuple[int, str]:
+def _appear(give_name: Callable[[], object], final: Path) -> None:
+    """Give a file its final name, in a folder that is made where it isn't there."""
     # The folder may be removed, being empty, between the two calls: by another's self-test.
     for _ in range(8):
         final.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return tempfile.mkstemp(dir=final.parent, prefix=_TEMPORARY)
+            give_name()
+            return
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(final.parent))
-
-
-def _is_locked(stream: BinaryIO) -> bool:
-    """Lock a file for this process; tell whether that was to be had."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another's, or a file system without locks
-        return False
-    return True
-
-
-def _remove_abandoned(path: Path, older_than: datetime) -> bool:
-    """Remove a temporary file that nobody is at work on; tell whether it was one."""
-    with suppress(FileNotFoundError), path.open("rb") as stream:
-        found = path.stat()
-        is_old = found.st_mtime < older_than.timestamp()
-        # One that is empty and new may not be locked yet.
-        is_left = found.st_size > 0 or time.time() - found.st_mtime > _LOCKED_WITHIN_S
-        if is_old or (is_left and _is_locked(stream)):
-            path.unlink(missing_ok=True)
-            return True
-    return False
 
 
 def _copy(source: BinaryIO, to: BinaryIO, size: int, progress: Progress | None) -> None:

@@ -28,17 +28,53 @@ def fixed_place(key: Digest) -> Iterator[Path]:
     the path belongs to somebody else.
     """
     folder = _ROOT / f"handoff-{key.hex[:16]}"
-    lock = _ROOT / f"handoff-{key.hex[:16]}.lock"
-    descriptor = _open_lock(lock)
+    lock = _ROOT / f"{folder.name}.lock"
+    _sweep()
+    descriptor = _hold(lock)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        # Who waits for this one finds that it is gone, and makes the next.
+        lock.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def _sweep() -> None:
+    """Remove what compilations left that were killed: those whose lock nobody holds any more."""
+    for lock in _ROOT.glob("handoff-*.lock"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # it is another user's, or gone
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_uid == os.getuid() and _is_at(descriptor, lock):
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink()
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _hold(path: Path) -> int:
+    while True:
+        descriptor = _open_lock(path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _open_lock(path: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from artifacts.errors import StoreFailed
 from artifacts.store import Guarantees, Store, open_store
 from artifacts.stores.folder import FolderStore
 from artifacts.stores.s3 import S3Store
+from artifacts.unfinished import UnfinishedFiles
 from tests.artifacts.stores import overwrite, sizes_below
 
 
@@ -183,19 +183,23 @@ def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
 def test_temporary_files_whose_writer_is_gone_are_removed_and_others_stay(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.create("objects/kept", b"data")
-    places = {
-        name: tmp_path / "objects" / f".unfinished-{name}" for name in ("left", "held", "new")
-    }
-    for place in places.values():
-        place.write_bytes(b"" if place is places["new"] else b"half")
+    for name in ("stale", "fresh"):
+        (tmp_path / ".unfinished" / name).write_bytes(b"half")
+    os.utime(tmp_path / ".unfinished" / "stale", (1, 1))
     assert [stored.key for stored in store.keys("")] == ["objects/kept"]
-    with places["held"].open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 1
-    left = {"objects/kept", "objects/.unfinished-held", "objects/.unfinished-new"}
-    assert set(sizes_below(tmp_path)) == left
-    os.utime(places["new"], (1, 1))
-    assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 2
+    assert store.abandon_uploads(datetime.now(UTC) - timedelta(hours=1)) == 1
+    assert set(sizes_below(tmp_path)) == {"objects/kept", ".unfinished/fresh"}
+
+
+def test_what_a_killed_writer_left_the_next_one_removes_and_what_a_living_one_holds_stays(
+    tmp_path: Path,
+) -> None:
+    unfinished = tmp_path / ".unfinished"
+    with UnfinishedFiles(unfinished).open() as (held, stream):
+        stream.write(b"half")
+        (unfinished / "left").write_bytes(b"half")
+        FolderStore(tmp_path).create("objects/kept", b"data")
+        assert list(unfinished.iterdir()) == [held]
     assert set(sizes_below(tmp_path)) == {"objects/kept"}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.copies import publish
+from artifacts.key_pair import make_key
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
 from artifacts.mechanics import Mechanics
@@ -25,7 +26,6 @@ from artifacts.registering import (
     UploadJob,
 )
 from artifacts.releases import Releases, open_releases
-from artifacts.signing import make_key
 from artifacts.target import native_cpu_target
 from tasks import pull
 from tasks.appending import Appended, Change, append

@@ -21,10 +21,10 @@ from artifacts.errors import (
     UsageProblem,
 )
 from artifacts.evidence import Timing
+from artifacts.key_pair import make_key
 from artifacts.layout import ledger_key, version_key
 from artifacts.ledger import LedgerEntry
 from artifacts.objects import object_key
-from artifacts.signing import make_key
 from tasks.draft import versions_held
 from tests.artifacts.samples import TORCH
 from tests.tasks.registering import SomeRegistry, some_registry

@@ -1,0 +1,90 @@
+"""The folder of each build below the home folder: held while it is built, kept after a refusal.
+
+What a build leaves that was killed is removed by the next one, since nobody was told of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.console import now_stamp
+
+# Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
+_KEPT_BUILDS = 4
+_REFUSED = "refused"
+# What the steps write beside the builds and rename when it is whole: cache entries, the runner.
+_UNFINISHED = ("packages/.entry-*", "programs/.building-*", "compiler/cc*", "compiler/tmp*")
+
+
+def open_workspace(builds: Path) -> Path:
+    """Return a new folder in `builds` that this process holds until it ends.
+
+    Builds that were killed are removed, and of those that were refused all but the newest.
+    """
+    builds.mkdir(parents=True, exist_ok=True)
+    with _locked(builds):
+        others = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
+        ended = [path for path in others if not _is_held(path)]
+        refused = [path for path in ended if (path / _REFUSED).exists()]
+        for path in {*ended} - {*refused[1 - _KEPT_BUILDS :]}:
+            shutil.rmtree(path, ignore_errors=True)
+        if len(ended) == len(others):
+            # Nobody is at work here, so that these are nobody's.
+            for path in [found for pattern in _UNFINISHED for found in builds.glob(pattern)]:
+                _remove(path)
+        workspace = builds / f"{now_stamp()}-{os.getpid()}"
+        workspace.mkdir(mode=0o700)
+        # Never closed: the lock ends with the process, however that ends.
+        fcntl.flock(os.open(workspace, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
+    return workspace
+
+
+@contextmanager
+def scratch_workspace(builds: Path) -> Iterator[Path]:
+    """Give a folder for logs and temporary files, which is gone when the body ends."""
+    workspace = open_workspace(builds)
+    try:
+        yield workspace
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def keep_for_a_look(workspace: Path) -> None:
+    """Let the builds that come next leave this one where it is, for a while."""
+    (workspace / _REFUSED).touch()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_held(workspace: Path) -> bool:
+    try:
+        descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

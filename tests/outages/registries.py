@@ -1,0 +1,120 @@
+"""A registry that has one version, in a folder that is brought back to that state for each case."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from artifacts.manifest import Manifest
+from artifacts.registering import (
+    CatalogueJob,
+    LookUpJob,
+    PromoteRequest,
+    ReleaseRequest,
+    Stores,
+    UploadJob,
+)
+from tasks.appending import Appended, told_as_done
+from tests.tasks.registering import Here, SomeRegistry, some_registry
+
+MODEL = "toy"
+_STEP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What was built from a delivery: its record, and the folder with its packages."""
+
+    manifest: Manifest
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """A registry below `root/registry`, and its state after a first release, which is kept."""
+
+    root: Path
+    registry: SomeRegistry
+    first: Delivery
+    second: Delivery
+    model: str
+    kept: Path
+
+    @property
+    def state(self) -> Path:
+        """Everything that a registry consists of: store, keys, MLflow, what was seen."""
+        return self.root / "registry"
+
+    def restore(self) -> None:
+        """Bring the registry back to where it has version 1 alone, in production."""
+        shutil.rmtree(self.state, ignore_errors=True)
+        shutil.copytree(self.kept, self.state, symlinks=True)
+
+    def keep(self) -> None:
+        """Make the present state the one that `restore` brings back."""
+        shutil.rmtree(self.kept, ignore_errors=True)
+        shutil.copytree(self.state, self.kept, symlinks=True)
+
+
+def make_place(
+    root: Path, objects: str = "", tracking_uri: str = "", *, model: str = MODEL,
+    artifact_root: str = "", kept: Path | None = None,
+) -> Place:  # fmt: skip
+    """Return a place whose registry is empty; MLflow is embedded unless a URI is given."""
+    state = root / "registry"
+    state.mkdir(parents=True)
+    made = some_registry(state, objects)
+    stores = replace(
+        made.stores,
+        tracking_uri=tracking_uri or f"sqlite:///{state / 'mlflow' / 'mlflow.db'}",
+        artifact_root="" if tracking_uri else artifact_root or str(state / "mlflow" / "artifacts"),
+    )
+    registry = replace(made, stores=stores)
+    deliveries = []
+    for day in (21, 22):
+        manifest, folder = registry.write(f"2026-11-{day}T03:00:00+00:00", model)
+        # What is made from the same is found again: these are of two deliveries.
+        own = replace(manifest, fingerprint=manifest.digest)
+        (folder / "manifest.json").write_bytes(own.to_bytes())
+        deliveries.append(Delivery(own, folder))
+    return Place(root, registry, deliveries[0], deliveries[1], model, kept or root / "kept")
+
+
+def release(
+    registry: SomeRegistry, delivery: Delivery, *, rebuild: bool = False, alias: str = "candidate"
+) -> Appended:
+    """Do what a release does once everything is built, in the flow's order."""
+    here, stores, manifest = Here(), registry.stores, delivery.manifest
+    looking = LookUpJob(manifest.model, manifest.fingerprint, stores, alias)
+    known = here.run(looking, limit_s=_STEP_LIMIT_S)
+    if known.version and not rebuild:
+        request = ReleaseRequest(manifest.model, known.manifest, manifest.fingerprint, alias)
+        appended = registry.change(request)
+    else:
+        job = UploadJob(manifest, delivery.folder, stores)
+        uploaded = here.run(job, limit_s=_STEP_LIMIT_S)
+        request = ReleaseRequest(
+            manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
+        )
+        appended = registry.change(request, manifest=manifest, uploaded=uploaded)
+    is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
+    folder = delivery.folder if is_ours else None
+    with told_as_done(manifest.model, appended):
+        show(stores, appended.version, folder, manifest.model)
+    return appended
+
+
+def show(
+    stores: Stores, version: int | None = None, folder: Path | None = None, model: str = MODEL
+) -> None:
+    """Show in MLflow, and in the store's copies, what the ledger says."""
+    Here().run(CatalogueJob(stores, model, version, folder), limit_s=_STEP_LIMIT_S)
+
+
+def release_first(place: Place) -> None:
+    """Release version 1, promote it, and keep that state."""
+    release(place.registry, place.first)
+    place.registry.change(PromoteRequest(place.model, 1, "production"))
+    show(place.registry.stores, model=place.model)
+    place.keep()
