@@ -11,15 +11,15 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from artifacts.catalogue import run_tags
+from artifacts.catalogue.description import RunAddress, named_run
+from artifacts.catalogue.logged_release import ReleaseLog, Upload
+from artifacts.catalogue.session import Session, told_session
+from artifacts.catalogue.tags import run_tags
+from artifacts.catalogue.versions import ListedVersions, Listing, NewVersion
 from artifacts.delivery import require_alias_name, require_model_name
-from artifacts.description import RunAddress, named_run
 from artifacts.digest import Digest
 from artifacts.errors import RegistryFailed
-from artifacts.listed_versions import ListedVersions, Listing, NewVersion
-from artifacts.logged_release import ReleaseLog, Upload
 from artifacts.manifest import Manifest
-from artifacts.mlflow_session import Session, told_session
 from artifacts.statement import Claim
 
 EXPERIMENT = "handoff"

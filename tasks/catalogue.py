@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from artifacts.catalogue.versions import Listing
 from artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
 from artifacts.ledger import Pointer
-from artifacts.listed_versions import Listing
 from artifacts.manifest import MANIFEST_FILE
 from artifacts.registering import Catalogued, CatalogueJob
 from artifacts.registry import Catalogue, EarlierMissing

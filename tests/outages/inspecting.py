@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from artifacts.catalogue import RELEASE_TAG, VERSION_TAG
+from artifacts.catalogue.mlmodel import listed_packages
+from artifacts.catalogue.tags import RELEASE_TAG, VERSION_TAG
 from artifacts.digest import digest_bytes, digest_file
 from artifacts.errors import HandoffError
+from artifacts.layout import ENTRY_FILE, SUMS_FILE
 from artifacts.ledger import LedgerEntry, Pointer, open_entry
 from artifacts.manifest import MANIFEST_FILE, Manifest
-from artifacts.mlmodel import listed_packages
 from artifacts.package import check_release
 from artifacts.part_list import PARTS_FILE
 from artifacts.registering import PullJob, Stores
 from artifacts.registry import EXPERIMENT
-from artifacts.layout import ENTRY_FILE, SUMS_FILE
 from artifacts.releases import Releases, SignedRelease, open_releases
 from artifacts.statement import RELEASE_FILE
 from tasks import pull

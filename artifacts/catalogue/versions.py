@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from artifacts.catalogue import (
+from artifacts.catalogue.description import RunAddress, describe_version, number_note
+from artifacts.catalogue.logged_release import LoggedRelease
+from artifacts.catalogue.session import Session
+from artifacts.catalogue.tags import (
     MANIFEST_TAG,
     RELEASE_TAG,
     REPORT_TAG,
@@ -14,11 +17,8 @@ from artifacts.catalogue import (
     VERSION_TAG,
     version_tags,
 )
-from artifacts.description import RunAddress, describe_version, number_note
 from artifacts.digest import Digest
-from artifacts.logged_release import LoggedRelease
 from artifacts.manifest import Manifest
-from artifacts.mlflow_session import Session
 from artifacts.statement import Claim
 
 REPORTS = ("report.html", "report.md")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from artifacts.embedded_database import database_file, make_database
+from artifacts.catalogue.database import database_file, make_database
+from artifacts.catalogue.retrying import Patience
 from artifacts.errors import HandoffError, RegistryFailed
-from artifacts.retrying import Patience
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts.catalogue import RELEASE_TAG, TAG, run_metrics, run_parameters
-from artifacts.description import RunAddress
+from artifacts.catalogue.description import RunAddress
+from artifacts.catalogue.mlmodel import listed_packages, write_mlmodel
+from artifacts.catalogue.session import Session
+from artifacts.catalogue.tags import RELEASE_TAG, TAG, run_metrics, run_parameters
 from artifacts.digest import Digest
 from artifacts.manifest import MANIFEST_FILE, Manifest
-from artifacts.mlflow_session import Session
-from artifacts.mlmodel import listed_packages, write_mlmodel
 from artifacts.statement import RELEASE_FILE
 
 REGISTRAR_TAG = f"{TAG}registrar"

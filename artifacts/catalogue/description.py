@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from artifacts.catalogue import mechanical_blessing, numeric_blessing
+from artifacts.catalogue.tags import mechanical_blessing, numeric_blessing
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.statement import Claim
