@@ -169,6 +169,14 @@ class Releases:
         """Return the objects that make up each file of a version."""
         return read_parts(self.objects.read_bytes(claim.parts, PARTS_LIMIT_BYTES))
 
+    def is_whole(self, model: str, pointer: Pointer) -> bool:
+        """Tell whether every object of a version is in the store."""
+        try:
+            parts = self.parts(self.read(model, pointer).claim)
+        except StoreFailed:
+            return False
+        return all(self.objects.has(part.digest) for file in parts.values() for part in file)
+
     def report(self, model: str, version: int) -> str:
         """Return the address of a version's report."""
         return f"{self.store.location}/{version_key(model, version, REPORT_FILE)}"

@@ -77,7 +77,7 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
     _require_trial(parse_manifest(data), request.alias)
     publish(releases, request.model)
     known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
-    if known is None:
+    if known is None or not releases.is_whole(request.model, known):
         # The signer puts in the digest of what it signs.
         pointer = Pointer(head.entry.newest + 1 if head else 1, _UNSIGNED, "release", 0)
         new = _Version(pointer, request.manifest, request.fingerprint)

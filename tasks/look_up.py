@@ -7,10 +7,8 @@ packages: such a release is found again rather than made again.
 from __future__ import annotations
 
 from artifacts.copies import publish
-from artifacts.errors import StoreFailed
-from artifacts.ledger import Pointer
 from artifacts.registering import LookUpJob, LookUpResult
-from artifacts.releases import Releases, open_releases
+from artifacts.releases import open_releases
 from tasks.draft import require_free_alias
 
 
@@ -26,15 +24,7 @@ def run(job: LookUpJob) -> LookUpResult:
     require_free_alias(head.entry if head else None, job.alias)
     publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
-    if head is None or found is None or not _is_whole(releases, job.model, found):
+    if head is None or found is None or not releases.is_whole(job.model, found):
         return LookUpResult(None)
     manifest = releases.released(job.model, found.version).manifest
     return LookUpResult(found.version, manifest)
-
-
-def _is_whole(releases: Releases, model: str, pointer: Pointer) -> bool:
-    try:
-        parts = releases.parts(releases.read(model, pointer).claim)
-    except StoreFailed:
-        return False
-    return all(releases.objects.has(part.digest) for file in parts.values() for part in file)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.digest import digest_file
 from artifacts.errors import (
     BlessingRefused,
     HandoffError,
@@ -83,6 +84,24 @@ def test_the_same_delivery_is_found_again_and_a_rebuild_is_a_version_of_its_own(
     assert (elsewhere.version, elsewhere.aliases) == (1, ("candidate", "trial"))
     assert registry.release("2026-11-22T00:00:00+00:00") == 2
     assert [entry.version for entry in registry.entries()] == [1, 1, 2]
+
+
+def test_a_version_whose_objects_are_gone_is_not_found_again_but_made_anew(
+    local: SomeRegistry,
+) -> None:
+    manifest, folder = local.write()
+    local.register(manifest, folder, rebuild=False)
+    (Path(local.stores.objects) / object_key(manifest.targets[0].files[1].digest)).unlink()
+    other, folder = local.write("2026-11-22T00:00:00+00:00")
+    library = folder / other.targets[0].files[1].path
+    library.write_bytes(b"other bytes of the same code")
+    file = replace(
+        other.targets[0].files[1], digest=digest_file(library), size_bytes=library.stat().st_size
+    )
+    files = (other.targets[0].files[0], file)
+    rebuilt = replace(other, targets=(replace(other.targets[0], files=files),))
+    assert rebuilt.fingerprint == manifest.fingerprint
+    assert local.register(rebuilt, folder, rebuild=False).version == 2
 
 
 def test_eight_releases_at_once_are_eight_versions_in_one_chain(registry: SomeRegistry) -> None:
