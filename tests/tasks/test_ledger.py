@@ -93,13 +93,13 @@ def test_a_version_whose_objects_are_gone_is_not_found_again_but_made_anew(
     local.register(manifest, folder, rebuild=False)
     (Path(local.stores.objects) / object_key(manifest.targets[0].files[1].digest)).unlink()
     other, folder = local.write("2026-11-22T00:00:00+00:00")
-    library = folder / other.targets[0].files[1].path
-    library.write_bytes(b"other bytes of the same code")
-    file = replace(
-        other.targets[0].files[1], digest=digest_file(library), size_bytes=library.stat().st_size
-    )
-    files = (other.targets[0].files[0], file)
-    rebuilt = replace(other, targets=(replace(other.targets[0], files=files),))
+    files = []
+    for file in other.targets[0].files:
+        path = folder / file.path
+        path.write_bytes(f"other bytes of {file.path}".encode())
+        size = path.stat().st_size
+        files.append(replace(file, digest=digest_file(path), size_bytes=size))
+    rebuilt = replace(other, targets=(replace(other.targets[0], files=tuple(files)),))
     assert rebuilt.fingerprint == manifest.fingerprint
     assert local.register(rebuilt, folder, rebuild=False).version == 2
 
