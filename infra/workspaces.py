@@ -18,7 +18,7 @@ from infra.console import now_stamp
 _KEPT_BUILDS = 4
 _REFUSED = "refused"
 # What the steps write beside the builds and rename when it is whole: cache entries, the runner.
-_UNFINISHED = ("packages/.entry-*", "programs/.building-*", "compiler/cc*", "compiler/tmp*")
+_UNFINISHED = ("packages/.entry-*", "programs/.building-*", "compiler/[!t]*", "compiler/tmp*")
 
 
 def open_workspace(builds: Path) -> Path:

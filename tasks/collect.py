@@ -16,7 +16,7 @@ from artifacts.ledger import Pointer
 from artifacts.objects import GRACE, object_key
 from artifacts.registering import CollectJob, CollectResult
 from artifacts.releases import Releases, open_releases
-from artifacts.store import Stored
+from artifacts.store import Store, Stored
 
 _OBJECTS = "objects/sha256/"
 
@@ -42,7 +42,7 @@ def run(job: CollectJob) -> CollectResult:
     unneeded = [stored for stored in found if stored.key not in needed]
     old = [stored for stored in unneeded if stored.modified < oldest]
     removed = old if job.pretend else [s for s in old if _remove(releases, s, oldest)]
-    abandoned = 0 if job.pretend else releases.store.abandon_uploads(oldest)
+    abandoned = 0 if job.pretend else _give_up(releases.store, oldest)
     kept = [stored for stored in found if stored.key in needed]
     return CollectResult(
         kept=len(kept),
@@ -52,6 +52,14 @@ def run(job: CollectJob) -> CollectResult:
         spared=len(unneeded) - len(removed),
         abandoned=abandoned,
     )
+
+
+def _give_up(store: Store, oldest: datetime) -> int:
+    """Remove what uploads and self-tests left that never ended; return how many."""
+    tests = [stored for stored in store.keys("selftest/") if stored.modified < oldest]
+    for stored in tests:
+        store.remove(stored.key)
+    return len(tests) + store.abandon_uploads(oldest)
 
 
 def _needed(releases: Releases) -> Iterator[Digest]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 from artifacts.recipe import Recipe
@@ -80,12 +81,8 @@ class Lanes:
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
-        # What it fetches and writes for MLflow goes with the build, also when it is killed.
-        scratch = self.jobs.workspace / "scratch"
-        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-        preload = ("tasks.upload", "tasks.look_up")
         return self._started(
-            ProcessPlan("register", preload, environment={"TMPDIR": str(scratch)}, sees="stores")
+            ProcessPlan("register", preload=("tasks.upload", "tasks.look_up"), sees="stores")
         )
 
     def signer(self) -> StepProcess:
@@ -104,7 +101,11 @@ class Lanes:
         self.close()
 
     def _open(self, plan: ProcessPlan) -> StepProcess:
-        return StepProcess(plan, self.jobs.workspace / "logs" / f"{plan.name}.log")
+        # What a step unpacks or fetches goes with the build, also when it is killed.
+        scratch = self.jobs.workspace / "scratch"
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        whole = replace(plan, environment={"TMPDIR": str(scratch), **plan.environment})
+        return StepProcess(whole, self.jobs.workspace / "logs" / f"{plan.name}.log")
 
     def _started(self, plan: ProcessPlan) -> StepProcess:
         with self._lock:

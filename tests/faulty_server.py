@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 Fault = Literal[
     "unavailable",  # 503, nothing goes upstream
+    "broken",  # 500, nothing goes upstream
     "reset",  # the connection is reset, nothing goes upstream
     "hang",  # no answer until the client goes away, nothing goes upstream
     "lost_answer",  # done upstream, then the connection is reset
@@ -138,9 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "reset":
             self._log(0, fault)
             self._reset()
-        elif fault == "unavailable":
-            self._log(503, fault)
-            self._answer(503, [("Retry-After", "0")], b"")
+        elif fault in ("unavailable", "broken"):
+            status = 503 if fault == "unavailable" else 500
+            self._log(status, fault)
+            self._answer(status, [("Retry-After", "0")], b"")
         else:
             self._pass_on(body, fault)
 

@@ -18,7 +18,7 @@ from typing import Any
 from artifacts.registering import CatalogueJob
 from tests.outages.children import run_in_child
 from tests.outages.outcomes import Found, Outcome, judge
-from tests.outages.registries import Place, release, release_first, show
+from tests.outages.registries import Place, append_only, release, release_first, show
 from tests.tasks.registering import Here
 
 _CHANGES = frozenset({"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"})
@@ -106,21 +106,16 @@ def kill_everywhere(
         yield kill_at(place, where, work, again, at, versions)
 
 
-def prepare(place: Place, *, is_committed: bool) -> None:
+def prepare(place: Place, *, is_committed: bool, is_shown: bool = True) -> None:
     """Release version 1; with `is_committed` version 2, too, which MLflow doesn't show yet."""
 
     def ready() -> None:
-        release_first(place)
+        release_first(place, is_shown=is_shown)
         if is_committed:
-            _append_only(place)
+            append_only(place)
             place.keep()
 
     run_in_child(ready)
-
-
-def _append_only(place: Place) -> None:
-    registry, second = place.registry, place.second
-    registry.register(second.manifest, second.folder, rebuild=False)
 
 
 def parts_of_a_release(place: Place) -> dict[str, tuple[Callable[[], object], bool]]:
@@ -128,7 +123,7 @@ def parts_of_a_release(place: Place) -> dict[str, tuple[Callable[[], object], bo
     stores = place.registry.stores
     job = CatalogueJob(stores, place.model, 2, place.second.folder)
     return {
-        "upload, draft, sign, commit, publish": (lambda: _append_only(place), False),
+        "upload, draft, sign, commit, publish": (lambda: append_only(place), False),
         "catalogue, from the build": (lambda: Here().run(job, limit_s=60), True),
         "catalogue, from the store": (lambda: show(stores, model=place.model), True),
         "a whole release": (lambda: release(place.registry, place.second), False),

@@ -112,9 +112,21 @@ def show(
     Here().run(CatalogueJob(stores, model, version, folder), limit_s=_STEP_LIMIT_S)
 
 
-def release_first(place: Place) -> None:
-    """Release version 1, promote it, and keep that state."""
-    release(place.registry, place.first)
-    place.registry.change(PromoteRequest(place.model, 1, "production"))
-    show(place.registry.stores, model=place.model)
+def append_only(place: Place) -> None:
+    """Release version 2 without MLflow: upload, draft, sign, commit, publish."""
+    registry, second = place.registry, place.second
+    registry.register(second.manifest, second.folder, rebuild=False)
+
+
+def release_first(place: Place, *, is_shown: bool = True) -> None:
+    """Release version 1, promote it, and keep that state; MLflow is left out unless `is_shown`."""
+    registry, first = place.registry, place.first
+    if is_shown:
+        release(registry, first)
+    else:
+        registry.register(first.manifest, first.folder)
+    registry.change(PromoteRequest(place.model, 1, "production"))
+    registry.releases.publish(place.model)
+    if is_shown:
+        show(registry.stores, model=place.model)
     place.keep()

@@ -1,0 +1,164 @@
+"""python -m tests.outages: what a release survives, by kind of fault.
+
+With names of parts, only those; without any, all of them. `--write FILE` puts each table between
+its marks in a Markdown file, as it grows. `--every N` does only each N-th fault, `--minutes M` ends
+a part after so long. Ends with 1 where anything was half-visible, lost or left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.outages import full_disks, kills, mlflow_faults, races, releases, s3_faults
+from tests.outages.children import run_in_child
+from tests.outages.numbered_faults import NumberedFaults, mlflow_process
+from tests.outages.outcomes import Outcome, outcome_table
+from tests.outages.registries import make_place, release, release_first
+
+# Landlock's bar is in force only where the home isn't in the platform's temporary folder.
+_ROOT = Path("/var/tmp")
+
+
+def main() -> int:
+    """Run what was asked for and print its tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=(*_PARTS, []), default=[])
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    import boto3  # noqa: F401 - forks have it then
+    import mlflow  # noqa: F401
+
+    all_good = True
+    for part in given.parts or list(_PARTS):
+        with tempfile.TemporaryDirectory(prefix="handoff-outages-", dir=_ROOT) as scratch:
+            all_good &= _run(part, Path(scratch), given)
+    return 0 if all_good else 1
+
+
+def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    for outcome in _PARTS[part](scratch, given.every):
+        outcomes.append(outcome)
+        if not outcome.is_survived:
+            print(f"NOT SURVIVED: {outcome.describe()}", file=sys.stderr, flush=True)
+        minutes = (time.monotonic() - began) / 60
+        told = f"{len(outcomes)} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
+        lines = [*outcome_table(outcomes), "", f"{told}{datetime.now(UTC):%Y-%m-%d}."]
+        if given.write:
+            _write(given.write, part, "\n".join(lines))
+        if minutes > given.minutes:
+            break
+    print("\n".join([f"{part}:", *lines]), flush=True)
+    return bool(outcomes) and all(outcome.is_survived for outcome in outcomes)
+
+
+def _kills(scratch: Path, every: int) -> Iterator[Outcome]:
+    parts = kills.parts_of_a_release(make_place(scratch / "names"))
+    for number, where in enumerate(parts):
+        place = make_place(scratch / str(number))
+        work, is_committed = kills.parts_of_a_release(place)[where]
+        kills.prepare(place, is_committed=is_committed)
+
+        def again(place: kills.Place = place) -> object:
+            return release(place.registry, place.second)
+
+        yield from kills.kill_everywhere(place, where, work, again, every=every)
+
+
+def _releases(scratch: Path, every: int) -> Iterator[Outcome]:
+    workshop = releases.open_workshop(scratch / "workshop")
+    workshop.restore()
+    began = time.monotonic()
+    workshop.run("release", str(workshop.root / "second"))
+    lasts_s = time.monotonic() - began
+    for kill in releases.planned_kills(1, lasts_s)[::every]:
+        outcome = releases.kill_release(workshop, kill)
+        print(f"{outcome.ended} {outcome.told}", file=sys.stderr, flush=True)
+        yield outcome
+
+
+def _s3(scratch: Path, every: int) -> Iterator[Outcome]:
+    with s3_faults.open_bench(scratch / "bench") as bench:
+        yield from s3_faults.inject_everywhere(bench, every=every, lasting_every=8 * every)
+
+
+def _mlflow(scratch: Path, every: int) -> Iterator[Outcome]:
+    place = make_place(scratch / "locked")
+    run_in_child(lambda: release_first(place))
+    for seconds in (1.0, 12.0):
+        yield mlflow_faults.lock_database(place, seconds)
+    with mlflow_process(scratch) as address, NumberedFaults(address) as server:
+        bench = mlflow_faults.MlflowBench(scratch / "served", address, server)
+        yield from mlflow_faults.inject_everywhere(bench, every=every, lasting_every=8 * every)
+
+
+def _disks(scratch: Path, every: int) -> Iterator[Outcome]:
+    with full_disks.small_disk(scratch / "disk") as disk:
+        place = make_place(disk, kept=scratch / "kept")
+        run_in_child(lambda: release_first(place, is_shown=False))
+        for where, (work, versions) in full_disks.parts_on_a_disk(place).items():
+            yield from full_disks.fill_everywhere(
+                place, where, work, again=work, versions=versions, every=every
+            )
+    with full_disks.small_disk(scratch / "catalogue") as disk:
+        place = make_place(disk, kept=scratch / "shown")
+        run_in_child(lambda: release_first(place))
+
+        def again(place: kills.Place = place) -> object:
+            return release(place.registry, place.second)
+
+        yield from full_disks.fill_everywhere(
+            place, "a whole release, MLflow's files there, too", again, again=again,
+            every=8 * every,
+        )  # fmt: skip
+
+
+def _races(scratch: Path, every: int) -> Iterator[Outcome]:
+    place = make_place(scratch / "place")
+    run_in_child(lambda: release_first(place))
+    deliveries = races.some_deliveries(place, scratch / "deliveries")
+    yield races.release_same(place, rebuild=False)
+    yield races.release_same(place, rebuild=True)
+    yield races.release_others(place, deliveries)
+    for _ in range(0, 3, every):
+        yield races.promote_at_once(place)
+    if every == 1:
+        workshop = releases.open_workshop(scratch / "workshop")
+        yield releases.release_at_once(workshop, rebuild=False)
+        yield releases.release_at_once(workshop, rebuild=True)
+        yield releases.promote_at_once(workshop)
+
+
+_PARTS: dict[str, Callable[[Path, int], Iterator[Outcome]]] = {
+    "kills": _kills,
+    "s3": _s3,
+    "mlflow": _mlflow,
+    "disks": _disks,
+    "races": _races,
+    "releases": _releases,
+}
+
+
+def _write(path: Path, part: str, text: str) -> None:
+    begin, end = f"<!-- outages {part}: begin -->", f"<!-- outages {part}: end -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
