@@ -243,7 +243,7 @@ class Releases:
 def open_releases(location: str, trusted: Iterable[str | Path], seen: Path | None) -> Releases:
     """Return the releases in the store at `location`, signed by keys in the places `trusted`."""
     from artifacts.signing import read_trust
-    from artifacts.store import open_store
+    from artifacts.stores.opening import open_store
 
     remembered = SeenLedgers(seen) if seen else None
     return Releases(open_store(location), read_trust(trusted), remembered)

@@ -158,7 +158,7 @@ def _prefect(settings: Settings) -> Check:
 def _store(settings: Settings) -> Check:
     location = settings.stores.objects
     if location.startswith("s3://"):
-        from artifacts.store import open_store
+        from artifacts.stores.opening import open_store
 
         try:
             # A person waits for this one.

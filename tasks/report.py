@@ -51,7 +51,7 @@ def _targets(manifest: Manifest) -> str:
     rows = [
         (
             target.slug,
-            target.verdict,
+            "**refused**" if target.verdict == "refused" else target.verdict,
             _number(target.max_abs, ".2e"),
             _number(target.rmse_ratio, ".2f"),
             _number(target.speedup, ".2f"),

@@ -34,8 +34,6 @@ pre code { background: none; padding: 0; }
 figure { margin: 1rem 0; }
 figure svg { max-width: 100%; height: auto; }
 """
-_GOOD = re.compile(r"<td>(accepted|yes)</td>")
-_BAD = re.compile(r"<td><strong>(no)</strong></td>")
 
 
 def render_page(report: str, pictures: Mapping[str, str]) -> str:
@@ -47,10 +45,9 @@ def render_page(report: str, pictures: Mapping[str, str]) -> str:
 
     # Raw HTML in the Markdown is shown as text: findings quote what a delivery says.
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
-    body = re.sub(r"<td>(accepted|yes)</td>", r'<td class="good">\1</td>', body)
-    body = re.sub(
-        r"<td>(?:<strong>)?(refused|no)(?:</strong>)?</td>", r'<td class="bad">\1</td>', body
-    )
+    # A hostile input that is refused is well; of a target it says so in bold.
+    body = re.sub(r"<td>(accepted|yes|refused)</td>", r'<td class="good">\1</td>', body)
+    body = re.sub(r"<td><strong>(refused|no)</strong></td>", r'<td class="bad">\1</td>', body)
     for name, svg in pictures.items():
         body = _placed(body, name, _figure(svg))
     title = html.escape(report.partition("\n")[0].lstrip("# "))

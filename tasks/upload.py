@@ -13,7 +13,7 @@ from artifacts.objects import Objects
 from artifacts.part_list import write_parts
 from artifacts.registering import Uploaded, UploadJob
 from artifacts.statement import release_files
-from artifacts.store import open_store
+from artifacts.stores.opening import open_store
 from tasks.assemble import require_accepted
 from tasks.evidence import evidence
 from tasks.progress import counter

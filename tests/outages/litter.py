@@ -14,8 +14,8 @@ import psutil
 
 from artifacts.registering import Stores
 from artifacts.registry import EXPERIMENT
-from artifacts.store import open_store
 from artifacts.stores.folder import FolderStore
+from artifacts.stores.opening import open_store
 from artifacts.stores.s3 import S3Store
 
 

@@ -96,9 +96,7 @@ def _promote(place: Place, version: int) -> int:
     return appended.version
 
 
-def _judged(
-    place: Place, where: str, ended: Sequence[Ended], versions: Sequence[int]
-) -> Outcome:
+def _judged(place: Place, where: str, ended: Sequence[Ended], versions: Sequence[int]) -> Outcome:
     lost = [f"one was refused: {one.refusal}" for one in ended if one.refusal is not None]
     told = {one.value for one in ended if one.refusal is None}
     if told != {*versions[1:]}:

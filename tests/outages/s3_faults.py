@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artifacts.s3_requests import make_client
 
 from artifacts import s3_bucket
 from artifacts.errors import HandoffError
 from artifacts.registering import PullJob
-from artifacts.s3_requests import make_client
-from artifacts.store import open_store
+from artifacts.stores.opening import open_store
 from tasks import pull
 from tests.faulty_server import FOREVER, Fault
 from tests.outages.children import Ended, run_in_child
@@ -73,9 +73,7 @@ class S3Bench:
         self.server.begin(fault, at, times)
         ended = self._behind_server(work)
         self.server.begin()
-        again = self._at_server(
-            lambda: judge(self.place, self.release, [1, 2])
-        )
+        again = self._at_server(lambda: judge(self.place, self.release, [1, 2]))
         found = again.value
         assert isinstance(found, Found)
         lost = [*found.lost, *_unsaid(ended.refusal)]
