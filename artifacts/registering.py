@@ -97,10 +97,14 @@ class UploadJob:
 
 @dataclass(frozen=True)
 class Uploaded:
-    """The digests of the list of parts and of the evidence, by name."""
+    """The digests of the list of parts and of the evidence, by name.
+
+    `lacking` tells, in sentences, what the store does not guarantee.
+    """
 
     parts: Digest
     evidence: dict[str, Digest]
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -44,18 +44,21 @@ class Guarantees:
     conditional_writes: bool
     checksums: bool
 
-    def describe(self) -> tuple[str, ...]:
-        """Return what that means, in sentences."""
-        return (
-            "Of two who write an entry at the same time, the store refuses one."
-            if self.conditional_writes
-            else "The store ignores If-None-Match: of two who write an entry at the same time, one "
-            "is told by reading back after a pause, but a writer that stalls longer than the pause "
-            "can still replace the other's entry. Let one machine at a time write here.",
-            "The store refuses bytes that were damaged on their way."
-            if self.checksums
-            else "The store doesn't check bytes that it is sent: they are compared afterwards.",
-        )
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What the store doesn't guarantee, and what is done instead, in sentences."""
+        told = []
+        if not self.conditional_writes:
+            told.append(
+                "The store ignores If-None-Match: of two who write an entry at the same time, one "
+                "is told by reading back after a pause, but a writer that stalls longer than the "
+                "pause can still replace the other's entry. Let one machine at a time write here"
+            )
+        if not self.checksums:
+            told.append(
+                "The store doesn't check bytes that it is sent: they are compared afterwards"
+            )
+        return tuple(told)
 
 
 class Store(Protocol):

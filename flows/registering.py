@@ -33,7 +33,8 @@ def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) ->
     job = CatalogueJob(stores, manifest.model, appended.version, folder if is_ours else None)
     with told_as_done(manifest.model, appended):
         catalogue(lanes.registrar(), job)
-    return _told(manifest.model, appended, reused=not is_ours)
+    told = _told(manifest.model, appended, reused=not is_ours)
+    return {**told, "notes": uploaded.lacking}
 
 
 def register_again(
@@ -61,4 +62,5 @@ def _told(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
         "version": appended.version,
         "aliases": appended.aliases,
         "reused": reused,
+        "notes": (),
     }

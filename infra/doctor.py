@@ -162,9 +162,11 @@ def _store(settings: Settings) -> Check:
 
         try:
             # A person waits for this one.
-            open_store(location, patience_s=10).check()
+            guarantees = open_store(location, patience_s=10).check()
         except HandoffError as error:
             return Check("store", "missing", error.got, error.remedy)
+        if guarantees.lacking:
+            return Check("store", "note", location, ". ".join(guarantees.lacking))
         return Check("store", "ok", location)
     return Check("store", "ok", f"the folder {Path(location)}")
 

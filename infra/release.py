@@ -60,27 +60,34 @@ def release_delivery(
         raise
     finally:
         lanes.close_begun()
-    reused = outcome["reused"]
+    _tell_release(settings, outcome, workspace, alias, as_json=as_json)
+    return 0
+
+
+def _tell_release(
+    settings: Settings, outcome: dict[str, Any], workspace: Path, alias: str, *, as_json: bool
+) -> None:
+    """Print what was released, or found again, and remove the build's files."""
     releases = releases_of(settings)
-    if reused:
-        pointer = releases.find(outcome["model"], outcome["version"])
+    version, aliases = outcome["version"], tuple(outcome["aliases"])
+    if outcome["reused"]:
+        pointer = releases.find(outcome["model"], version)
         manifest = releases.read(outcome["model"], pointer).manifest
+        told = f"nothing has changed since version {version} was released"
+        click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
     else:
         manifest = read_manifest(workspace / "release")
     shutil.rmtree(workspace, ignore_errors=True)
-    version, aliases = outcome["version"], tuple(outcome["aliases"])
-    if reused:
-        told = f"nothing has changed since version {version} was released"
-        click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
+    for note in outcome["notes"]:
+        click.echo(f"handoff: {note}", err=True)
     if as_json:
         report = releases.report(manifest.model, version)
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))
-        return 0
+        return
     print_release(manifest, version=version, aliases=aliases)
     promoting = f"handoff promote {manifest.model}@{version} --to production"
     pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
     click.echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
-    return 0
 
 
 def _parameters(

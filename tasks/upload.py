@@ -27,7 +27,7 @@ def run(job: UploadJob) -> Uploaded:
     manifest = job.manifest
     require_accepted(manifest)
     objects = Objects(open_store(job.stores.objects))
-    objects.store.check()
+    lacking = objects.store.check().lacking
     parts = {}
     files = release_files(manifest)
     count = counter(sum(file.size_bytes for file in files))
@@ -37,7 +37,7 @@ def run(job: UploadJob) -> Uploaded:
         parts[file.path] = objects.put_parts(path, progress=count)
     objects.put_bytes(manifest.to_bytes())
     written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
-    return Uploaded(objects.put_bytes(write_parts(parts)), written)
+    return Uploaded(objects.put_bytes(write_parts(parts)), written, lacking)
 
 
 def _require_digest(file: PackageFile, found: str) -> None:

@@ -7,17 +7,32 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import PackageRefused, UsageProblem
 from artifacts.ledger import open_entry
 from artifacts.manifest import parse_manifest
-from artifacts.signing import open_envelope, public_key_of, read_trust, sign_statement
+from artifacts.signing import (
+    STATEMENT_TYPE,
+    open_envelope,
+    open_signer,
+    public_key_of,
+    read_trust,
+    sign_statement,
+)
 from artifacts.statement import match_manifest, open_release, require_same_files
 from artifacts.strict_json import parse_json
 from tests.artifacts.samples import sample_key
@@ -185,3 +200,30 @@ def test_a_key_of_another_kind_is_told(command: str) -> None:
     pem = subprocess.run(["sh", "-c", command], capture_output=True, check=True).stdout
     with pytest.raises(UsageProblem, match="an EC key on P-256 in PEM"):
         public_key_of(pem, "some.pub")
+
+
+@pytest.mark.server
+def test_a_key_service_signs_and_nothing_of_its_key_is_here(
+    s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    import boto3
+
+    service = boto3.client("kms")
+    made = service.create_key(KeySpec="ECC_NIST_P256", KeyUsage="SIGN_VERIFY")["KeyMetadata"]
+    public: Any = load_der_public_key(service.get_public_key(KeyId=made["KeyId"])["PublicKey"])
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "release.pub").write_bytes(pem)
+    uri = f"awskms:{made['KeyId']}"
+    with pytest.raises(UsageProblem, match="expected its public key in a file, got none"):
+        open_signer(uri)
+    signer = open_signer(uri, tmp_path / "release.pub")
+    envelope = json.loads(sign_statement({"_type": STATEMENT_TYPE}, signer))
+    payload = base64.b64decode(envelope["payload"])
+    signed = b"DSSEv1 28 application/vnd.in-toto+json %d %b" % (len(payload), payload)
+    (signature,) = envelope["signatures"]
+    # moto 5.2 signs the digest as if it were the message, for MessageType is nothing to it. When
+    # this fails, it does what AWS does: then the envelope can be opened like any other.
+    public.verify(base64.b64decode(signature["sig"]), sha256(signed).digest(), ECDSA(SHA256()))
+    assert signature["keyid"] == public_key_of(pem, "release.pub").keyid
