@@ -23,7 +23,7 @@ COMMANDS = (
 _PROGRAMS = tempfile.TemporaryDirectory(prefix="handoff-programs-")
 
 
-def _share_programs(home: Path) -> None:
+def share_programs(home: Path) -> None:
     """Let every home have the C++ runner that the first one builds."""
     link = home / "builds" / "programs"
     # A home that can't be made is what one of the tests is about.
@@ -41,7 +41,7 @@ def handoff(
 ) -> subprocess.CompletedProcess[str]:
     """Run `handoff` with its state in `home`; return what it printed and its exit code."""
     if arguments[0] == "release":
-        _share_programs(home)
+        share_programs(home)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "infra.cli", *arguments],
