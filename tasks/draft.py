@@ -61,7 +61,8 @@ def run(job: DraftJob) -> Draft:
 def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
     """Raise `UsageProblem` where a release may not move `alias`: it is for who promotes."""
     held = head.aliases.get(alias) if head else None
-    if alias != PRODUCTION and (held is None or held.action == "release"):
+    is_moved_by_hand = held is not None and held.action != "release"
+    if alias == TRIAL_ALIAS or not (alias == PRODUCTION or is_moved_by_hand):
         return
     raise UsageProblem(
         f"a release can't move the alias {alias}",

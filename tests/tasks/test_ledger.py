@@ -190,6 +190,9 @@ def test_a_release_can_not_move_the_alias_that_serving_machines_go_by(local: Som
     local.promote(1, "canary")
     with pytest.raises(UsageProblem, match="a release can't move the alias canary"):
         local.release("2026-11-22T00:00:00+00:00", alias="canary")
+    local.release("2026-11-22T00:00:00+00:00")
+    local.promote(1, "candidate", override=True, reason="a look at the old one")
+    assert local.release("2026-11-23T00:00:00+00:00") == 3, "candidate is for releases, always"
 
 
 def test_a_version_that_is_slower_for_sure_is_not_promoted_unless_somebody_says_why(
