@@ -43,8 +43,8 @@ class LedgerEntry:
     `fingerprint` stands for what it was made from. `alias` is the one that was moved ('' where none
     was), and `replaced` the version that it stood for. `aliases` and `newest` are the state after
     this entry, `retired` the versions whose packages may be removed. `overrides` are the rules that
-    were set aside, for the `reason` that was given. `nonce` tells equal entries of two writers
-    apart.
+    were set aside, for the `reason` that was given, and `measured` tells what was timed beside what
+    it replaces. `nonce` tells equal entries of two writers apart.
     """
 
     model: str
@@ -67,6 +67,7 @@ class LedgerEntry:
     run: str = ""
     retired: tuple[int, ...] = field(default=())
     schema: int = later(1)
+    measured: tuple[str, ...] = later(())
 
     def __post_init__(self) -> None:
         """Check what every entry has."""

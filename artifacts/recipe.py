@@ -136,9 +136,9 @@ NO_SEARCH = Search()
 class Promotion:
     """How much worse than the version that it replaces a promoted one may be.
 
-    At every timed input it may be `slowdown` times as slow before that is told for sure, and each
-    target's error may be `error_growth` times as large. Both are measured against eager: its time,
-    and its error to float64.
+    It may be `slowdown` times as slow, as far as that is known for sure (`tasks.promotion` tells by
+    what), and each target's error to float64, in multiples of eager's, `error_growth` times as
+    large.
     """
 
     slowdown: float = 1.05

@@ -132,16 +132,52 @@ class ReleaseRequest:
 
 
 @dataclass(frozen=True)
+class SideBySideJob:
+    """Time two pulled releases' packages for `target`, call by call in turns, on one example.
+
+    `folders` are the one that is served and the one that may replace it, whose first example is
+    taken; `keys` are the places of the public keys that have signed them.
+    """
+
+    folders: tuple[Path, ...]
+    target: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """How many times as fast the second package is as the first, with a 95 % interval.
+
+    The median of the rounds' own ratios; `sizes` tells the example's input shapes.
+    """
+
+    target: str
+    sizes: str
+    ratio: float
+    low: float
+    high: float
+    threads: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
+            f"({self.low:.2f} to {self.high:.2f}), in turns on {self.sizes}, {self.threads} threads"
+        )
+
+
+@dataclass(frozen=True)
 class PromoteRequest:
     """Make `alias` stand for the version that `reference` names.
 
     With `override`, the rules of a promotion that it breaks are recorded with the reason instead.
+    `measured` are those targets that were timed beside what they replace.
     """
 
     model: str
     reference: str | int | None
     alias: str
     override: bool = False
+    measured: tuple[SideBySide, ...] = ()
     kind: Literal["promote"] = "promote"
 
 

@@ -23,6 +23,7 @@ from artifacts.registering import (
     RollBackRequest,
 )
 from infra.console import print_json, size
+from infra.racing import race_with_served
 from infra.registry import parse_reference, releases_of, require_alias
 from infra.settings import Settings, author_name, read_settings, require_writable_home
 from infra.workspaces import scratch_workspace
@@ -56,7 +57,11 @@ def promote(
             "an override needs a reason", expected="--reason TEXT", got="none",
             remedy="Say why the rules are set aside: the ledger keeps it",
         )  # fmt: skip
-    request = PromoteRequest(name, wanted, alias, override)
+    measured, served = race_with_served(read_settings(), name, wanted, alias)
+    if expected is None:
+        # What was measured, and what the caller has seen, is about this one.
+        expected = served or 0
+    request = PromoteRequest(name, wanted, alias, override, measured)
     appended = _change(request, reason, expected)
     _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
 
@@ -169,5 +174,7 @@ def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
         return
     was = f", and was {entry.replaced}" if entry.replaced else ""
     click.echo(f"{name}: {what}{was} (entry {entry.sequence} of its ledger)")
+    for measured in entry.measured:
+        click.echo(f"  {measured}")
     for rule in entry.overrides:
         click.echo(f"  set aside, for the reason given: {rule}")

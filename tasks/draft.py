@@ -101,7 +101,7 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
     wanted = releases.read(request.model, target).manifest
     _require_trial(wanted, request.alias)
     replaced = releases.read(request.model, held).manifest if held else None
-    broken = broken_rules(wanted, replaced)
+    broken = broken_rules(wanted, replaced, request.measured)
     if broken and not request.override:
         raise BlessingRefused(
             f"{request.model} version {target.version} is not promoted to {request.alias}",
@@ -112,7 +112,8 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
         )
     version = _version(releases, request.model, target)
     entry = _entry(head, job, "promote", version, request.alias)
-    return Draft(replace(entry, overrides=broken), target.version)
+    measured = tuple(map(str, request.measured))
+    return Draft(replace(entry, overrides=broken, measured=measured), target.version)
 
 
 def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> Draft:

@@ -21,14 +21,16 @@ _WARM_UP_CALLS = 3
 def run(job: RaceJob) -> RaceResult:
     """Time every package on the plan's smallest and largest inputs."""
     libraries = [open_shared_library(folder / SHARED_LIBRARY) for folder in job.folders]
-    cases = [_race(libraries, case.inputs) for case in timed_cases(job.reference)]
+    cases = [race_in_turns(libraries, case.inputs) for case in timed_cases(job.reference)]
     return RaceResult(
-        tuple(_lap([rounds[place] for rounds in cases], [rounds[0] for rounds in cases])
+        tuple(summarize([rounds[place] for rounds in cases], [rounds[0] for rounds in cases])
               for place in range(len(libraries)))
     )  # fmt: skip
 
 
-def _race(libraries: Sequence[Callable[[Tensors], object]], inputs: Tensors) -> list[list[float]]:
+def race_in_turns(
+    libraries: Sequence[Callable[[Tensors], object]], inputs: Tensors
+) -> list[list[float]]:
     """Return for each library its seconds in each round.
 
     The one that begins a round changes, because the first call after another's has a cold cache.
@@ -50,7 +52,8 @@ def _race(libraries: Sequence[Callable[[Tensors], object]], inputs: Tensors) -> 
     return seconds
 
 
-def _lap(own: list[list[float]], plain: list[list[float]]) -> RaceLap:
+def summarize(own: list[list[float]], plain: list[list[float]]) -> RaceLap:
+    """Return one library's lap, by its seconds on each input and those of the plain one."""
     times, ratios, lows, highs = [], [], [], []
     for mine, its in zip(own, plain, strict=True):
         quotients = sorted(a / b for a, b in zip(its, mine, strict=True))

@@ -60,6 +60,7 @@ STEPS: dict[type[Any], Step] = {
     registering.SignJob: Step("tasks.sign", registering.Signed),
     registering.CommitJob: Step("tasks.commit", registering.CommitResult),
     registering.CatalogueJob: Step("tasks.catalogue", registering.Catalogued),
+    registering.SideBySideJob: Step("tasks.side_by_side", registering.SideBySide),
     registering.CollectJob: Step("tasks.collect", registering.CollectResult),
 }
 

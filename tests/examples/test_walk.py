@@ -48,6 +48,7 @@ def test_the_readmes_walk_ends_with_the_version_that_it_says(tmp_path: Path) -> 
     )
     assert walked.returncode == 0, walked.stdout + walked.stderr
     assert "mymodel: production stands for version 2, and was 1" in walked.stdout
+    assert "times as fast as what it replaces" in walked.stdout
     assert "mymodel version 2: cpu-" in walked.stdout
     assert "torch.Size([3, 4])" in walked.stdout
     assert "mymodel: production stands for version 1, and was 2" in walked.stdout

@@ -92,7 +92,8 @@ class SomeRegistry:
 
     def promote(self, version: int | str, alias: str = "production", **changes: Any) -> Appended:
         override = bool(changes.pop("override", False))
-        return self.change(PromoteRequest("toy", version, alias, override), **changes)
+        measured = changes.pop("measured", ())
+        return self.change(PromoteRequest("toy", version, alias, override, measured), **changes)
 
     def roll_back(self, version: int | None = None, **changes: Any) -> Appended:
         return self.change(RollBackRequest("toy", "production", version), **changes)

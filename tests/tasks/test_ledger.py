@@ -26,6 +26,8 @@ from artifacts.key_pair import make_key
 from artifacts.layout import ledger_key, version_key
 from artifacts.ledger import LedgerEntry
 from artifacts.objects import object_key
+from artifacts.registering import SideBySide
+from artifacts.target import native_cpu_target
 from tasks.draft import versions_held
 from tests.artifacts.samples import TORCH
 from tests.tasks.registering import SomeRegistry, some_registry
@@ -438,3 +440,31 @@ def test_what_is_pulled_by_name_is_what_was_released(
     for file in (*manifest.files, *manifest.targets[0].files):
         assert (tmp_path / "pulled" / file.path).read_bytes() == (folder / file.path).read_bytes()
     assert manifest.toolchain["torch"] == TORCH
+
+
+def beside(ratio: float) -> tuple[SideBySide, ...]:
+    """Return a measurement of the sample's target beside what it replaces, known to 2 %."""
+    slug = native_cpu_target().slug
+    return (SideBySide(slug, "1x8", ratio, ratio * 0.98, ratio * 1.02, 2),)
+
+
+def test_what_was_measured_in_turns_decides_and_stands_in_the_ledger(local: SomeRegistry) -> None:
+    local.release(timings=slower(2.0))
+    local.promote(1)
+    local.release("2026-11-22T00:00:00+00:00", timings=slower(3.0))
+    with pytest.raises(BlessingRefused, match=r"slower: .*: 0\.80 times as fast as what it repl"):
+        local.promote(2, measured=beside(0.8))
+    local.release("2026-11-23T00:00:00+00:00", timings=slower(1.0))
+    local.promote(3, measured=beside(1.1))
+    (told,) = local.entries()[-1].measured
+    assert "1.10 times as fast as what it replaces (1.08 to 1.12), in turns on 1x8" in told
+
+
+def test_speeds_of_other_numbers_of_threads_are_not_compared(local: SomeRegistry) -> None:
+    local.release(timings=slower(2.0))
+    local.promote(1)
+    (timing,) = slower(2.0)
+    local.release("2026-11-22T00:00:00+00:00", timings=(replace(timing, threads=64),))
+    with pytest.raises(BlessingRefused, match="can't be compared: measured with 64 threads"):
+        local.promote(2)
+    assert local.promote(2, measured=beside(1.0)).version == 2
