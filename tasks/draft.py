@@ -72,18 +72,18 @@ def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
 
 
 def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draft:
-    head = releases.head(request.model)
-    require_free_alias(head.entry if head else None, request.alias)
     data = releases.objects.read_bytes(request.manifest, MANIFEST_LIMIT_BYTES)
     _require_trial(parse_manifest(data), request.alias)
     publish(releases, request.model)
     known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
-    if known is None or not releases.is_whole(request.model, known):
+    # Asked after it, so that a version which is known is in the ledger.
+    head = releases.head(request.model)
+    require_free_alias(head.entry if head else None, request.alias)
+    if known is None or head is None or not releases.is_whole(request.model, known):
         # The signer puts in the digest of what it signs.
         pointer = Pointer(head.entry.newest + 1 if head else 1, _UNSIGNED, "release", 0)
         new = _Version(pointer, request.manifest, request.fingerprint)
         return Draft(_entry(head, job, "release", new, request.alias))
-    assert head is not None
     held = head.entry.aliases.get(request.alias)
     if held is not None and held.version == known.version:
         return _nothing(head, known.version)
