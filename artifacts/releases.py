@@ -246,7 +246,7 @@ def open_releases(location: str, trusted: Iterable[str | Path], seen: Path | Non
     from artifacts.stores.opening import open_store
 
     remembered = SeenLedgers(seen) if seen else None
-    return Releases(open_store(location), read_trust(trusted), remembered)
+    return Releases(open_store(location), read_trust(trusted, may_lack=True), remembered)
 
 
 def _broken(model: str, sequence: int) -> PackageRefused:

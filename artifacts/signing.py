@@ -43,13 +43,16 @@ class Trust:
         return tuple(key.keyid[:12] for key in self.keys)
 
 
-def read_trust(places: Iterable[str | Path]) -> Trust:
+def read_trust(places: Iterable[str | Path], *, may_lack: bool = False) -> Trust:
     """Return the public keys in PEM files, and in the files `*.pub` of folders.
 
-    A place that isn't there adds none. Raises `UsageProblem` for a file that holds no public key.
+    With `may_lack` a place that isn't there adds none. Raises `UsageProblem` for one otherwise, and
+    for a file that holds no public key.
     """
     keys = {}
-    for place in filter(Path.exists, map(Path, places)):
+    for place in map(Path, places):
+        if may_lack and not place.exists():
+            continue
         files = sorted(place.glob(f"*{_PUBLIC_SUFFIX}")) if place.is_dir() else [place]
         for file in files:
             key = _read_public_key(file)

@@ -17,7 +17,7 @@ def show_keys(*, as_json: bool) -> None:
     """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
     settings = read_settings()
     public = settings.signing_key.public
-    trust = read_trust(settings.stores.trusted)
+    trust = read_trust(settings.stores.trusted, may_lack=True)
     own = public_key_of(public.read_bytes(), str(public)) if public.exists() else None
     if as_json:
         pem = public.read_text(encoding="ascii") if own else ""

@@ -20,7 +20,7 @@ def run(job: KeyJob) -> KeyResult:
     if key.make_missing and not Path(key.uri).exists():
         make_key(Path(key.uri), key.public)
     key_id: str = open_signer(key.uri, key.public).public_key.keyid
-    trust = read_trust(job.trusted)
+    trust = read_trust(job.trusted, may_lack=True)
     if key_id not in {known.keyid for known in trust.keys}:
         raise UsageProblem(
             "what is signed here would be refused here",
