@@ -116,7 +116,7 @@ def test_the_report_tells_what_became_of_hostile_inputs_and_of_memory() -> None:
         "| memory over 10000 calls | grew by 3.0 MiB |",
         "2 hostile inputs; the package alone refuses all but these:",
         "| ids:last=9 | crashed | refused | SIGABRT |",
-        "    handoff-runner bench RELEASE CASES",
+        "\nhandoff-runner bench RELEASE CASES",
     ):
         assert part in text
     assert "| missing |" not in text
