@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import traceback
@@ -13,6 +14,13 @@ from typing import Any
 from artifacts.errors import EnvironmentLacking, HandoffError
 
 _LIMIT_S = 300.0
+# Each fork would import them anew, which takes longer than its work.
+_IMPORTED_LATE = (
+    "boto3", "cryptography.hazmat.primitives.asymmetric.ec",
+    "cryptography.hazmat.primitives.serialization", "securesystemslib.dsse",
+    "securesystemslib.signer", "sqlalchemy", "mlflow", "mlflow.store.db.utils",
+    "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Child:
 
 def start_child(work: Callable[[], Any]) -> Child:
     """Start `work` in a fork of this process."""
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     context = multiprocessing.get_context("fork")
     reading, writing = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, writing))
