@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.outages import full_disks, kills, mlflow_faults, races, releases, s3_faults
+from tests.outages import full_disks, kills, mlflow_faults, races, releases, s3_faults, whole_races
 from tests.outages.children import run_in_child
 from tests.outages.numbered_faults import NumberedFaults, mlflow_process
 from tests.outages.outcomes import Outcome, outcome_table
-from tests.outages.registries import make_place, release, release_first
+from tests.outages.registries import Place, make_place, release, release_first
 
 # Landlock's bar is in force only where the home isn't in the platform's temporary folder.
 _ROOT = Path("/var/tmp")
@@ -71,7 +71,7 @@ def _kills(scratch: Path, every: int) -> Iterator[Outcome]:
         work, is_committed = kills.parts_of_a_release(place)[where]
         kills.prepare(place, is_committed=is_committed)
 
-        def again(place: kills.Place = place) -> object:
+        def again(place: Place = place) -> object:
             return release(place.registry, place.second)
 
         yield from kills.kill_everywhere(place, where, work, again, every=every)
@@ -116,7 +116,7 @@ def _disks(scratch: Path, every: int) -> Iterator[Outcome]:
         place = make_place(disk, kept=scratch / "shown")
         run_in_child(lambda: release_first(place))
 
-        def again(place: kills.Place = place) -> object:
+        def again(place: Place = place) -> object:
             return release(place.registry, place.second)
 
         yield from full_disks.fill_everywhere(
@@ -136,9 +136,9 @@ def _races(scratch: Path, every: int) -> Iterator[Outcome]:
         yield races.promote_at_once(place)
     if every == 1:
         workshop = releases.open_workshop(scratch / "workshop")
-        yield releases.release_at_once(workshop, rebuild=False)
-        yield releases.release_at_once(workshop, rebuild=True)
-        yield releases.promote_at_once(workshop)
+        yield whole_races.release_at_once(workshop, rebuild=False)
+        yield whole_races.release_at_once(workshop, rebuild=True)
+        yield whole_races.promote_at_once(workshop)
 
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome]]] = {

@@ -61,6 +61,7 @@ class Child:
         if kind in ("defect", "late"):
             raise RuntimeError(value)
         if kind == "refused":
+            assert isinstance(value, HandoffError)
             return Ended(refusal=value)
         if kind == "killed":
             return Ended(signal=-self.process.exitcode)
@@ -92,7 +93,7 @@ def _work(work: Callable[[], Any], answers: Connection) -> None:
             "a file could not be read or written", expected="room", got=str(error), remedy="Mend it"
         )
         answers.send(("refused", lacking))
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to know
         answers.send(("defect", traceback.format_exc()))
     answers.close()
     # Not by way of pytest's own handlers, which would report as if this were the parent.

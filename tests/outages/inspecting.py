@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,16 @@ def see_unsettled(stores: Stores, model: str = MODEL) -> list[str]:
     if _has_catalogue(stores):
         found += _see_stale_catalogue(stores, model, entries[-1])
     return found
+
+
+def see_other_numbers(stores: Stores, model: str = MODEL) -> list[str]:
+    """Return the versions whose number in MLflow is another than the ledger's."""
+    pairs = [(one.version, one.tags.get(VERSION_TAG)) for one in _listed(stores, model)]
+    return [
+        f"MLflow's version {theirs} is the ledger's {ours}"
+        for theirs, ours in pairs
+        if str(theirs) != ours
+    ]
 
 
 def kept_versions(entries: tuple[LedgerEntry, ...]) -> dict[int, Pointer]:
@@ -113,9 +124,7 @@ def _see_copies(releases: Releases, model: str, entries: tuple[LedgerEntry, ...]
             yield f"{stored.key} is no entry of the ledger"
 
 
-def _see_copy(
-    releases: Releases, model: str, pointer: Pointer, *, is_told: bool
-) -> Iterator[str]:
+def _see_copy(releases: Releases, model: str, pointer: Pointer, *, is_told: bool) -> Iterator[str]:
     """Tell which files of `versions/N` are wrong, and with `is_told` which are missing.
 
     Without it they may be missing, as long as the last one, which says that all are there, is.
@@ -174,8 +183,6 @@ def _see_unpullable(
 
 
 def _unseen(stores: Stores) -> Stores:
-    from dataclasses import replace
-
     return replace(stores, seen=None)
 
 
@@ -219,16 +226,14 @@ def _see_catalogue(
         yield from _see_artifacts(logged.artifact_location, manifest, stores, number)
 
 
-def _see_artifacts(
-    location: str, manifest: Manifest, stores: Stores, number: str
-) -> Iterator[str]:
+def _see_artifacts(location: str, manifest: Manifest, stores: Stores, number: str) -> Iterator[str]:
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     repository = get_artifact_repository(location, tracking_uri=stores.tracking_uri)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            repository.download_artifacts("", scratch)
+            repository.download_artifacts("", scratch)  # type: ignore[no-untyped-call]
         except (MlflowException, OSError) as error:
             yield f"the files of MLflow's version {number} can't be had: {error}"
             return

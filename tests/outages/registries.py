@@ -68,9 +68,7 @@ def make_place(
     stores = replace(
         made.stores,
         tracking_uri=tracking_uri or f"sqlite:///{state / 'mlflow' / 'mlflow.db'}",
-        artifact_root=""
-        if tracking_uri
-        else artifact_root or str(state / "mlflow" / "artifacts"),
+        artifact_root="" if tracking_uri else artifact_root or str(state / "mlflow" / "artifacts"),
     )
     registry = replace(made, stores=stores)
     deliveries = []

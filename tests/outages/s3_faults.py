@@ -73,9 +73,7 @@ class S3Bench:
         self.server.begin(fault, at, times)
         ended = self._behind_server(work)
         self.server.begin()
-        again = self._at_server(
-            lambda: judge(self.place, self.release, [1, 2])
-        )
+        again = self._at_server(lambda: judge(self.place, self.release, [1, 2]))
         found = again.value
         assert isinstance(found, Found)
         lost = [*found.lost, *_unsaid(ended.refusal)]
@@ -115,7 +113,7 @@ class S3Bench:
         def run() -> object:
             be_impatient()
             # To make a client takes longer than all of its requests, and each step makes one.
-            s3_bucket.make_client = lambda _: self._clients[address]
+            setattr(s3_bucket, "make_client", lambda _: self._clients[address])  # noqa: B010
             return work()
 
         return run_in_child(run)

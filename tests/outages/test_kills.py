@@ -43,8 +43,9 @@ def test_a_catalogue_that_is_killed_shows_nothing_half_and_the_next_ends_it(
     count = kills.count_changes(place, work)
     for at in (count // 2, count - 1):
         outcome = kills.kill_at(
-            place, where, work, lambda: release(place.registry, place.second), at, (1, 2)
-        )
+            place, where, work, lambda: release(place.registry, place.second), at=at,
+            versions=(1, 2),
+        )  # fmt: skip
         assert outcome.ended == "killed", f"before change {at} of {count}"
         assert outcome.is_survived, outcome.describe()
 
