@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +251,28 @@ def test_a_process_that_was_left_is_seen(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert f"process {process.pid} is left" in told
+
+
+def test_what_a_killed_command_has_started_is_ended(tmp_path: Path) -> None:
+    script = """
+import subprocess, sys, time
+from infra.orphans import end_orphans_later
+end_orphans_later()
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print("started", flush=True)
+time.sleep(600)
+"""
+    environment = {**os.environ, "HANDOFF_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        assert len(see_processes(tmp_path)) == 3, "the command, the one that waits, and a child"
+        process.kill()
+    deadline = time.monotonic() + 10
+    while see_processes(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert see_processes(tmp_path) == []
 
 
 @pytest.mark.server
