@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from artifacts.store import Stored
 from tests.outages import races
 from tests.outages.children import run_in_child
-from tests.outages.registries import Place, make_place, release_first
+from tests.outages.registries import Place, append_only, make_place, release_first
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +38,21 @@ def test_eight_releases_of_different_deliveries_are_eight_versions_in_mlflow_too
 def test_of_four_promotions_over_one_version_one_wins_and_three_are_told(place: Place) -> None:
     outcome = races.promote_at_once(place)
     assert outcome.is_survived, outcome.describe()
+
+
+def test_a_ledger_that_grows_while_it_is_read_has_not_gone_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = make_place(tmp_path)
+    release_first(place, is_shown=False)
+    releases = place.registry.releases
+    keys = releases.store.keys
+
+    def list_before_another_releases(prefix: str) -> Iterator[Stored]:
+        found = list(keys(prefix))
+        append_only(place)
+        return iter(found)
+
+    monkeypatch.setattr(releases.store, "keys", list_before_another_releases)
+    assert releases.require_head("toy").entry.sequence == 2
+    assert place.registry.releases.require_head("toy").entry.sequence == 3
