@@ -8,6 +8,7 @@ a part after so long. Ends with 1 where anything was half-visible, lost or left.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sys
 import tempfile
@@ -153,11 +154,16 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome]]] = {
 
 def _write(path: Path, part: str, text: str) -> None:
     begin, end = f"<!-- outages {part}: begin -->", f"<!-- outages {part}: end -->"
-    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    # Several parts may be run at once, each by a process of its own.
+    with path.open("r+", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        before, _, rest = stream.read().partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
+        stream.seek(0)
+        stream.write(f"{before}{begin}\n{text}\n{end}{after}")
+        stream.truncate()
 
 
 if __name__ == "__main__":
