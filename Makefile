@@ -3,6 +3,7 @@
 # make bench   the road's own cost, against a bare script with the same torch calls
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
+# make outages  kills, failing stores, full disks, many at once: what a release survives (an hour)
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
 # make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
 # make lock    resolve the dependencies anew
@@ -31,7 +32,7 @@ CORPUS := .venv-corpus
 
 MUTATIONS ?= 100000
 
-.PHONY: demo test bench corpus faults fuzz s3 lint lock ready clean
+.PHONY: demo test bench corpus faults outages fuzz s3 lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -48,6 +49,9 @@ corpus: ready $(CORPUS)/.ready
 
 faults: ready
 	$(BIN)/python -m tests.faults $(PART)
+
+outages: ready
+	$(BIN)/python -m tests.outages --write tests/outages/README.md $(PART)
 
 fuzz: ready
 	$(BIN)/python -m tests.tasks.intake.fuzz $(MUTATIONS)

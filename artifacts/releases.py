@@ -77,11 +77,14 @@ class Releases:
         Raises `PackageRefused` for an entry that isn't verified, and for a ledger that is shorter
         than it was when this machine looked at it before.
         """
+        place = (self.store.location, model)
+        # Asked before the store is: meanwhile another process may append an entry and note it.
+        seen = self._seen.newest(*place) if self._seen else (0, "")
         last = max(self._sequences(model), default=0)
         head = self._entry(model, last) if last else None
         if self._seen is not None:
-            newest = (head.entry.sequence, head.digest) if head else (0, "")
-            self._seen.note(self.store.location, model, *newest)
+            newest = (head.entry.sequence, str(head.digest)) if head else (0, "")
+            self._seen.note(*place, newest, since=seen)
         return head
 
     def require_head(self, model: str) -> Head:

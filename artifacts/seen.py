@@ -21,11 +21,19 @@ class SeenLedgers:
         """Use `file`, which is made when something was seen."""
         self.file = file
 
-    def note(self, location: str, model: str, sequence: int, digest: str) -> None:
-        """Note the newest entry of a ledger; raise `PackageRefused` for one that went back."""
-        seen = self._read()
-        place = f"{location} {model}"
-        before, known = seen.get(place, (0, ""))
+    def newest(self, location: str, model: str) -> tuple[int, str]:
+        """Return the number and the digest of the newest entry seen; 0 and '' for none."""
+        return self._read().get(f"{location} {model}", (0, ""))
+
+    def note(
+        self, location: str, model: str, newest: tuple[int, str], *, since: tuple[int, str]
+    ) -> None:
+        """Note a ledger's newest entry, its number and digest.
+
+        Raises `PackageRefused` where it is before the one that was seen `since`, or another one.
+        """
+        before, known = since
+        sequence, digest = newest
         if sequence < before or (sequence == before and digest != known):
             raise PackageRefused(
                 f"{model}'s ledger went back",
@@ -35,7 +43,7 @@ class SeenLedgers:
                 f"made anew), remove {self.file}",
             )
         if sequence > before:
-            self._write(place, sequence, digest)
+            self._write(f"{location} {model}", sequence, digest)
 
     def _read(self) -> dict[str, tuple[int, str]]:
         try:

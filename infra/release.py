@@ -13,6 +13,7 @@ from artifacts.manifest import MANIFEST_FILE, read_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
 from infra.console import print_json, shown_progress
+from infra.orphans import end_orphans_later
 from infra.present import print_release, release_object
 from infra.registry import releases_of, require_alias
 from infra.settings import (
@@ -112,6 +113,8 @@ def _parameters(
 
 def _run_flow(settings: Settings, parameters: dict[str, Any]) -> dict[str, Any]:
     prepare_prefect(settings)
+    if settings.is_embedded:
+        end_orphans_later()
     from flows.parameters import ReleaseParameters
     from flows.release import release
 

@@ -60,7 +60,9 @@ def is_passing(error: BaseException) -> bool:
     if _PASSING_WORDS.search(str(error)):
         return True
     if isinstance(error, MlflowException):
-        return error.error_code in _PASSING_CODES
+        # Some of MLflow's calls tell what failed below them as a fault of the caller's.
+        below = error.__cause__
+        return error.error_code in _PASSING_CODES or (below is not None and is_passing(below))
     if isinstance(error, ClientError):
         return _is_passing_status(error.response["ResponseMetadata"].get("HTTPStatusCode"))
     if isinstance(error, RequestException):

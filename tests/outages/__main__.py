@@ -8,6 +8,7 @@ a part after so long. Ends with 1 where anything was half-visible, lost or left.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sys
 import tempfile
@@ -17,11 +18,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.outages import full_disks, kills, mlflow_faults, races, releases, s3_faults
+from tests.outages import full_disks, kills, mlflow_faults, races, releases, s3_faults, whole_races
 from tests.outages.children import run_in_child
 from tests.outages.numbered_faults import NumberedFaults, mlflow_process
 from tests.outages.outcomes import Outcome, outcome_table
-from tests.outages.registries import make_place, release, release_first
+from tests.outages.registries import Place, make_place, release, release_first
 
 # Landlock's bar is in force only where the home isn't in the platform's temporary folder.
 _ROOT = Path("/var/tmp")
@@ -71,7 +72,7 @@ def _kills(scratch: Path, every: int) -> Iterator[Outcome]:
         work, is_committed = kills.parts_of_a_release(place)[where]
         kills.prepare(place, is_committed=is_committed)
 
-        def again(place: kills.Place = place) -> object:
+        def again(place: Place = place) -> object:
             return release(place.registry, place.second)
 
         yield from kills.kill_everywhere(place, where, work, again, every=every)
@@ -116,7 +117,7 @@ def _disks(scratch: Path, every: int) -> Iterator[Outcome]:
         place = make_place(disk, kept=scratch / "shown")
         run_in_child(lambda: release_first(place))
 
-        def again(place: kills.Place = place) -> object:
+        def again(place: Place = place) -> object:
             return release(place.registry, place.second)
 
         yield from full_disks.fill_everywhere(
@@ -136,9 +137,9 @@ def _races(scratch: Path, every: int) -> Iterator[Outcome]:
         yield races.promote_at_once(place)
     if every == 1:
         workshop = releases.open_workshop(scratch / "workshop")
-        yield releases.release_at_once(workshop, rebuild=False)
-        yield releases.release_at_once(workshop, rebuild=True)
-        yield releases.promote_at_once(workshop)
+        yield whole_races.release_at_once(workshop, rebuild=False)
+        yield whole_races.release_at_once(workshop, rebuild=True)
+        yield whole_races.promote_at_once(workshop)
 
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome]]] = {
@@ -153,11 +154,16 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome]]] = {
 
 def _write(path: Path, part: str, text: str) -> None:
     begin, end = f"<!-- outages {part}: begin -->", f"<!-- outages {part}: end -->"
-    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    # Several parts may be run at once, each by a process of its own.
+    with path.open("r+", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        before, _, rest = stream.read().partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
+        stream.seek(0)
+        stream.write(f"{before}{begin}\n{text}\n{end}{after}")
+        stream.truncate()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import traceback
@@ -13,6 +14,13 @@ from typing import Any
 from artifacts.errors import EnvironmentLacking, HandoffError
 
 _LIMIT_S = 300.0
+# Each fork would import them anew, which takes longer than its work.
+_IMPORTED_LATE = (
+    "boto3", "cryptography.hazmat.primitives.asymmetric.ec",
+    "cryptography.hazmat.primitives.serialization", "securesystemslib.dsse",
+    "securesystemslib.signer", "sqlalchemy", "mlflow", "mlflow.store.db.utils",
+    "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class Child:
         if kind in ("defect", "late"):
             raise RuntimeError(value)
         if kind == "refused":
+            assert isinstance(value, HandoffError)
             return Ended(refusal=value)
         if kind == "killed":
             return Ended(signal=-self.process.exitcode)
@@ -61,6 +70,8 @@ class Child:
 
 def start_child(work: Callable[[], Any]) -> Child:
     """Start `work` in a fork of this process."""
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     context = multiprocessing.get_context("fork")
     reading, writing = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, writing))
@@ -82,7 +93,7 @@ def _work(work: Callable[[], Any], answers: Connection) -> None:
             "a file could not be read or written", expected="room", got=str(error), remedy="Mend it"
         )
         answers.send(("refused", lacking))
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to know
         answers.send(("defect", traceback.format_exc()))
     answers.close()
     # Not by way of pytest's own handlers, which would report as if this were the parent.

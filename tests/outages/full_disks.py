@@ -46,8 +46,8 @@ def room_needed(place: Place, work: Callable[[], object]) -> int:
 
 
 def fill_and_run(
-    place: Place, where: str, work: Callable[[], object], room: int, again: Callable[[], object],
-    versions: tuple[int, ...],
+    place: Place, where: str, work: Callable[[], object], *, room: int,
+    again: Callable[[], object], versions: tuple[int, ...],
 ) -> Outcome:  # fmt: skip
     """Let `work` have `room` bytes, then make room, look, and run `again`."""
     place.restore()
@@ -69,7 +69,7 @@ def fill_everywhere(
 ) -> Iterator[Outcome]:  # fmt: skip
     """Run `work` with room for one block, two, and so on, up to what it needs."""
     for room in range(0, room_needed(place, work) + BLOCK_BYTES, every * BLOCK_BYTES):
-        yield fill_and_run(place, where, work, room, again, versions)
+        yield fill_and_run(place, where, work, room=room, again=again, versions=versions)
 
 
 def pull_first(place: Place) -> None:

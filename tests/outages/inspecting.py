@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def see_unsettled(stores: Stores, model: str = MODEL) -> list[str]:
     if _has_catalogue(stores):
         found += _see_stale_catalogue(stores, model, entries[-1])
     return found
+
+
+def see_other_numbers(stores: Stores, model: str = MODEL) -> list[str]:
+    """Return the versions whose number in MLflow is another than the ledger's."""
+    pairs = [(one.version, one.tags.get(VERSION_TAG)) for one in _listed(stores, model)]
+    return [
+        f"MLflow's version {theirs} is the ledger's {ours}"
+        for theirs, ours in pairs
+        if str(theirs) != ours
+    ]
 
 
 def kept_versions(entries: tuple[LedgerEntry, ...]) -> dict[int, Pointer]:
@@ -173,8 +184,6 @@ def _see_unpullable(
 
 
 def _unseen(stores: Stores) -> Stores:
-    from dataclasses import replace
-
     return replace(stores, seen=None)
 
 
@@ -225,7 +234,7 @@ def _see_artifacts(location: str, manifest: Manifest, stores: Stores, number: st
     repository = get_artifact_repository(location, tracking_uri=stores.tracking_uri)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            repository.download_artifacts("", scratch)
+            repository.download_artifacts("", scratch)  # type: ignore[no-untyped-call]
         except (MlflowException, OSError) as error:
             yield f"the files of MLflow's version {number} can't be had: {error}"
             return

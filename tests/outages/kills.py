@@ -76,8 +76,8 @@ def count_changes(place: Place, work: Callable[[], object]) -> int:
 
 
 def kill_at(
-    place: Place, where: str, work: Callable[[], object], again: Callable[[], object], at: int,
-    versions: Sequence[int],
+    place: Place, where: str, work: Callable[[], object], again: Callable[[], object],
+    *, at: int, versions: Sequence[int],
 ) -> Outcome:  # fmt: skip
     """Kill `work` before its `at`-th change, look, do `again`, and look once more."""
     place.restore()
@@ -103,7 +103,7 @@ def kill_everywhere(
 ) -> Iterator[Outcome]:  # fmt: skip
     """Kill `work` at each change, or at each `every`-th, in turn."""
     for at in range(1, count_changes(place, work) + 1, every):
-        yield kill_at(place, where, work, again, at, versions)
+        yield kill_at(place, where, work, again, at=at, versions=versions)
 
 
 def prepare(place: Place, *, is_committed: bool, is_shown: bool = True) -> None:

@@ -52,7 +52,7 @@ class MlflowBench:
         self._run(lambda: release_first(place))
         self.server.begin(fault, at, times)
         ended = run_in_child(
-            lambda: _impatient(lambda: release(self._behind(place).registry, place.second))
+            lambda: impatient(lambda: release(self._behind(place).registry, place.second))
         )
         self.server.begin()
         kind = f"{NAMES[fault]}, {'once' if times == 1 else 'for ever'}"
@@ -62,8 +62,8 @@ class MlflowBench:
         """Let nobody listen where MLflow should be."""
         place = self._place()
         self._run(lambda: release_first(place))
-        away = _with_uri(place, "http://127.0.0.1:9")
-        ended = run_in_child(lambda: _impatient(lambda: release(away.registry, place.second)))
+        away = with_uri(place, "http://127.0.0.1:9")
+        ended = run_in_child(lambda: impatient(lambda: release(away.registry, place.second)))
         return settle(place, "connection refused, for ever", ended)
 
     def _place(self) -> Place:
@@ -72,7 +72,7 @@ class MlflowBench:
         return make_place(self.root / name, tracking_uri=self.address, model=name)
 
     def _behind(self, place: Place) -> Place:
-        return _with_uri(place, self.server.url)
+        return with_uri(place, self.server.url)
 
     @staticmethod
     def _run(work: Callable[[], object]) -> None:
@@ -86,7 +86,7 @@ def lock_database(place: Place, seconds: float) -> Outcome:
     database = place.state / "mlflow" / "mlflow.db"
     holder = start_child(lambda: _hold(database, seconds))
     time.sleep(0.3)
-    ended = run_in_child(lambda: _impatient(lambda: release(place.registry, place.second)))
+    ended = run_in_child(lambda: impatient(lambda: release(place.registry, place.second)))
     holder.wait()
     kind = f"locked SQLite, {'for a while' if seconds < PATIENCE_S else 'for ever'}"
     return settle(place, kind, ended)
@@ -135,14 +135,16 @@ def _sync(place: Place) -> None:
     show(place.registry.stores, model=place.model)
 
 
-def _impatient(work: Callable[[], object]) -> object:
+def impatient(work: Callable[[], object]) -> object:
+    """Do `work` in this process with little patience for MLflow."""
     defaults: Any = Catalogue.__init__.__kwdefaults__
     defaults["patience_s"] = PATIENCE_S
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
     return work()
 
 
-def _with_uri(place: Place, address: str) -> Place:
+def with_uri(place: Place, address: str) -> Place:
+    """Return the same place with another MLflow."""
     stores = replace(place.registry.stores, tracking_uri=address)
     return replace(place, registry=replace(place.registry, stores=stores))
 

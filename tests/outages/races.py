@@ -9,7 +9,7 @@ from pathlib import Path
 from artifacts.errors import RegistryFailed
 from artifacts.registering import PromoteRequest
 from tests.outages.children import Ended, run_in_child, start_child
-from tests.outages.inspecting import see_half, see_unsettled
+from tests.outages.inspecting import see_half, see_other_numbers, see_unsettled
 from tests.outages.litter import see_litter
 from tests.outages.outcomes import Outcome
 from tests.outages.registries import Delivery, Place, release, show
@@ -84,7 +84,7 @@ def promote_at_once(place: Place) -> Outcome:
     found = run_in_child(lambda: _look(place)).value
     where = f"{PROMOTERS} promotions over one version"
     return Outcome(
-        _KIND, where, "well", half=tuple(found[0]), lost=tuple([*lost, *found[1]]),
+        _KIND, where, "well", half=tuple(found[0]), lost=(*lost, *found[1]),
         litter=tuple(found[2]),
     )  # fmt: skip
 
@@ -107,11 +107,12 @@ def _judged(place: Place, where: str, ended: Sequence[Ended], versions: Sequence
         lost.append(f"the ledger has the versions {made}, not {list(versions)}")
     found = run_in_child(lambda: _look(place)).value
     return Outcome(
-        _KIND, where, "well", half=tuple(found[0]), lost=tuple([*lost, *found[1]]),
+        _KIND, where, "well", half=tuple(found[0]), lost=(*lost, *found[1]),
         litter=tuple(found[2]),
     )  # fmt: skip
 
 
 def _look(place: Place) -> tuple[list[str], list[str], list[str]]:
     stores = place.registry.stores
-    return see_half(stores, place.model), see_unsettled(stores, place.model), see_litter(stores)
+    wrong = [*see_unsettled(stores, place.model), *see_other_numbers(stores, place.model)]
+    return see_half(stores, place.model), wrong, see_litter(stores)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from artifacts.releases import open_releases
 from tests.outages.children import run_in_child
 from tests.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.outages.litter import see_litter, see_processes
-from tests.outages.outcomes import Outcome
+from tests.outages.outcomes import Ending, Outcome
 
 NAME = "small"
 _FACTORY = """
@@ -161,13 +161,13 @@ def kill_release(workshop: Workshop, kill: Kill) -> Outcome:
     """Release version 2 and kill it, look, release it again, and look once more."""
     workshop.restore()
     code, told = _run_and_kill(workshop, kill)
-    litter = _wait_for_orphans(workshop)
+    litter = wait_for_orphans(workshop)
     half = run_in_child(lambda: see_half(workshop.stores, NAME)).value
     again, told_again = workshop.run("release", str(workshop.root / "second"))
     lost = [] if again == 0 else [f"the second run ended with {again}: {told_again[-500:]}"]
-    litter += _wait_for_orphans(workshop)
+    litter += wait_for_orphans(workshop)
     found: tuple[list[str], list[str], list[str]] = run_in_child(lambda: _look(workshop)).value
-    ended = "killed" if code < 0 else "refused" if code else "well"
+    ended: Ending = "killed" if code < 0 else "refused" if code else "well"
     where = {"group": "all of a release", "main": "its main process"}.get(
         kill.target, "one step's process"
     )
@@ -176,8 +176,8 @@ def kill_release(workshop: Workshop, kill: Kill) -> Outcome:
     return Outcome(
         "SIGKILL", f"{where}, {'at a step' if kill.line else 'at any moment'}", ended,
         told=f"{kill}: {told.strip().splitlines()[-1] if told.strip() else ''}"[:400],
-        half=tuple([*half, *found[0]]), lost=tuple([*lost, *found[1]]),
-        litter=tuple([*litter, *found[2]]),
+        half=(*half, *found[0]), lost=(*lost, *found[1]),
+        litter=(*litter, *found[2]),
     )  # fmt: skip
 
 
@@ -200,8 +200,8 @@ def _run_and_kill(workshop: Workshop, kill: Kill) -> tuple[int, str]:
     seen = threading.Event()
     assert process.stderr is not None
 
-    def read(lines: Sequence[str] | object) -> None:
-        for line in lines:  # type: ignore[attr-defined]
+    def read(lines: Iterable[str]) -> None:
+        for line in lines:
             told.append(line)
             if kill.line and line.startswith(kill.line):
                 seen.set()
@@ -236,72 +236,9 @@ def _kill(process: subprocess.Popen[str], target: str) -> None:
         return  # it ended before
 
 
-def _wait_for_orphans(workshop: Workshop) -> list[str]:
+def wait_for_orphans(workshop: Workshop) -> list[str]:
+    """Return the processes that are left once those that end by themselves had time to."""
     deadline = time.monotonic() + _ORPHANS_END_S
     while (left := see_processes(workshop.root)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
-
-
-WRITERS = 8
-PROMOTERS = 4
-
-
-def release_at_once(workshop: Workshop, *, rebuild: bool) -> Outcome:
-    """Let eight processes release one delivery: one version, or with `rebuild` eight."""
-    workshop.restore()
-    options = ("--rebuild",) if rebuild else ()
-    command = ("release", str(workshop.root / "second"), *options)
-    ended = _end_all([workshop.start(*command) for _ in range(WRITERS)])
-    lost = [f"one ended with {code}: {told[-300:]}" for code, told in ended if code]
-    last = 1 + (WRITERS if rebuild else 1)
-    where = f"{WRITERS} whole releases of one delivery{', --rebuild' if rebuild else ''}"
-    return _settled(workshop, where, lost, versions=list(range(1, last + 1)))
-
-
-def promote_at_once(workshop: Workshop) -> Outcome:
-    """Let four commands promote version 2 where version 1 has to stand: one wins, three end with 5.
-
-    After the others' `release_at_once`: there are versions enough for a version each.
-    """
-    places = [f"{NAME}@{version}" for version in range(2, 2 + PROMOTERS)]
-    options = ("--to", "production", "--from", "1", "--override", "--reason", "a race")
-    ended = _end_all([workshop.start("promote", place, *options) for place in places])
-    codes = sorted(code for code, _ in ended)
-    lost = [] if codes == [0, 5, 5, 5] else [f"they ended with {codes}: {ended}"]
-    lost += [
-        f"not told by whom: {told[-300:]}"
-        for code, told in ended
-        if code and "moved by another meanwhile" not in told
-    ]
-    releases = open_releases(workshop.stores.objects, workshop.stores.trusted, None)
-    promoted = [entry for entry in releases.entries(NAME) if entry.action == "promote"]
-    if len(promoted) != 2:
-        lost.append(f"the history has {len(promoted)} promotions, not 2")
-    versions = list(range(1, 2 + WRITERS))
-    return _settled(workshop, f"{PROMOTERS} commands promote over one version", lost, versions)
-
-
-def _end_all(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    ended = []
-    for process in processes:
-        _, told = process.communicate(timeout=1800)
-        ended.append((process.returncode, told))
-    return ended
-
-
-def _settled(workshop: Workshop, where: str, lost: list[str], versions: list[int]) -> Outcome:
-    def look() -> tuple[list[str], list[str], list[str]]:
-        stores = workshop.stores
-        releases = open_releases(stores.objects, stores.trusted, None)
-        kept = sorted(kept_versions(releases.entries(NAME)))
-        told = [] if kept == versions else [f"the ledger has the versions {kept}, not {versions}"]
-        litter = see_litter(stores, home=workshop.home, scratch=[workshop.scratch])
-        return see_half(stores, NAME), [*told, *see_unsettled(stores, NAME)], litter
-
-    litter = _wait_for_orphans(workshop)
-    half, unsettled, left = run_in_child(look).value
-    return Outcome(
-        "many at once", where, "well", half=tuple(half), lost=tuple([*lost, *unsettled]),
-        litter=tuple([*litter, *left]),
-    )  # fmt: skip

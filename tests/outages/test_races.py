@@ -1,0 +1,58 @@
+"""Many processes at once: versions, aliases and history come out as if one had followed another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.store import Stored
+from tests.outages import races
+from tests.outages.children import run_in_child
+from tests.outages.registries import Place, append_only, make_place, release_first
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A registry with one version, in production."""
+    place = make_place(tmp_path_factory.mktemp("races"))
+    run_in_child(lambda: release_first(place))
+    return place
+
+
+def test_eight_releases_of_one_delivery_are_one_version(place: Place) -> None:
+    outcome = races.release_same(place, rebuild=False)
+    assert outcome.is_survived, outcome.describe()
+
+
+def test_eight_releases_of_different_deliveries_are_eight_versions_in_mlflow_too(
+    place: Place, tmp_path: Path
+) -> None:
+    place.restore()
+    deliveries = races.some_deliveries(place, tmp_path / "deliveries")
+    outcome = races.release_others(place, deliveries)
+    assert outcome.is_survived, outcome.describe()
+
+
+def test_of_four_promotions_over_one_version_one_wins_and_three_are_told(place: Place) -> None:
+    outcome = races.promote_at_once(place)
+    assert outcome.is_survived, outcome.describe()
+
+
+def test_a_ledger_that_grows_while_it_is_read_has_not_gone_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = make_place(tmp_path)
+    release_first(place, is_shown=False)
+    releases = place.registry.releases
+    keys = releases.store.keys
+
+    def list_before_another_releases(prefix: str) -> Iterator[Stored]:
+        found = list(keys(prefix))
+        append_only(place)
+        return iter(found)
+
+    monkeypatch.setattr(releases.store, "keys", list_before_another_releases)
+    assert releases.require_head("toy").entry.sequence == 2
+    assert place.registry.releases.require_head("toy").entry.sequence == 3
