@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from artifacts.copies import publish
 from artifacts.manifest import Manifest
 from artifacts.registering import (
     CatalogueJob,
@@ -126,7 +127,7 @@ def release_first(place: Place, *, is_shown: bool = True) -> None:
     else:
         registry.register(first.manifest, first.folder)
     registry.change(PromoteRequest(place.model, 1, "production"))
-    registry.releases.publish(place.model)
+    publish(registry.releases, place.model)
     if is_shown:
         show(registry.stores, model=place.model)
     place.keep()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artifacts.s3_requests import make_client
 
-from artifacts import s3_bucket
 from artifacts.errors import HandoffError
 from artifacts.registering import PullJob
+from artifacts.stores import s3_bucket
 from artifacts.stores.opening import open_store
+from artifacts.stores.s3_requests import make_client
 from tasks import pull
 from tests.faulty_server import FOREVER, Fault
 from tests.outages.children import Ended, run_in_child

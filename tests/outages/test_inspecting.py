@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.catalogue import VERSION_TAG
+from artifacts.catalogue.tags import VERSION_TAG
+from artifacts.layout import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
 from artifacts.ledger import Pointer
 from artifacts.objects import object_key
 from artifacts.registering import SignJob
-from artifacts.releases import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
 from tasks import sign
 from tests.artifacts.stores import overwrite
 from tests.outages.children import run_in_child
