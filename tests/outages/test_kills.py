@@ -62,7 +62,7 @@ def test_two_releases_that_were_killed_before_their_copies_are_both_made_up_for(
     place.keep()
 
     def publish() -> None:
-        publish(place.registry.releases, "toy")
+        copies.publish(place.registry.releases, "toy")
 
     outcomes = list(
         kills.kill_everywhere(place, "publish", publish, publish, versions=(1, 2, 3), every=2)
