@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field, field_validator
 
+from artifacts.changes import Author
 from artifacts.recipe import Recipe
 from artifacts.record import from_plain
-from artifacts.registering import Author, SigningKey, Stores
+from artifacts.registering import SigningKey, Stores
 
 
 class ReleaseParameters(BaseModel):

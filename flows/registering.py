@@ -6,9 +6,10 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from artifacts.changes import ReleaseRequest
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest
-from artifacts.registering import CatalogueJob, LookUpResult, ReleaseRequest, UploadJob
+from artifacts.registering import CatalogueJob, LookUpResult, UploadJob
 from flows.parameters import ReleaseParameters
 from flows.steps import append, catalogue, upload
 from tasks.appending import Appended, Change, told_as_done

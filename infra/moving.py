@@ -8,20 +8,11 @@ from typing import cast
 
 import click
 
+from artifacts.changes import Author, PromoteRequest, Request, RetireRequest, RollBackRequest
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
 from artifacts.record import to_plain
-from artifacts.registering import (
-    Author,
-    CatalogueJob,
-    CollectJob,
-    CollectResult,
-    KeyJob,
-    PromoteRequest,
-    Request,
-    RetireRequest,
-    RollBackRequest,
-)
+from artifacts.registering import CatalogueJob, CollectJob, CollectResult, KeyJob
 from infra.console import print_json, size
 from infra.racing import race_with_served
 from infra.registry import parse_reference, releases_of, require_alias

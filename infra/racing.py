@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
+from artifacts.changes import SideBySide, SideBySideJob
 from artifacts.delivery import EXAMPLES_FILE
 from artifacts.manifest import Manifest
-from artifacts.registering import PullJob, SideBySide, SideBySideJob
+from artifacts.registering import PullJob
 from artifacts.releases import Releases
 from infra.registry import releases_of, torch_version
 from infra.settings import Settings

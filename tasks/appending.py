@@ -9,10 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
-from artifacts.ledger import LedgerEntry
-from artifacts.manifest import Manifest
-from artifacts.registering import (
+from artifacts.changes import (
     Author,
     CommitJob,
     CommitResult,
@@ -20,11 +17,12 @@ from artifacts.registering import (
     DraftJob,
     Request,
     Signed,
-    SigningKey,
     SignJob,
-    Stores,
-    Uploaded,
 )
+from artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
+from artifacts.ledger import LedgerEntry
+from artifacts.manifest import Manifest
+from artifacts.registering import SigningKey, Stores, Uploaded
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64

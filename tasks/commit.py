@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from artifacts.changes import CommitJob, CommitResult
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import StoreFailed
-from artifacts.registering import CommitJob, CommitResult
 from artifacts.releases import Releases, open_releases
 from artifacts.statement import open_release
 

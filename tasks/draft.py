@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from artifacts.copies import publish
-from artifacts.digest import Digest
-from artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
-from artifacts.ledger import Action, LedgerEntry, Pointer
-from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from artifacts.registering import (
+from artifacts.changes import (
     Draft,
     DraftJob,
     PromoteRequest,
@@ -20,6 +15,11 @@ from artifacts.registering import (
     RetireRequest,
     RollBackRequest,
 )
+from artifacts.copies import publish
+from artifacts.digest import Digest
+from artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
+from artifacts.ledger import Action, LedgerEntry, Pointer
+from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from artifacts.releases import Head, Releases, open_releases
 from tasks.assemble import TRIAL_ALIAS
 from tasks.promotion import broken_rules

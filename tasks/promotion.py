@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from artifacts.changes import SideBySide
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.recipe import Promotion
-from artifacts.registering import SideBySide
 
 
 def broken_rules(

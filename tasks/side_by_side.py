@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from safetensors.torch import load_file
 
+from artifacts.changes import SideBySide, SideBySideJob
 from artifacts.delivery import EXAMPLES_FILE
 from artifacts.loader import LoadedModel, load
-from artifacts.registering import SideBySide, SideBySideJob
 from tasks.loading import Tensors
 from tasks.race import race_in_turns, summarize
 

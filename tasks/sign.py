@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib.metadata
 
+from artifacts.changes import Signed, SignJob
 from artifacts.digest import digest_bytes
 from artifacts.errors import UsageProblem
 from artifacts.ledger import entry_statement
-from artifacts.registering import Signed, SignJob
 from artifacts.signing import open_signer, sign_statement
 from artifacts.statement import release_statement
 from tasks.assemble import require_accepted

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, localization, probes, proposals, registering, steps
+from artifacts import captures, changes, localization, probes, proposals, registering, steps
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 from tasks import progress
@@ -56,11 +56,11 @@ STEPS: dict[type[Any], Step] = {
     registering.KeyJob: Step("tasks.open_key", registering.KeyResult),
     registering.LookUpJob: Step("tasks.look_up", registering.LookUpResult),
     registering.UploadJob: Step("tasks.upload", registering.Uploaded),
-    registering.DraftJob: Step("tasks.draft", registering.Draft),
-    registering.SignJob: Step("tasks.sign", registering.Signed),
-    registering.CommitJob: Step("tasks.commit", registering.CommitResult),
+    changes.DraftJob: Step("tasks.draft", changes.Draft),
+    changes.SignJob: Step("tasks.sign", changes.Signed),
+    changes.CommitJob: Step("tasks.commit", changes.CommitResult),
     registering.CatalogueJob: Step("tasks.catalogue", registering.Catalogued),
-    registering.SideBySideJob: Step("tasks.side_by_side", registering.SideBySide),
+    changes.SideBySideJob: Step("tasks.side_by_side", changes.SideBySide),
     registering.CollectJob: Step("tasks.collect", registering.CollectResult),
 }
 

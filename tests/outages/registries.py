@@ -6,16 +6,10 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from artifacts.changes import PromoteRequest, ReleaseRequest
 from artifacts.copies import publish
 from artifacts.manifest import Manifest
-from artifacts.registering import (
-    CatalogueJob,
-    LookUpJob,
-    PromoteRequest,
-    ReleaseRequest,
-    Stores,
-    UploadJob,
-)
+from artifacts.registering import CatalogueJob, LookUpJob, Stores, UploadJob
 from tasks.appending import Appended, told_as_done
 from tests.tasks.registering import Here, SomeRegistry, some_registry
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from artifacts.catalogue.tags import VERSION_TAG
+from artifacts.changes import SignJob
 from artifacts.layout import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
 from artifacts.ledger import Pointer
 from artifacts.objects import object_key
-from artifacts.registering import SignJob
 from tasks import sign
 from tests.artifacts.stores import overwrite
 from tests.outages.children import run_in_child

@@ -7,24 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.changes import (
+    Author,
+    PromoteRequest,
+    ReleaseRequest,
+    Request,
+    RetireRequest,
+    RollBackRequest,
+)
 from artifacts.copies import publish
 from artifacts.key_pair import make_key
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
 from artifacts.mechanics import Mechanics
-from artifacts.registering import (
-    Author,
-    PromoteRequest,
-    PullJob,
-    PullResult,
-    ReleaseRequest,
-    Request,
-    RetireRequest,
-    RollBackRequest,
-    SigningKey,
-    Stores,
-    UploadJob,
-)
+from artifacts.registering import PullJob, PullResult, SigningKey, Stores, UploadJob
 from artifacts.releases import Releases, open_releases
 from artifacts.target import native_cpu_target
 from tasks import pull

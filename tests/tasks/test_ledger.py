@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.changes import SideBySide
 from artifacts.digest import digest_file
 from artifacts.errors import (
     BlessingRefused,
@@ -26,7 +27,6 @@ from artifacts.key_pair import make_key
 from artifacts.layout import ledger_key, version_key
 from artifacts.ledger import LedgerEntry
 from artifacts.objects import object_key
-from artifacts.registering import SideBySide
 from artifacts.target import native_cpu_target
 from tasks.draft import versions_held
 from tests.artifacts.samples import TORCH
@@ -387,7 +387,8 @@ def test_a_release_that_was_signed_for_another_version_is_refused(local: SomeReg
 
 def test_nothing_is_released_whose_objects_are_not_there(local: SomeRegistry) -> None:
     manifest, folder = local.write()
-    from artifacts.registering import ReleaseRequest, UploadJob
+    from artifacts.changes import ReleaseRequest
+    from artifacts.registering import UploadJob
     from tests.tasks.registering import Here
 
     uploaded = Here().run(UploadJob(manifest, folder, local.stores), limit_s=60)
