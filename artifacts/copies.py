@@ -5,6 +5,9 @@ They follow from the ledger. An interrupted writer leaves some unwritten, which 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from artifacts.errors import StoreFailed
 from artifacts.layout import (
     ENTRY_FILE,
     SUMS_FILE,
@@ -41,7 +44,7 @@ def publish(releases: Releases, model: str) -> None:
         data = releases.envelope(model, pointer.entry)
         key = alias_key(model, alias)
         if releases.store.read(key, ENVELOPE_LIMIT_BYTES) != data:
-            releases.store.replace(key, data)
+            _write(releases, key, data)
 
 
 def _publish_version(releases: Releases, model: str, version: int) -> None:
@@ -57,8 +60,18 @@ def _publish_version(releases: Releases, model: str, version: int) -> None:
     for name, digest in found.claim.evidence.items():
         copies[name] = releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
     for name, data in copies.items():
-        releases.store.replace(version_key(model, version, name), data)
-    releases.store.replace(fingerprint_key(model, entry.fingerprint), f"{version}\n".encode())
+        _write(releases, version_key(model, version, name), data)
+    _write(releases, fingerprint_key(model, entry.fingerprint), f"{version}\n".encode())
     # Last, since its being there says that the others are.
     envelope = releases.envelope(model, entry.sequence)
-    releases.store.replace(version_key(model, version, ENTRY_FILE), envelope)
+    _write(releases, version_key(model, version, ENTRY_FILE), envelope)
+
+
+def _write(releases: Releases, key: str, data: bytes) -> None:
+    """Write a copy, or leave none: one that may be damaged would be taken for the release."""
+    try:
+        releases.store.replace(key, data)
+    except StoreFailed:
+        with suppress(StoreFailed):
+            releases.store.remove(key)
+        raise

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -73,7 +74,14 @@ class S3Store:
             self._require_arrived(key, data, vouched)
             return True
 
-        return self._requests.run("keep an entry", put)
+        try:
+            return self._requests.run("keep an entry", put)
+        except StoreFailed as error:
+            if won and isinstance(error.__context__, DamagedOnTheWay):
+                # It is ours, and nobody can use it: without it, another can be made.
+                with suppress(StoreFailed):
+                    self.remove(key)
+            raise
 
     def replace(self, key: str, data: bytes) -> None:
         """Write a key, whatever it held; a reader sees the old bytes or the new ones, whole."""

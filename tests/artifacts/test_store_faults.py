@@ -176,6 +176,8 @@ def test_bytes_that_are_damaged_at_every_try_are_never_taken_for_kept(
     with pytest.raises(StoreFailed, match="again and again"):
         store.create("entry", SMALL)
     server.clear()
+    assert store.stat("entry") is None, "a damaged entry would end the ledger"
+    assert store.create("entry", SMALL)
     digest = Objects(store).put_bytes(b"undamaged")
     server.plan("flip_answer", times=FOREVER, method="GET")
     with pytest.raises(StoreFailed, match=r"again and again|not what its digest says"):
