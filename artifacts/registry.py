@@ -67,9 +67,21 @@ class Catalogue:
         with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
             return ListedVersions(session, model).by_number()
 
-    def missing_before(self, model: str, version: int, known: Collection[int]) -> tuple[int, ...]:
-        """Return which of the `known` versions before `version` are not listed, in order."""
-        return _missing(self.listed(model), version, known)
+    def missing_before(
+        self,
+        model: str,
+        version: int,
+        known: Collection[int],
+        releases: Mapping[int, Digest] | None = None,
+    ) -> tuple[int, ...]:
+        """Return which of the `known` versions before `version` are not listed, in order.
+
+        `releases` are the signed statements of versions: what another store has released by the
+        same name and number is then not taken for them.
+        """
+        with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
+            listed = ListedVersions(session, model).by_number(releases)
+        return _missing(listed, version, known)
 
     def list_release(
         self,
@@ -81,6 +93,7 @@ class Catalogue:
         evidence: Mapping[str, bytes],
         tags: Mapping[str, str],
         known: Collection[int] = (),
+        releases: Mapping[int, Digest] | None = None,
     ) -> Listing:
         """List a release whose files are in `folder`, or find it listed; return its listing.
 
@@ -114,15 +127,22 @@ class Catalogue:
                         _outputs_of(session, training),
                     )
                 )
-            self._await_earlier(versions, claim, known)
+            self._await_earlier(versions, claim, known, releases)
             listing = versions.make(new, logged)
             if listing.run_id == logged.run:
                 log.conclude(logged, claim.model, listing.version)
             log.sweep(release, keep_run=listing.run_id)
             return listing
 
-    def point(self, model: str, aliases: Mapping[str, int]) -> tuple[str, ...]:
+    def point(
+        self,
+        model: str,
+        aliases: Mapping[str, int],
+        releases: Mapping[int, Digest] | None = None,
+    ) -> tuple[str, ...]:
         """Set MLflow's aliases as the ledger has them, by the releases' versions.
+
+        `releases` are the signed statements of versions, as in `missing_before`.
 
         Returns those whose version is not listed, which are left as they are. MLflow knows no
         compare-and-set: a caller reads the ledger again afterwards, and points again where it has
@@ -132,7 +152,7 @@ class Catalogue:
         for alias in aliases:
             require_alias_name(alias)
         with told_session(self.tracking_uri, self._patience_s, "move an alias") as session:
-            listed = ListedVersions(session, model).by_number()
+            listed = ListedVersions(session, model).by_number(releases)
             unlisted = tuple(sorted(a for a, version in aliases.items() if version not in listed))
             if len(unlisted) == len(aliases):
                 return unlisted
@@ -155,11 +175,15 @@ class Catalogue:
         return str(found.experiment_id)
 
     def _await_earlier(
-        self, versions: ListedVersions, claim: Claim, known: Collection[int]
+        self,
+        versions: ListedVersions,
+        claim: Claim,
+        known: Collection[int],
+        releases: Mapping[int, Digest] | None,
     ) -> None:
         fewest = len(known) + 1
         deadline, pause_s = time.monotonic() + self._order_wait_s, 0.1
-        while missing := _missing(versions.by_number(), claim.version, known):
+        while missing := _missing(versions.by_number(releases), claim.version, known):
             if len(missing) < fewest:
                 fewest, deadline = len(missing), time.monotonic() + self._order_wait_s
             if time.monotonic() > deadline:

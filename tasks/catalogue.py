@@ -7,12 +7,13 @@ be reached is made up for by the next change, or by `handoff sync`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from artifacts.catalogue.versions import Listing
 from artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
+from artifacts.digest import Digest
 from artifacts.ledger import Pointer
 from artifacts.manifest import MANIFEST_FILE
 from artifacts.registering import Catalogued, CatalogueJob
@@ -49,16 +50,18 @@ class _Showing:
         head = self.releases.require_head(model).entry
         versions = range(max(1, head.newest - _NEWEST + 1), head.newest + 1)
         held = {pointer.version for pointer in head.aliases.values()}
-        known = sorted({*versions, *held} - {*head.retired})
-        last = self.job.version or (known[-1] if known else 0)
+        kept = sorted({*versions, *held} - {*head.retired})
+        known = {version: self.releases.released(model, version).release for version in kept}
+        last = self.job.version or (kept[-1] if kept else 0)
         if last:
-            for version in self.catalogue.missing_before(model, last, known):
+            for version in self.catalogue.missing_before(model, last, list(known), known):
                 if self._is_abandoned(version):
                     self._list(version, known)
             self._list(last, known)
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
-            self.catalogue.point(model, aliases)
+            known |= {pointer.version: pointer.release for pointer in head.aliases.values()}
+            self.catalogue.point(model, aliases, known)
             # Who moved one meanwhile may have pointed before we did.
             now = self.releases.require_head(model).entry
             if now.aliases == head.aliases:
@@ -69,7 +72,7 @@ class _Showing:
         made = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
         return datetime.now(UTC) - made > _ABANDONED
 
-    def _list(self, version: int, known: Sequence[int]) -> Listing:
+    def _list(self, version: int, known: Mapping[int, Digest]) -> Listing:
         pointer = self.releases.released(self.job.model, version)
         found = Pointer(version, pointer.release, "release", pointer.sequence)
         release = self.releases.read(self.job.model, found)
@@ -80,14 +83,16 @@ class _Showing:
                 for earlier in missing.versions:
                     self._list(earlier, known)
 
-    def _list_one(self, release: SignedRelease, known: Sequence[int]) -> Listing:
+    def _list_one(self, release: SignedRelease, known: Mapping[int, Digest]) -> Listing:
         if release.claim.version == self.job.version and self.job.folder is not None:
             return self._list_folder(release, self.job.folder, known)
         with tempfile.TemporaryDirectory(prefix="handoff-catalogue-") as scratch:
             self._fetch(release, Path(scratch))
             return self._list_folder(release, Path(scratch), known)
 
-    def _list_folder(self, release: SignedRelease, folder: Path, known: Sequence[int]) -> Listing:
+    def _list_folder(
+        self, release: SignedRelease, folder: Path, known: Mapping[int, Digest]
+    ) -> Listing:
         (folder / RELEASE_FILE).write_bytes(release.envelope)
         claim = release.claim
         evidence = {
@@ -101,7 +106,8 @@ class _Showing:
             release=release.digest,
             evidence=evidence,
             tags=self.job.tags,
-            known=known,
+            known=list(known),
+            releases=known,
         )
 
     def _fetch(self, release: SignedRelease, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +90,19 @@ class ListedVersions:
         self._session = session
         self._model = model
 
-    def by_number(self) -> dict[int, Listing]:
-        """Return the listings by the releases' own versions, the older one where there are two."""
+    def by_number(self, releases: Mapping[int, Digest] | None = None) -> dict[int, Listing]:
+        """Return the listings by the releases' own versions, the older one where there are two.
+
+        With `releases`, the signed statements of versions, only those that are of these: an MLflow
+        that two stores share may list two releases of one name and number.
+        """
         found: dict[int, Listing] = {}
         for version in self._all():
             number = version.tags.get(VERSION_TAG, "")
             if re.fullmatch(r"[0-9]{1,9}", number):
-                found.setdefault(int(number), _listing(version))
+                listing = _listing(version)
+                if releases is None or releases.get(int(number)) == listing.release:
+                    found.setdefault(int(number), listing)
         return found
 
     def find(self, release: Digest) -> Listing | None:

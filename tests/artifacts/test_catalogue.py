@@ -225,6 +225,20 @@ def test_where_somebody_registered_by_hand_the_tag_is_right_and_the_page_says_so
     assert client.get_model_version_by_alias("toy", "candidate").version == 3
 
 
+def test_of_two_stores_in_one_mlflow_each_finds_its_own_versions(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    theirs = signed_release(tmp_path / "theirs", version=1)
+    ours = signed_release(tmp_path / "ours", version=1, toolchain={"torch": "another"})
+    list_signed(catalogue, theirs)
+    assert catalogue.missing_before("toy", 2, [1], {1: ours.release}) == (1,)
+    assert catalogue.point("toy", {"candidate": 1}, {1: ours.release}) == ("candidate",)
+    listing = list_signed(catalogue, ours)
+    assert catalogue.point("toy", {"candidate": 1}, {1: ours.release}) == ()
+    found = client_of(catalogue).get_model_version_by_alias("toy", "candidate")
+    assert int(found.version) == listing.version == 2
+
+
 def test_aliases_follow_the_ledger_and_those_of_unlisted_versions_stay(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
