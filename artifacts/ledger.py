@@ -75,6 +75,11 @@ class LedgerEntry:
         if self.sequence < 1 or self.version < 1 or self.newest < self.version:
             raise ValueError("expected numbers from 1, and no version beyond the newest")
 
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The versions that were not retired, oldest first."""
+        return tuple(v for v in range(1, self.newest + 1) if v not in self.retired)
+
     def aliases_of(self, version: int) -> tuple[str, ...]:
         """Return the aliases that stand for a version after this entry."""
         return tuple(sorted(a for a, held in self.aliases.items() if held.version == version))

@@ -64,6 +64,9 @@ class LoadedModel:
         self._run = run
         self._checks = checks
 
+    def __repr__(self) -> str:
+        return f"<{self.manifest.model} version {self.version} for {self.target}>"
+
     @property
     def signature(self) -> ModelSignature:
         """What the model takes and gives."""

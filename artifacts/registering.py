@@ -47,18 +47,19 @@ class SigningKey:
 class KeyJob:
     """Open the signing key, or make it, before anything is built that it would have to sign.
 
-    It has to be one of the keys in the places `trusted`.
+    It has to be one of the keys in the places `trusted`, unless that is None.
     """
 
     key: SigningKey
-    trusted: tuple[str, ...]
+    trusted: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class KeyResult:
-    """The signing key's id."""
+    """The signing key's id, and its public key in PEM."""
 
     key_id: str
+    public_pem: str
 
 
 @dataclass(frozen=True)

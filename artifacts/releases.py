@@ -119,7 +119,7 @@ class Releases:
         return self._entry(model, sequence).entry
 
     def find(self, model: str, reference: str | int | None) -> Pointer:
-        """Return what an alias or a version's number stands for; the newest version for None.
+        """Return what an alias or a version's number stands for; the newest one kept for None.
 
         Raises `RegistryFailed` where there is no such thing, or a version that was retired.
         """
@@ -128,14 +128,17 @@ class Releases:
             if reference not in head.aliases:
                 raise self.unknown(model, reference)
             return head.aliases[reference]
-        version = reference or head.newest
+        kept = head.kept
+        version = reference or max(kept, default=head.newest)
         if version > head.newest:
             raise self.unknown(model, reference)
-        if version in head.retired:
+        if version not in kept:
             raise RegistryFailed(
-                f"{model} version {version} was retired", expected="a version that is kept",
-                got="one whose packages may be gone", remedy=f"See 'handoff history {model}'",
-            )  # fmt: skip
+                f"{model} version {version} was retired",
+                expected=f"a version that is kept: {', '.join(map(str, kept)) or 'there is none'}",
+                got="one whose packages may be gone",
+                remedy=f"Name another one; 'handoff history {model}' tells who retired it",
+            )
         entry = self.released(model, version)
         return Pointer(version, entry.release, "release", entry.sequence)
 
@@ -213,12 +216,19 @@ class Releases:
         return self.store.create(ledger_key(model, sequence), envelope)
 
     def unknown(self, model: str, reference: str | int | None) -> RegistryFailed:
-        """Return the refusal for what was never released."""
-        known = ", ".join(self.models()[:20]) or "nothing"
+        """Return the refusal for what was never released, with what there is."""
+        known = self.models()
+        head = self.head(model) if model in known else None
+        if head is None:
+            there = ", ".join(known[:20]) or "nothing"
+            got = f"{there} registered in {self.store.location}"
+        else:
+            aliases = ", ".join(sorted(head.entry.aliases)) or "none"
+            got = f"versions {', '.join(map(str, head.entry.kept[-20:]))}; aliases {aliases}"
         wanted = model if reference is None else f"{model}@{reference}"
         return RegistryFailed(
             f"{wanted} is not registered", expected="a released model, and an alias or version of "
-            "it", got=f"{known} registered", remedy="See 'handoff list' and 'handoff show NAME'",
+            "it", got=got, remedy="See 'handoff list'; 'handoff promote' sets an alias",
         )  # fmt: skip
 
     def _sequences(self, model: str) -> Iterable[int]:

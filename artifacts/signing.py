@@ -222,15 +222,16 @@ def public_pem(secret: bytes) -> bytes:
         key = load_pem_private_key(secret, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         # What the file holds is never told: it may be the key after all.
-        raise _no_key(
-            "the signing key's file", "something else, or a key with a password"
-        ) from error
+        raise UsageProblem(
+            "the signing key's file holds no key to sign with",
+            expected="an EC key on P-256 in PEM, without a password", got="something else",
+            remedy="Make one with openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+        ) from error  # fmt: skip
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _no_key(name: str, got: str) -> UsageProblem:
     return UsageProblem(
-        f"{name} holds no key to sign or verify with", expected="an EC key on P-256 in PEM",
-        got=got,
-        remedy="Make one with openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+        f"{name} holds no public key to verify with", expected="an EC key on P-256 in PEM", got=got,
+        remedy="Get the file from who releases: 'handoff keys show' prints the key there",
     )  # fmt: skip

@@ -63,5 +63,6 @@ def _told(model: str, appended: Appended, *, reused: bool) -> dict[str, Any]:
         "version": appended.version,
         "aliases": appended.aliases,
         "reused": reused,
+        "replaced": appended.entry.replaced if appended.entry else None,
         "notes": (),
     }

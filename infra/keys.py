@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import click
 
 from artifacts.errors import UsageProblem
+from artifacts.registering import KeyJob, KeyResult
 from artifacts.signing import public_key_of, read_trust
 from infra.console import print_json
-from infra.settings import read_settings, trusted_folder
+from infra.moving import KEY_LIMIT_S, SIGNER
+from infra.settings import Settings, read_settings, trusted_folder
+from tasks.child import StepProcess
 
 
 def show_keys(*, as_json: bool) -> None:
     """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
     settings = read_settings()
-    public = settings.signing_key.public
     trust = read_trust(settings.stores.trusted, may_lack=True)
-    own = public_key_of(public.read_bytes(), str(public)) if public.exists() else None
+    own = _own_key(settings)
     if as_json:
-        pem = public.read_text(encoding="ascii") if own else ""
         ids = [key.keyid for key in trust.keys]
-        print_json({"signing": own.keyid if own else None, "public_key": pem, "trusted": ids})
+        signing, pem = (own.key_id, own.public_pem) if own else (None, "")
+        print_json({"signing": signing, "public_key": pem, "trusted": ids})
         return
     if own is None:
         click.echo("No key signs here yet: the first release makes one", err=True)
     else:
-        click.echo(f"signs here: {own.keyid[:12]}", err=True)
+        click.echo(f"signs here: {own.key_id[:12]}", err=True)
     click.echo(f"trusted: {', '.join(trust.ids) or 'none'}", err=True)
     if own is not None:
-        click.echo(public.read_text(encoding="ascii"), nl=False)
+        click.echo(own.public_pem.strip())
+
+
+def _own_key(settings: Settings) -> KeyResult | None:
+    """Return the key that signs here; the signing process alone can read it."""
+    key = settings.signing_key
+    if key.make_missing and not key.public.exists():
+        return None
+    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
+        signer = StepProcess(SIGNER, Path(logs) / "sign.log")
+        try:
+            job = KeyJob(replace(key, make_missing=False), None)
+            return cast(KeyResult, signer.run(job, limit_s=KEY_LIMIT_S))
+        finally:
+            signer.close()
 
 
 def trust_key(file: Path) -> None:

@@ -21,7 +21,7 @@ from infra.workspaces import scratch_workspace
 from tasks.appending import Appended, Change, append, told_as_done
 from tasks.child import ProcessPlan, StepProcess
 
-_KEY_LIMIT_S = 120.0
+KEY_LIMIT_S = 120.0
 _CATALOGUE_LIMIT_S = 3600.0
 _COLLECT_LIMIT_S = 3600.0
 REGISTRAR = ProcessPlan("register", preload=("tasks.draft",), sees="stores")
@@ -127,7 +127,7 @@ def _change(request: Request, reason: str, expected: int | None = None) -> Appen
         registrar = _registrar(scratch)
         signer = StepProcess(SIGNER, scratch / "sign.log")
         try:
-            signer.run(KeyJob(settings.signing_key, settings.stores.trusted), limit_s=_KEY_LIMIT_S)
+            signer.run(KeyJob(settings.signing_key, settings.stores.trusted), limit_s=KEY_LIMIT_S)
             appended = append(registrar, signer, _asked(settings, request, reason, expected))
             job = CatalogueJob(settings.stores, request.model)
             with told_as_done(request.model, appended):

@@ -31,25 +31,17 @@ def list_registered(*, as_json: bool) -> None:
     found = []
     for model in releases.models():
         head = releases.require_head(model).entry
-        found.append((head, releases.read(model, releases.find(model, None))))
+        newest = releases.read(model, releases.find(model, None)) if head.kept else None
+        found.append((head, newest))
     if as_json:
         print_json({"models": [_listed(head, release) for head, release in found]})
         return
     if not found:
-        click.echo("Nothing is registered yet. 'handoff release DELIVERY' does it")
+        place = releases.store.location
+        click.echo(f"Nothing is registered in {place} yet. 'handoff release DELIVERY' does it")
         return
-    columns = ("model", "newest", "aliases", "delivery", "targets", "released")
-    rows = [
-        (
-            head.model,
-            str(head.newest),
-            _told_aliases(head),
-            release.manifest.verdict,
-            " ".join(target.slug for target in release.manifest.targets),
-            age(release.manifest.created),
-        )
-        for head, release in found
-    ]
+    columns = ("model", "newest", "delivery", "targets", "released", "aliases")
+    rows = [(head.model, *_row(release), _told_aliases(head)) for head, release in found]
     print_table("", columns, rows)
 
 
@@ -57,16 +49,30 @@ def _told_aliases(head: LedgerEntry) -> str:
     return " ".join(f"@{alias} {held.version}" for alias, held in sorted(head.aliases.items()))
 
 
-def _listed(head: LedgerEntry, release: SignedRelease) -> dict[str, object]:
-    return {
+def _row(newest: SignedRelease | None) -> tuple[str, ...]:
+    if newest is None:
+        return ("all retired", "-", "-", "-")
+    manifest = newest.manifest
+    targets = " ".join(target.slug for target in manifest.targets)
+    return (str(newest.claim.version), manifest.verdict, targets, age(manifest.created))
+
+
+def _listed(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, object]:
+    """Return a model as JSON: `aliases` of its newest version, `pointers` of all its aliases."""
+    told: dict[str, object] = {
         "name": head.model,
-        "version": head.newest,
-        "aliases": list(head.aliases_of(head.newest)),
         "pointers": {alias: held.version for alias, held in head.aliases.items()},
-        "verdict": release.manifest.verdict,
-        "targets": [target.slug for target in release.manifest.targets],
-        "created": release.manifest.created,
-        "manifest": str(release.claim.manifest),
+    }
+    if newest is None:
+        return {**told, "version": None, "aliases": []}
+    return {
+        **told,
+        "version": newest.claim.version,
+        "aliases": list(head.aliases_of(newest.claim.version)),
+        "verdict": newest.manifest.verdict,
+        "targets": [target.slug for target in newest.manifest.targets],
+        "created": newest.manifest.created,
+        "manifest": str(newest.claim.manifest),
     }
 
 
@@ -112,7 +118,9 @@ def _told_entry(entry: LedgerEntry) -> str:
     if entry.action == "retire":
         return f"version {entry.version} retired"
     was = f" (was {entry.replaced})" if entry.replaced else ""
-    what = {"release": "released", "promote": "promoted", "rollback": "rolled back"}
+    if entry.action == "rollback":
+        return f"rolled back to version {entry.version}: @{entry.alias}{was}"
+    what = {"release": "released", "promote": "promoted"}
     return f"version {entry.version} {what[entry.action]}: @{entry.alias}{was}"
 
 

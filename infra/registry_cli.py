@@ -155,7 +155,11 @@ def sync(name: str, as_json: bool) -> None:
 @click.command()
 @click.option("--pretend", is_flag=True, help="Only say what would be removed.")
 @click.option(
-    "--older-than", "grace_h", default=24.0, show_default=True, help="Hours; newer objects stay."
+    "--older-than",
+    "grace_h",
+    default=24.0,
+    show_default=True,
+    help="Hours, at least 24; newer objects stay.",
 )
 @json_option
 @debug_option
@@ -166,9 +170,12 @@ def gc(pretend: bool, grace_h: float, as_json: bool) -> None:
     collect_garbage(grace_h, pretend=pretend, as_json=as_json)
 
 
-@click.group()
-def keys() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def keys(context: click.Context) -> None:
     """Whose signatures are trusted here."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @keys.command(name="show")

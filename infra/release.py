@@ -76,6 +76,9 @@ def _tell_release(
         manifest = releases.read(outcome["model"], pointer).manifest
         told = f"nothing has changed since version {version} was released"
         click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
+        if outcome["replaced"]:
+            moved = f"@{alias} stands for version {version} again, and was {outcome['replaced']}"
+            click.echo(f"handoff: {moved}", err=True)
     else:
         manifest = read_manifest(workspace / "release")
     shutil.rmtree(workspace, ignore_errors=True)

@@ -115,8 +115,18 @@ def read_settings() -> Settings:
             "HANDOFF_STORE names no store", expected="a folder or s3://bucket/prefix", got=store,
             remedy="Set HANDOFF_STORE to one of these, or unset it",
         )  # fmt: skip
+    if scheme == "s3" and not store.removeprefix("s3://").strip("/"):
+        raise UsageProblem(
+            "HANDOFF_STORE names no bucket", expected="s3://bucket/prefix", got=store,
+            remedy="Name the bucket",
+        )  # fmt: skip
     if not separator:
         store = str(Path(store).expanduser().absolute())
+        if Path(store).is_file():
+            raise UsageProblem(
+                "HANDOFF_STORE names a file", expected="a folder or s3://bucket/prefix", got=store,
+                remedy="Set HANDOFF_STORE to one of these, or unset it",
+            )  # fmt: skip
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     # In a folder of its own: what a step makes directly in the home folder it can't read back
     # (`infra.landlock`), and SQLite makes files beside its database.

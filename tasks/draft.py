@@ -120,6 +120,8 @@ def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> D
     entries = releases.entries(request.model)
     head = releases.require_head(request.model)
     _require_unmoved(releases, job, request.alias, head)
+    if request.alias not in head.entry.aliases:
+        raise releases.unknown(request.model, request.alias)
     stack = [v for v in versions_held(entries, request.alias) if v not in head.entry.retired]
     earlier = [version for version in stack[:-1] if version != (stack[-1] if stack else 0)]
     wanted = request.version or (earlier[-1] if earlier else None)

@@ -19,13 +19,14 @@ def run(job: KeyJob) -> KeyResult:
     key = job.key
     if key.make_missing and not Path(key.uri).exists():
         make_key(Path(key.uri), key.public)
-    key_id: str = open_signer(key.uri, key.public).public_key.keyid
-    trust = read_trust(job.trusted, may_lack=True)
-    if key_id not in {known.keyid for known in trust.keys}:
+    public = open_signer(key.uri, key.public).public_key
+    key_id: str = public.keyid
+    trust = read_trust(job.trusted or (), may_lack=True)
+    if job.trusted is not None and key_id not in {known.keyid for known in trust.keys}:
         raise UsageProblem(
             "what is signed here would be refused here",
             expected=f"the signing key's public key, {key_id[:12]}, among the trusted ones",
             got=", ".join(trust.ids) or "none",
-            remedy="Trust it with 'handoff keys trust FILE'",
+            remedy="Trust it: 'handoff keys show > FILE', then 'handoff keys trust FILE'",
         )
-    return KeyResult(key_id)
+    return KeyResult(key_id, public.keyval["public"])

@@ -189,7 +189,7 @@ def test_every_pass_is_listed_with_what_it_does(tmp_path: Path) -> None:
 def test_nothing_registered_is_said_in_words(tmp_path: Path) -> None:
     result = handoff("list", home=tmp_path / "home")
     assert result.returncode == 0, result.stderr
-    assert "Nothing is registered yet" in result.stdout
+    assert "Nothing is registered in " in result.stdout
 
 
 def test_the_ui_is_not_shown_to_the_network(tmp_path: Path) -> None:

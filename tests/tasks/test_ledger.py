@@ -299,9 +299,13 @@ def test_a_version_is_retired_only_when_no_alias_stands_for_it(local: SomeRegist
         local.retire(1)
     local.release("2026-11-22T00:00:00+00:00")
     local.retire(1)
-    with pytest.raises(RegistryFailed, match="toy version 1 was retired"):
+    with pytest.raises(RegistryFailed, match="toy version 1 was retired: .* that is kept: 2, got"):
         local.releases.find("toy", 1)
     assert local.retire(1).entry is None
+    local.release("2026-11-23T00:00:00+00:00")
+    local.promote(2, "candidate")
+    local.retire(3)
+    assert local.releases.find("toy", None).version == 2, "the newest that is kept"
 
 
 def test_a_ledger_that_was_cut_is_noticed_where_it_was_seen_before(local: SomeRegistry) -> None:
@@ -419,9 +423,15 @@ def test_a_file_changed_after_it_was_verified_is_not_released(local: SomeRegistr
 
 def test_unknown_names_say_what_there_is(local: SomeRegistry) -> None:
     local.release()
-    for name, reference in (("toy", "production"), ("toy", 7), ("other", None)):
-        with pytest.raises(RegistryFailed, match=r"not registered: .* got toy registered"):
-            local.releases.find(name, reference)
+    for reference in ("production", 7):
+        with pytest.raises(
+            RegistryFailed, match=r"not registered: .* got versions 1; aliases cand"
+        ):
+            local.releases.find("toy", reference)
+    with pytest.raises(RegistryFailed, match=r"other is not registered: .* got toy registered in "):
+        local.releases.find("other", None)
+    with pytest.raises(RegistryFailed, match=r"toy@production is not registered"):
+        local.roll_back()
 
 
 def test_reading_a_store_that_is_not_there_creates_nothing(local: SomeRegistry) -> None:
