@@ -299,7 +299,7 @@ def test_a_version_is_retired_only_when_no_alias_stands_for_it(local: SomeRegist
         local.retire(1)
     local.release("2026-11-22T00:00:00+00:00")
     local.retire(1)
-    with pytest.raises(RegistryFailed, match="toy version 1 was retired: .* that is kept: 2, got"):
+    with pytest.raises(RegistryFailed, match=r"toy version 1 was retired: .* that is kept: 2, got"):
         local.releases.find("toy", 1)
     assert local.retire(1).entry is None
     local.release("2026-11-23T00:00:00+00:00")
