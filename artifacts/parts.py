@@ -21,6 +21,9 @@ from artifacts.elf import find_section
 
 # AOTInductor's section of weights.
 _WEIGHTS = b".lrodata"
+# Weights are filled up to a multiple of this and end the section; a few bytes may precede them,
+# more or fewer from one target to the next.
+_ALIGNMENT = 64
 # A part costs a request: below this many bytes, sharing isn't worth one.
 _LEAST_BYTES = 64 << 10
 _MEMBER_MAGIC = b"PK\x03\x04"
@@ -51,7 +54,8 @@ class Part:
 def split(path: Path) -> tuple[Span, ...]:
     """Return where a file is cut: pieces in order, which cover it exactly once.
 
-    A shared library with at least 64 KiB of weights gives head, weights and tail. A `.pt2` gives
+    A shared library with at least 64 KiB of weights gives head, weights and tail, cut so that the
+    same weights behind other code are the same piece. A `.pt2` gives
     what precedes its library, the library's pieces, and what follows. Anything else, and whatever
     can't be read as what it seems to be, is one piece.
     """
@@ -61,7 +65,8 @@ def split(path: Path) -> tuple[Span, ...]:
         cuts = {0, size, at, at + length}
         section = find_section(stream, _WEIGHTS, at=at, size=length)
         if section is not None and section[1] >= _LEAST_BYTES:
-            cuts |= {at + section[0], at + sum(section)}
+            end = at + sum(section)
+            cuts |= {end - section[1] // _ALIGNMENT * _ALIGNMENT, end}
     return _spans(cuts)
 
 

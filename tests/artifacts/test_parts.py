@@ -62,6 +62,12 @@ def test_a_library_is_cut_around_its_weights(tmp_path: Path) -> None:
     assert len(pieces(tmp_path, library(WEIGHTS))) == 3
 
 
+def test_weights_behind_a_few_other_bytes_are_the_same_piece(tmp_path: Path) -> None:
+    # As ResNet-18's for avx2 and avx512: 48 bytes before the weights, and 16.
+    for before in (b"", b"x" * 16, b"y" * 48):
+        assert pieces(tmp_path, library(before + WEIGHTS))[1] == WEIGHTS
+
+
 def test_a_package_is_cut_around_its_library_and_within_it(tmp_path: Path) -> None:
     head, *inner, tail = pieces(tmp_path, package(library(WEIGHTS)))
     assert inner == pieces(tmp_path, library(WEIGHTS))
