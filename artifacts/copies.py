@@ -15,7 +15,6 @@ from artifacts.layout import (
     fingerprint_key,
     version_key,
 )
-from artifacts.ledger import Pointer
 from artifacts.manifest import MANIFEST_FILE
 from artifacts.part_list import PARTS_FILE, PARTS_LIMIT_BYTES
 from artifacts.releases import Releases
@@ -49,7 +48,7 @@ def publish(releases: Releases, model: str) -> None:
 
 def _publish_version(releases: Releases, model: str, version: int) -> None:
     entry = releases.released(model, version)
-    found = releases.read(model, Pointer(version, entry.release, "release", entry.sequence))
+    found = releases.read(model, entry.pointer)
     sums = "".join(f"{d.hex}  {path}\n" for path, d in sorted(found.claim.files.items()))
     copies = {
         MANIFEST_FILE: found.manifest.to_bytes(),

@@ -76,6 +76,11 @@ class LedgerEntry:
             raise ValueError("expected numbers from 1, and no version beyond the newest")
 
     @property
+    def pointer(self) -> Pointer:
+        """What an alias stands for that this entry moves: its version, as it was signed."""
+        return Pointer(self.version, self.release, self.action, self.sequence)
+
+    @property
     def kept(self) -> tuple[int, ...]:
         """The versions that were not retired, oldest first."""
         return tuple(v for v in range(1, self.newest + 1) if v not in self.retired)

@@ -139,8 +139,7 @@ class Releases:
                 got="one whose packages may be gone",
                 remedy=f"Name another one; 'handoff history {model}' tells who retired it",
             )
-        entry = self.released(model, version)
-        return Pointer(version, entry.release, "release", entry.sequence)
+        return self.released(model, version).pointer
 
     def released(self, model: str, version: int) -> LedgerEntry:
         """Return the ledger's entry that released a version."""
@@ -202,9 +201,7 @@ class Releases:
         if version > head.entry.newest or version in head.entry.retired:
             return None
         entry = self.released(model, version)
-        if entry.fingerprint != fingerprint:
-            return None
-        return Pointer(version, entry.release, "release", entry.sequence)
+        return entry.pointer if entry.fingerprint == fingerprint else None
 
     def commit(self, envelope: bytes, model: str, sequence: int) -> bool:
         """Append a signed entry; return False where another writer was quicker.

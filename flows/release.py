@@ -28,7 +28,7 @@ def release(parameters: ReleaseParameters) -> dict[str, Any]:
 
     A release that was made before from the same is found again, unless a rebuild is asked for.
     Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
-    `RegistryFailed`; nothing is released then.
+    `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
     recipe = parameters.parsed_recipe()
     assemble.require_trial_alias(recipe, parameters.alias)

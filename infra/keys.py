@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -43,13 +44,12 @@ def _own_key(settings: Settings) -> KeyResult | None:
     key = settings.signing_key
     if key.make_missing and not key.public.exists():
         return None
-    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
-        signer = StepProcess(SIGNER, Path(logs) / "sign.log")
-        try:
-            job = KeyJob(replace(key, make_missing=False), None)
-            return cast(KeyResult, signer.run(job, limit_s=KEY_LIMIT_S))
-        finally:
-            signer.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
+        closing(StepProcess(SIGNER, Path(logs) / "sign.log")) as signer,
+    ):
+        job = KeyJob(replace(key, make_missing=False), None)
+        return cast(KeyResult, signer.run(job, limit_s=KEY_LIMIT_S))
 
 
 def trust_key(file: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -86,13 +88,9 @@ def sync(reference: str, *, as_json: bool) -> None:
         models: tuple[str, ...] = (parse_reference(reference)[0],)
     else:
         models = releases_of(settings).models()
-    with scratch_workspace(settings.home / "builds") as scratch:
-        registrar = _registrar(scratch)
-        try:
-            for model in models:
-                registrar.run(CatalogueJob(settings.stores, model), limit_s=_CATALOGUE_LIMIT_S)
-        finally:
-            registrar.close()
+    with _registrar(settings) as (registrar, _):
+        for model in models:
+            registrar.run(CatalogueJob(settings.stores, model), limit_s=_CATALOGUE_LIMIT_S)
     if as_json:
         print_json({"models": list(models)})
         return
@@ -102,13 +100,9 @@ def sync(reference: str, *, as_json: bool) -> None:
 def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     """Remove what no version needs from the store."""
     settings = read_settings()
-    with scratch_workspace(settings.home / "builds") as scratch:
-        registrar = _registrar(scratch)
-        try:
-            job = CollectJob(settings.stores, grace_h, pretend)
-            found = cast(CollectResult, registrar.run(job, limit_s=_COLLECT_LIMIT_S))
-        finally:
-            registrar.close()
+    with _registrar(settings) as (registrar, _):
+        job = CollectJob(settings.stores, grace_h, pretend)
+        found = cast(CollectResult, registrar.run(job, limit_s=_COLLECT_LIMIT_S))
     if as_json:
         print_json(to_plain(found))
         return
@@ -123,25 +117,26 @@ def _change(request: Request, reason: str, expected: int | None = None) -> Appen
     """Append what is asked for to the ledger, then show it in MLflow and in the store's copies."""
     settings = read_settings()
     require_writable_home(settings)
-    with scratch_workspace(settings.home / "builds") as scratch:
-        registrar = _registrar(scratch)
-        signer = StepProcess(SIGNER, scratch / "sign.log")
-        try:
-            signer.run(KeyJob(settings.signing_key, settings.stores.trusted), limit_s=KEY_LIMIT_S)
-            appended = append(registrar, signer, _asked(settings, request, reason, expected))
-            job = CatalogueJob(settings.stores, request.model)
-            with told_as_done(request.model, appended):
-                registrar.run(job, limit_s=_CATALOGUE_LIMIT_S)
-        finally:
-            registrar.close()
-            signer.close()
+    with (
+        _registrar(settings) as (registrar, scratch),
+        closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
+    ):
+        signer.run(KeyJob(settings.signing_key, settings.stores.trusted), limit_s=KEY_LIMIT_S)
+        appended = append(registrar, signer, _asked(settings, request, reason, expected))
+        job = CatalogueJob(settings.stores, request.model)
+        with told_as_done(request.model, appended):
+            registrar.run(job, limit_s=_CATALOGUE_LIMIT_S)
     return appended
 
 
-def _registrar(scratch: Path) -> StepProcess:
-    # What it fetches and writes for MLflow goes with the folder, also when it is killed.
-    plan = replace(REGISTRAR, environment={"TMPDIR": str(scratch)})
-    return StepProcess(plan, scratch / "register.log")
+@contextmanager
+def _registrar(settings: Settings) -> Iterator[tuple[StepProcess, Path]]:
+    """Give the process that reaches the stores, and the folder of its files."""
+    with scratch_workspace(settings.home / "builds") as scratch:
+        # What it fetches and writes for MLflow goes with the folder, also when it is killed.
+        plan = replace(REGISTRAR, environment={"TMPDIR": str(scratch)})
+        with closing(StepProcess(plan, scratch / "register.log")) as registrar:
+            yield registrar, scratch
 
 
 def _asked(settings: Settings, request: Request, reason: str, expected: int | None) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +11,6 @@ from artifacts.changes import SideBySide, SideBySideJob
 from artifacts.delivery import EXAMPLES_FILE
 from artifacts.manifest import Manifest
 from artifacts.registering import PullJob
-from artifacts.releases import Releases
 from infra.registry import releases_of, torch_version
 from infra.settings import Settings
 from tasks.child import ProcessPlan, StepProcess
@@ -34,20 +34,18 @@ def race_with_served(
     wanted = releases.find(model, reference)
     if held is None or held.version == wanted.version:
         return (), held.version if held else None
-    target = _raced_target(*(releases.read(model, one).manifest for one in (held, wanted)))
-    if target is None or not _has_example(releases, model, wanted.version):
+    before, after = (releases.read(model, one) for one in (held, wanted))
+    target = _raced_target(before.manifest, after.manifest)
+    if target is None or EXAMPLES_FILE not in after.claim.files:
         return (), held.version
     with tempfile.TemporaryDirectory(prefix="handoff-side-by-side-") as scratch:
         folders = []
         for version in (held.version, wanted.version):
             folders.append(Path(scratch) / str(version))
             pull(PullJob(model, version, folders[-1], target, settings.stores, None))
-        process = StepProcess(_RUNNER, Path(scratch) / "side-by-side.log")
-        try:
+        with closing(StepProcess(_RUNNER, Path(scratch) / "side-by-side.log")) as process:
             job = SideBySideJob(tuple(folders), target, settings.stores.trusted)
             return (cast(SideBySide, process.run(job, limit_s=_LIMIT_S)),), held.version
-        finally:
-            process.close()
 
 
 def _raced_target(before: Manifest, after: Manifest) -> str | None:
@@ -68,8 +66,3 @@ def _raced_target(before: Manifest, after: Manifest) -> str | None:
     ]
     both = set(fitting[0]) & set(fitting[1]) if torch else set()
     return max(both, key=lambda slug: fitting[1][slug], default=None)
-
-
-def _has_example(releases: Releases, model: str, version: int) -> bool:
-    release = releases.read(model, releases.find(model, version))
-    return EXAMPLES_FILE in release.claim.files

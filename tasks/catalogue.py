@@ -14,12 +14,11 @@ from pathlib import Path
 from artifacts.catalogue.versions import Listing
 from artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
 from artifacts.digest import Digest
-from artifacts.ledger import Pointer
-from artifacts.manifest import MANIFEST_FILE
 from artifacts.registering import Catalogued, CatalogueJob
 from artifacts.registry import Catalogue, EarlierMissing
 from artifacts.releases import Releases, SignedRelease, open_releases
 from artifacts.statement import RELEASE_FILE, release_files
+from tasks.pull import fetch
 
 # A catalogue made anew is not filled with years of nightly versions: these, and those that an alias
 # stands for.
@@ -73,9 +72,8 @@ class _Showing:
         return datetime.now(UTC) - made > _ABANDONED
 
     def _list(self, version: int, known: Mapping[int, Digest]) -> Listing:
-        pointer = self.releases.released(self.job.model, version)
-        found = Pointer(version, pointer.release, "release", pointer.sequence)
-        release = self.releases.read(self.job.model, found)
+        pointer = self.releases.released(self.job.model, version).pointer
+        release = self.releases.read(self.job.model, pointer)
         while True:
             try:
                 return self._list_one(release, known)
@@ -87,7 +85,7 @@ class _Showing:
         if release.claim.version == self.job.version and self.job.folder is not None:
             return self._list_folder(release, self.job.folder, known)
         with tempfile.TemporaryDirectory(prefix="handoff-catalogue-") as scratch:
-            self._fetch(release, Path(scratch))
+            fetch(self.releases, release, release_files(release.manifest), Path(scratch))
             return self._list_folder(release, Path(scratch), known)
 
     def _list_folder(
@@ -109,11 +107,3 @@ class _Showing:
             known=list(known),
             releases=known,
         )
-
-    def _fetch(self, release: SignedRelease, folder: Path) -> None:
-        parts = self.releases.parts(release.claim)
-        for file in release_files(release.manifest):
-            path = folder / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.releases.objects.fetch_parts(parts[file.path], path, file.digest)
-        (folder / MANIFEST_FILE).write_bytes(release.manifest.to_bytes())

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 from artifacts.digest import Digest
 from artifacts.errors import UsageProblem
-from artifacts.ledger import Pointer
 from artifacts.objects import GRACE, object_key
 from artifacts.registering import CollectJob, CollectResult
 from artifacts.releases import Releases, open_releases
@@ -67,13 +66,13 @@ def _needed(releases: Releases) -> Iterator[Digest]:
         entries = releases.entries(model)
         retired = entries[-1].retired if entries else ()
         versions = {
-            entry.version: entry.release
+            entry.version: entry.pointer
             for entry in entries
             if entry.action == "release" and entry.version not in retired
         }
-        for version, release in versions.items():
-            claim = releases.read(model, Pointer(version, release, "release", 0)).claim
-            yield from (release, claim.manifest, claim.parts, *claim.evidence.values())
+        for pointer in versions.values():
+            claim = releases.read(model, pointer).claim
+            yield from (pointer.release, claim.manifest, claim.parts, *claim.evidence.values())
             for parts in releases.parts(claim).values():
                 yield from (part.digest for part in parts)
 

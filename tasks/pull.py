@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,14 +41,14 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
     result = PullResult(job.to, job.name, pointer.version, target.slug, digest)
     if job.to is None:
         with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
-            _fetch(releases, release, target, Path(scratch), progress)
+            fetch(releases, release, _files_for(release, target), Path(scratch), progress)
         return result
     if _holds(job.to, release, target, releases):
         return result
     _require_free(job.to)
     job.to.parent.mkdir(parents=True, exist_ok=True)
     with _partial_folder(job.to, release) as partial:
-        _fetch(releases, release, target, partial, progress)
+        fetch(releases, release, _files_for(release, target), partial, progress)
         partial.chmod(0o755)
         if job.to.exists():
             job.to.rmdir()
@@ -92,15 +92,19 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
     return max(fitting, key=lambda pair: pair[0])[1]
 
 
-def _fetch(
+def fetch(
     releases: Releases,
     release: SignedRelease,
-    target: TargetRecord,
+    files: Iterable[PackageFile],
     folder: Path,
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> None:
+    """Write the files of a version, its record and its signature to `folder`, each verified.
+
+    A file that is there already was verified when it got its name, and stays.
+    """
     parts = releases.parts(release.claim)
-    for file in (*release.manifest.files, *target.files):
+    for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -110,6 +114,10 @@ def _fetch(
             path.chmod(0o755 if path.suffix == ".so" else 0o644)
     (folder / MANIFEST_FILE).write_bytes(release.manifest.to_bytes())
     (folder / RELEASE_FILE).write_bytes(release.envelope)
+
+
+def _files_for(release: SignedRelease, target: TargetRecord) -> tuple[PackageFile, ...]:
+    return (*release.manifest.files, *target.files)
 
 
 def _told_of(progress: Progress, file: PackageFile) -> Callable[[int], None]:
