@@ -1,11 +1,16 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
 # make bench   the road's own cost, against a bare script with the same torch calls
+# make bench-night [MODELS=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
+# make bench-targets  two targets compiled at once, against one after the other
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
 # make outages  kills, failing stores, full disks, many at once: what a release survives (an hour)
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
 # make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
+# make stack-check  what can be checked of infra/stack without a container engine
+# make docs    README.md and docs/ as a site in site/, each warning an error
+# make reference  docs/recipe-reference.md, from the models that recipes are read into
 # make lock    resolve the dependencies anew
 #
 # HANDOFF_TORCH chooses another torch than the locked one:
@@ -30,18 +35,35 @@ endif
 
 CORPUS := .venv-corpus
 
+STACK := .venv-stack
+
+DOCS := .venv-docs
+
 MUTATIONS ?= 100000
 
-.PHONY: demo test bench corpus faults outages fuzz s3 lint lock ready clean
+# Several at once (TEST_PROCESSES=4) need some 3 GB of memory and two cores each: on two cores, two
+# are slower than one, since the threads of numerics wait for each other.
+TEST_PROCESSES ?= 0
+
+.PHONY: demo test bench bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
 
 test: ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 bench: ready
 	$(BIN)/python -m tests.benchmarks.release
+
+bench-night: ready
+	$(BIN)/python -m tests.benchmarks.night --models $(if $(MODELS),$(MODELS),500) \
+	  --workers $(if $(WORKERS),$(WORKERS),1,4,16)
+	$(BIN)/python -m tests.benchmarks.queues
+
+bench-targets: ready
+	$(BIN)/python -m tests.benchmarks.two_targets
+	$(BIN)/python -m tests.benchmarks.two_targets --whole
 
 # An environment of its own over the product's, since those packages pin what they please.
 corpus: ready $(CORPUS)/.ready
@@ -59,6 +81,20 @@ fuzz: ready
 s3: ready
 	tests/s3/run.sh $(BIN)/python -q
 
+# What the servers' image holds, from its own lock, and the tools that judge the stack's files.
+stack-ready: ready $(STACK)/.ready
+
+stack-check: stack-ready
+	infra/stack/check.sh $(CURDIR)/$(STACK)/bin
+	$(BIN)/python -m pytest -q tests/infra/test_stack_files.py tests/infra/test_stack_tools.py \
+	  tests/infra/test_stack_servers.py
+
+$(STACK)/.ready: infra/stack/images/server.lock infra/stack/tools.lock
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(STACK)
+	$(BIN)/uv pip install --quiet --python $(STACK)/bin/python --require-hashes --no-deps \
+	  -r infra/stack/images/server.lock -r infra/stack/tools.lock
+	@touch $@
+
 $(CORPUS)/.ready: tests/corpus/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CORPUS)
 	$(BIN)/python -c 'import pathlib, sysconfig as s; \
@@ -66,6 +102,22 @@ $(CORPUS)/.ready: tests/corpus/requirements.lock
 	  pathlib.Path("$(CORPUS)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
 	$(BIN)/uv pip install --quiet --python $(CORPUS)/bin/python --require-hashes --no-deps \
 	  -r tests/corpus/requirements.lock
+	@touch $@
+
+# An environment of its own over the product, whose API the site shows.
+docs: reference $(DOCS)/.ready
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d $(DOCS)/doctrees . site
+
+reference: ready
+	$(BIN)/python -m infra.documenting.recipe_reference docs/recipe-reference.md
+
+$(DOCS)/.ready: docs/requirements.lock
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)
+	$(BIN)/python -c 'import pathlib, sysconfig as s; \
+	  name = f"python{s.get_python_version()}"; \
+	  pathlib.Path("$(DOCS)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
+	$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --require-hashes --no-deps \
+	  -r docs/requirements.lock
 	@touch $@
 
 lint: ready
@@ -95,6 +147,14 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
 	  -o tests/corpus/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --upgrade docs/requirements.in \
+	  -o docs/requirements.lock
+	for name in images/server images/build tools; do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-header --no-annotate --no-emit-index-url --constraint requirements.lock \
+	    --upgrade infra/stack/$$name.in -o infra/stack/$$name.lock || exit 1; \
+	done
 
 clean:
-	rm -rf .venv $(CORPUS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(CORPUS) $(STACK) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

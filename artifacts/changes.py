@@ -14,7 +14,14 @@ from typing import Literal
 from artifacts.digest import Digest
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
+from artifacts.record import later
 from artifacts.registering import SigningKey, Stores, Uploaded
+
+# What a release may move that holds a package which was not run yet: nobody serves what these
+# stand for. The second is that of nightly rebuilds.
+TRIAL_ALIAS = "candidate"
+NIGHTLY_ALIAS = "nightly"
+TRIAL_ALIASES = (TRIAL_ALIAS, NIGHTLY_ALIAS)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,9 @@ class SideBySideJob:
 class SideBySide:
     """How many times as fast the second package is as the first, with a 95 % interval.
 
-    The median of the rounds' own ratios; `sizes` tells the example's input shapes.
+    The median of the rounds' own ratios; `sizes` tells the input's shapes, or its case.
+    `rmse_before` and `rmse_after` are both packages' errors to float64 in multiples of eager's,
+    where they were measured on the same inputs; None else.
     """
 
     target: str
@@ -67,12 +76,18 @@ class SideBySide:
     low: float
     high: float
     threads: int
+    rmse_before: float | None = later(None)
+    rmse_after: float | None = later(None)
 
     def __str__(self) -> str:
-        return (
+        told = (
             f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
             f"({self.low:.2f} to {self.high:.2f}), in turns on {self.sizes}, {self.threads} threads"
         )
+        if self.rmse_before is None or self.rmse_after is None:
+            return told
+        errors = f"{self.rmse_after:.2f} times eager's, was {self.rmse_before:.2f}"
+        return f"{told}; its error is {errors}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from artifacts.layout import (
     version_key,
 )
 from artifacts.manifest import MANIFEST_FILE
-from artifacts.part_list import PARTS_FILE, PARTS_LIMIT_BYTES
+from artifacts.part_list import DELIVERY_FILE, PARTS_FILE, PARTS_LIMIT_BYTES
 from artifacts.releases import Releases
 from artifacts.signing import ENVELOPE_LIMIT_BYTES
 from artifacts.statement import RELEASE_FILE
@@ -56,6 +56,8 @@ def _publish_version(releases: Releases, model: str, version: int) -> None:
         SUMS_FILE: sums.encode(),
         PARTS_FILE: releases.objects.read_bytes(found.claim.parts, PARTS_LIMIT_BYTES),
     }
+    if found.claim.delivery is not None:
+        copies[DELIVERY_FILE] = releases.objects.read_bytes(found.claim.delivery, PARTS_LIMIT_BYTES)
     for name, digest in found.claim.evidence.items():
         copies[name] = releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
     for name, data in copies.items():

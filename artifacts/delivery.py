@@ -15,7 +15,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -79,6 +79,23 @@ class Lineage:
     training_run: str = ""
     author: str = ""
     created: str = ""
+
+    def completed(self, said: Lineage) -> Lineage:
+        """Return this with what `said` adds; raise `ValueError` where it tells another commit.
+
+        Of two forms of one commit the longer one counts; all else that is there already stays.
+        """
+        for own, other in ((self.commit, said.commit), (said.commit, self.commit)):
+            if not own.startswith(other) and not other.startswith(own):
+                raise ValueError(f"expected commit {said.commit[:80]}, got {self.commit[:80]}")
+        filled = {
+            field.name: getattr(self, field.name) or getattr(said, field.name)
+            for field in fields(self)
+        }
+        return Lineage(**{**filled, "commit": max(self.commit, said.commit, key=len)})
+
+
+NOTHING_SAID = Lineage()
 
 
 @dataclass(frozen=True)

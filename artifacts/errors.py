@@ -72,10 +72,24 @@ class DeliveryUnreadable(HandoffError):
     exit_code = 3
 
 
+class DeliveryUnreachable(HandoffError):
+    """The place that a delivery lies at can't be reached, or doesn't let us in: try again later."""
+
+    exit_code = 5
+
+
 class BlessingRefused(HandoffError):
     """A package was built and is wrong, or could not be shown to be right."""
 
     exit_code = 4
+
+
+class BuildCrashed(BlessingRefused):
+    """A step that builds or judges a package was killed or crashed: nothing was shown of it."""
+
+
+class NightFailed(HandoffError):
+    """Some models of a nightly recompile could not be rebuilt; what serves them is as it was."""
 
 
 class StoreFailed(HandoffError):
@@ -118,7 +132,10 @@ ERRORS: dict[str, type[HandoffError]] = {
         StepCrashed,
         DeliveryUnsound,
         DeliveryUnreadable,
+        DeliveryUnreachable,
         BlessingRefused,
+        BuildCrashed,
+        NightFailed,
         StoreFailed,
         RegistryFailed,
         NotShownYet,

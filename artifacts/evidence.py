@@ -36,11 +36,20 @@ def judge(findings: tuple[Finding, ...]) -> Verdict:
 
 
 @dataclass(frozen=True)
+class ModuleChange:
+    """How many operators of each kind a pass took out of a module, and put in."""
+
+    path: str
+    removed: dict[str, int]
+    added: dict[str, int]
+
+
+@dataclass(frozen=True)
 class PassEffect:
     """What one pass did: nodes before and after, and how far the outputs moved in float64.
 
     `left_out` is the reason why a pass was taken back that broke the tolerance, and `notes` what
-    it did that a person should know of.
+    it did that a person should know of. `changes` are those of the graph, by module.
     """
 
     name: str
@@ -52,6 +61,7 @@ class PassEffect:
     intended: bool = False
     left_out: str = later("")
     notes: tuple[str, ...] = later(())
+    changes: tuple[ModuleChange, ...] = later(())
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,8 @@ class Timing:
     """Seconds per call of eager and of the package on the same input, interleaved.
 
     Medians over `rounds` rounds of both; `speedup` is the median of the rounds' own ratios
-    eager / package, with a 95 % interval from the order statistics of those ratios.
+    eager / package, with a 95 % interval from the order statistics of those ratios. The seconds'
+    own intervals are found alike; 0 where a record is older than they are.
     """
 
     case: str
@@ -70,6 +81,10 @@ class Timing:
     speedup_high: float
     rounds: int
     threads: int
+    eager_low_s: float = later(0.0)
+    eager_high_s: float = later(0.0)
+    package_low_s: float = later(0.0)
+    package_high_s: float = later(0.0)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ models/<name>/versions/3/                   what a person looks for:
 manifest.json, release.dsse.json        the record, and the signature over it and all files
 SHA256SUMS                              what `sha256sum -c` takes
 PARTS                                   the objects that make up each file, in their order
-report.html, report.md, ...             the evidence
+DELIVERY                                the same of the delivery that it was made from
+report.html                             the evidence: the report, as a page
 ledger.dsse.json                        the ledger's entry that released it
 models/<name>/aliases/production.json       the ledger's entry that moved the alias last
 models/<name>/fingerprints/<hex>            the version that was made from the same
+nights/20261121T020000Z.json                what a night's run over all models found
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from artifacts.digest import Digest
 
 MODELS = "models/"
+NIGHTS = "nights/"
 SUMS_FILE = "SHA256SUMS"
 ENTRY_FILE = "ledger.dsse.json"
 REPORT_FILE = "report.html"
@@ -37,6 +40,16 @@ def alias_key(model: str, alias: str) -> str:
     return f"{MODELS}{model}/aliases/{alias}.json"
 
 
+def night_row_key(stamp: str, model: str) -> str:
+    """Return where a model's row of a night lies; with no model, where all of them begin."""
+    return f"nights/{stamp}/" + (f"{model}.json" if model else "")
+
+
 def fingerprint_key(model: str, fingerprint: Digest) -> str:
     """Return where the version's number lies that was made from what `fingerprint` stands for."""
     return f"{MODELS}{model}/fingerprints/{fingerprint.hex}"
+
+
+def night_key(stamp: str) -> str:
+    """Return where a night's record lies, by the moment in UTC at which it began."""
+    return f"{NIGHTS}{stamp}.json"

@@ -11,13 +11,14 @@ from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
 from artifacts.evidence import Candidate, Finding, PassEffect, Timing, Verdict
+from artifacts.folded_graph import FoldedGraphs
 from artifacts.mechanics import Mechanics
 from artifacts.recipe import Recipe
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
 from artifacts.strict_json import parse_json
 from artifacts.target import Fit
-from artifacts.tolerance import Deviation, largest_difference
+from artifacts.tolerance import Deviation, ErrorSpread, largest_difference
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"
@@ -50,7 +51,9 @@ class TargetRecord:
     the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
     target that was built where it can't be run is neither accepted nor refused: `unverified` says
     why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
-    the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence.
+    the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
+    tell how the errors of the first outputs lie. One that is refused because a step `crashed` may
+    be accepted the next time: nothing was shown to be wrong.
     """
 
     slug: str
@@ -71,6 +74,8 @@ class TargetRecord:
     kernels: tuple[str, ...] = later(())
     notes: tuple[str, ...] = later(())
     mechanics: Mechanics | None = later(None)
+    spreads: tuple[ErrorSpread, ...] = later(())
+    crashed: bool = later(False)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
@@ -99,9 +104,11 @@ class TargetRecord:
         ratios = []
         for output in {deviation.output for deviation in self.deviations}:
             own = [d for d in self.deviations if d.output == output and not d.special]
-            eager = sum(d.elements * d.rmse_eager**2 for d in own)
+            # No powers, which raise where they leave the range: errors may be that large.
+            eager = sum(d.elements * d.rmse_eager * d.rmse_eager for d in own)
+            package = sum(d.elements * d.rmse_package * d.rmse_package for d in own)
             if eager > 0:
-                ratios.append((sum(d.elements * d.rmse_package**2 for d in own) / eager) ** 0.5)
+                ratios.append((package / eager) ** 0.5)
         return max(ratios, default=None)
 
 
@@ -113,7 +120,7 @@ class Manifest:
     and the manifest's digest is what the version points to. `files` are those that all targets
     share (the examples with their golden outputs). `fingerprint` stands for everything that the
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
-    the packages were compared on.
+    the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
     """
 
     model: str
@@ -131,6 +138,7 @@ class Manifest:
     created: str = ""
     schema: int = SCHEMA
     plan: str = later("")
+    graphs: FoldedGraphs | None = later(None)
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

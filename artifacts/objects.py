@@ -67,20 +67,28 @@ class Objects:
         self.fetch_parts((part,), to, digest, progress=progress)
 
     def fetch_parts(
-        self, parts: Sequence[Part], to: Path, digest: Digest, *, progress: Progress | None = None
+        self,
+        parts: Sequence[Part],
+        to: Path,
+        digest: Digest | None,
+        *,
+        progress: Progress | None = None,
     ) -> None:
         """Write the parts, one behind the other, to `to`, which has the digest `digest` then.
 
         As `fetch`: whole and checked, or not at all under that name, and gone on from after a
-        break. A part whose bytes are wrong is fetched once more.
+        break. A part whose bytes are wrong is fetched once more. Without a digest only the parts
+        are checked, each by its own.
         """
-        with _partial(to, digest) as partial:
+        listed = digest_bytes("".join(f"{part.digest.hex}\n" for part in parts).encode())
+        with _partial(to, digest or listed) as partial:
             at = 0
             for part in parts:
                 self._fetch_part(part, partial, at, progress)
                 at += part.size_bytes
             os.truncate(partial, at)
-            if [part.digest for part in parts] != [digest] and digest_file(partial) != digest:
+            is_one = [part.digest for part in parts] == [digest]
+            if digest is not None and not is_one and digest_file(partial) != digest:
                 partial.unlink()
                 raise corrupted_object(digest, "parts of another file", self.store.location)
             with partial.open("rb") as stream:

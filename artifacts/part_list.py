@@ -1,5 +1,6 @@
-"""PARTS: which objects make up each file of a release, for who has an S3 client and a shell.
+"""PARTS and DELIVERY: which objects make up each file, for who has an S3 client and a shell.
 
+PARTS is about the files of a release, DELIVERY about those of the delivery that it was made from.
 One line a part, in the order in which they are put together:
 
     <64 hexadecimal digits> <bytes> <path>
@@ -15,6 +16,7 @@ from artifacts.errors import PackageRefused
 from artifacts.parts import Part
 
 PARTS_FILE = "PARTS"
+DELIVERY_FILE = "DELIVERY"
 PARTS_LIMIT_BYTES = 16 << 20
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,18}) (\S.*)")
 

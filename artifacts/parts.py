@@ -2,7 +2,8 @@
 
 A package holds the same weights many times: `model.so` ends with them, `model.pt2` contains that
 library, the library for another target has other code before the same weights, and so has the one
-that was built the night after. Cut at the bounds of the weights, all of these share one part.
+that was built the night after. Cut at the bounds of the weights, all of these share one part. A
+delivery holds its tensors twice, in `state_dict.pt` and in the files of its modules.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,8 @@ _WEIGHTS = b".lrodata"
 _ALIGNMENT = 64
 # A part costs a request: below this many bytes, sharing isn't worth one.
 _LEAST_BYTES = 64 << 10
+# An archive's member costs two, as what lies before it is a piece, too.
+_LEAST_MEMBER_BYTES = 1 << 20
 _MEMBER_MAGIC = b"PK\x03\x04"
 _MEMBER_HEADER = struct.Struct("<4s22xHH")
 # What zipfile raises for bytes that only look like an archive; `OSError` is the system's, for a
@@ -55,14 +58,23 @@ def split(path: Path) -> tuple[Span, ...]:
     """Return where a file is cut: pieces in order, which cover it exactly once.
 
     A shared library with at least 64 KiB of weights gives head, weights and tail, cut so that the
-    same weights behind other code are the same piece. A `.pt2` gives
-    what precedes its library, the library's pieces, and what follows. Anything else, and whatever
-    can't be read as what it seems to be, is one piece.
+    same weights behind other code are the same piece. A `.pt2` gives what precedes its library, the
+    library's pieces, and what follows. An archive without a library, as `torch.save` writes it, is
+    cut around each member of at least 1 MiB: a delivery holds its tensors in two of these. Anything
+    else, and whatever can't be read as what it seems to be, is one piece.
     """
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
-        at, length = _find_library(stream, size)
-        cuts = {0, size, at, at + length}
+        at, length = 0, size
+        members = list(_stored_members(stream, size))
+        libraries = [span for name, span in members if name.endswith(".so")]
+        cuts = {0, size}
+        if len(libraries) == 1:
+            at, length = libraries[0].start, libraries[0].size
+            cuts |= {at, at + length}
+        elif not libraries:
+            large = [span for _, span in members if span.size >= _LEAST_MEMBER_BYTES]
+            cuts |= {place for span in large for place in (span.start, span.start + span.size)}
         section = find_section(stream, _WEIGHTS, at=at, size=length)
         if section is not None and section[1] >= _LEAST_BYTES:
             end = at + sum(section)
@@ -70,30 +82,24 @@ def split(path: Path) -> tuple[Span, ...]:
     return _spans(cuts)
 
 
-def _find_library(stream: BinaryIO, size: int) -> tuple[int, int]:
-    """Return offset and size of the library in a `.pt2`; the whole file where there is none."""
+def _stored_members(stream: BinaryIO, size: int) -> Iterator[tuple[str, Span]]:
+    """Give name and place of each member of an archive that lies in it as it is; none of others."""
     stream.seek(0)
     if stream.read(4) != _MEMBER_MAGIC:
-        return 0, size
+        return
     try:
         with zipfile.ZipFile(stream) as archive:
-            members = [
-                info for info in archive.infolist()
-                if info.filename.endswith(".so") and info.compress_type == zipfile.ZIP_STORED
-            ]  # fmt: skip
+            members = [m for m in archive.infolist() if m.compress_type == zipfile.ZIP_STORED]
     except _NOT_AN_ARCHIVE:
-        return 0, size
-    if len(members) != 1:
-        return 0, size
-    member = members[0]
-    if not 0 <= member.header_offset <= size - _MEMBER_HEADER.size:
-        return 0, size
-    stream.seek(member.header_offset)
-    magic, name_bytes, extra_bytes = _MEMBER_HEADER.unpack(stream.read(_MEMBER_HEADER.size))
-    at = member.header_offset + _MEMBER_HEADER.size + name_bytes + extra_bytes
-    if magic != _MEMBER_MAGIC or at + member.file_size > size:
-        return 0, size
-    return at, member.file_size
+        return
+    for member in members:
+        if not 0 <= member.header_offset <= size - _MEMBER_HEADER.size:
+            continue
+        stream.seek(member.header_offset)
+        magic, name_bytes, extra_bytes = _MEMBER_HEADER.unpack(stream.read(_MEMBER_HEADER.size))
+        at = member.header_offset + _MEMBER_HEADER.size + name_bytes + extra_bytes
+        if magic == _MEMBER_MAGIC and at + member.file_size <= size:
+            yield member.filename, Span(at, member.file_size)
 
 
 def _spans(cuts: Iterable[int]) -> tuple[Span, ...]:

@@ -36,9 +36,10 @@ class ProbeJob:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The mechanical blessing: what was measured, and why the package is refused if so.
+    """The mechanical blessing: what was found, and why the package is refused if so.
 
-    `runner` is the compiled program, and `build_s` how long that took; 0 where it was there.
+    What is timed is in it once `MeasureJob` has added it. `runner` is the compiled program, and
+    `build_s` how long that took; 0 where it was there.
     """
 
     mechanics: Mechanics
@@ -57,3 +58,11 @@ class ProbeResult:
         if self.reasons:
             return "refused"
         return "accepted with guard" if self.mechanics.guards else "accepted"
+
+
+@dataclass(frozen=True)
+class MeasureJob:
+    """Time the packages that `probing` has `probed`, in the same workspace."""
+
+    probing: ProbeJob
+    probed: ProbeResult

@@ -30,14 +30,15 @@ OPTIONS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class PassChoice:
-    """A pass by name, its parameters, and whether a change of the numbers is what is wanted.
-
-    A pass that isn't `intended` to change the model's outputs is held to the tolerance.
-    """
+    """A pass by name, its parameters, and whether a change of the numbers is what is wanted."""
 
     name: str
+    """One of the passes below, or of an extension's."""
     parameters: dict[str, str] = field(default_factory=dict)
+    """All that the pass has, and no others."""
     intended: bool = False
+    """Whether the numbers may change: the changed model is the reference then. Else the pass is
+    held to the tolerance."""
 
 
 DEFAULT_PASSES = tuple(
@@ -51,16 +52,16 @@ DEFAULT_PASSES = tuple(
 
 @dataclass(frozen=True)
 class VerifyPlan:
-    """How much is compared: random draws per size, and the bound on intermediate results.
-
-    A size of a dynamic dimension is left out, and said to be, where the float64 reference's
-    intermediate results would together take more than `max_bytes`. `propagation` says what becomes
-    of a package that makes something else of NaN and infinite inputs than eager does.
-    """
+    """How much is compared."""
 
     seeds: int = 2
+    """Random draws at the middle size of the dynamic dimensions, 1 to 100."""
     max_bytes: int = 6 * 2**30
+    """A size of a dynamic dimension is left out, and said to be, where the float64 reference's
+    intermediate results would together take more."""
     propagation: Literal["refuse", "note"] = later("refuse")
+    """What becomes of a package that makes something else of NaN and infinite inputs than eager
+    does."""
 
     def __post_init__(self) -> None:
         """Check that there is something to compare."""
@@ -103,16 +104,18 @@ KNOBS: dict[str, Variation] = {
 
 @dataclass(frozen=True)
 class Search:
-    """Which variants of the package are tried beside the plain one, for how many seconds a target.
+    """Which variants of the package are tried beside the plain one.
 
     Each is compiled and verified, those that are accepted are timed in turns, and the fastest is
-    released. With 0 seconds there is no search.
+    released.
     """
 
     seconds: float = 0.0
+    """For each target, 0 to 86400; with 0 there is no search."""
     candidates: tuple[str, ...] = (
         "freezing", "channels-last", "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
+    """Each is one of the words below, or some of them joined by `+`."""
 
     def __post_init__(self) -> None:
         """Check the budget and that every candidate is known."""
@@ -134,15 +137,14 @@ NO_SEARCH = Search()
 
 @dataclass(frozen=True)
 class Promotion:
-    """How much worse than the version that it replaces a promoted one may be.
-
-    It may be `slowdown` times as slow, as far as that is known for sure (`tasks.promotion` tells by
-    what), and each target's error to float64, in multiples of eager's, `error_growth` times as
-    large.
-    """
+    """How much worse than the version that it replaces a promoted one may be."""
 
     slowdown: float = 1.05
+    """It may be this many times as slow, as far as that is known for sure (`tasks.promotion` tells
+    by what), 1 to 1000."""
     error_growth: float = 2.0
+    """Each target's error to float64, in multiples of eager's, may be this many times as large, 1
+    to 1000."""
 
     def __post_init__(self) -> None:
         """Check that the factors allow an equal version."""
@@ -156,23 +158,31 @@ USUAL_PROMOTION = Promotion()
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to build from a delivery and how exact it has to be; the README shows one.
+    """What to build from a delivery and how exact it has to be."""
 
-    `required_lineage` names what a delivery has to say of where it comes from. `extensions` are
-    Python modules, each with its digest, that register operators or bring passes.
-    `broken_passes` says what becomes of a release one of whose passes breaks the tolerance.
-    """
-
+    # docs/recipe-reference.md is made from this class, what it holds, and the sentences below their
+    # fields: `make reference` writes it anew.
     targets: tuple[str, ...] = ("cpu",)
+    """What to build for: `cpu` is the best level of the machine that builds; or of those below."""
     passes: tuple[PassChoice, ...] = DEFAULT_PASSES
+    """Which passes run, in this order."""
     options: dict[str, object] = field(default_factory=dict)
+    """AOTInductor's options, of those below."""
     tolerance: dict[str, Tolerance] = field(default_factory=dict)
+    """How exact outputs have to be, by dtype or by an output's name, which counts more."""
     verify: VerifyPlan = VerifyPlan()
+    """How much is compared."""
     required_lineage: tuple[str, ...] = later(())
+    """What a delivery has to say of where it comes from."""
     extensions: tuple[str, ...] = later(())
+    """Python modules, `MODULE@sha256:DIGEST` each, that register operators or bring passes; the
+    digest is that of their code, and the refusal of one without it prints it."""
     broken_passes: Literal["refuse", "leave out"] = later("refuse")
+    """What becomes of a release one of whose passes breaks the tolerance."""
     search: Search = later(NO_SEARCH)
+    """Which variants are tried beside the plain package."""
     promotion: Promotion = later(USUAL_PROMOTION)
+    """How much worse than what it replaces a promoted version may be."""
 
     def __post_init__(self) -> None:
         """Check targets, options, lineage, extensions and the dtypes that have tolerances."""
@@ -239,7 +249,7 @@ def read_recipe(path: Path) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecordInvalid) as error:
         raise UsageProblem(
             "the recipe is not valid",
-            expected="targets, passes, options, tolerance and verify as the README shows them",
+            expected="targets, passes, options, tolerance and verify as docs/recipe.md shows them",
             got=str(error),
             remedy="Mend that entry",
             where=str(path),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from artifacts.delivery import Lineage
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest
 
@@ -85,16 +86,20 @@ class LookUpResult:
 
 @dataclass(frozen=True)
 class UploadJob:
-    """Store the files below `folder` that `manifest` names, the manifest, and its evidence."""
+    """Store the files below `folder` that `manifest` names, the manifest, and its evidence.
+
+    `delivery` is the staged copy of the delivery, which is stored, too; None leaves it out.
+    """
 
     manifest: Manifest
     folder: Path
     stores: Stores
+    delivery: Path | None = None
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """The digests of the list of parts and of the evidence, by name.
+    """The digests of the list of parts and of the evidence, by name, and of the delivery's list.
 
     `lacking` tells, in sentences, what the store does not guarantee.
     """
@@ -102,6 +107,7 @@ class Uploaded:
     parts: Digest
     evidence: dict[str, Digest]
     lacking: tuple[str, ...] = ()
+    delivery: Digest | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,25 @@ class PullResult:
     version: int
     target: str
     manifest: Digest
+
+
+@dataclass(frozen=True)
+class RestoreJob:
+    """Fetch the delivery that a version of `model` was made from into the new folder `folder`."""
+
+    stores: Stores
+    model: str
+    version: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """The delivery's folder, its digest, and where the signed record says that it comes from."""
+
+    folder: Path
+    digest: Digest
+    lineage: Lineage
 
 
 @dataclass(frozen=True)

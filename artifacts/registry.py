@@ -12,7 +12,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from artifacts.catalogue.description import RunAddress, named_run
+from artifacts.catalogue.experiments import NIGHTS, RELEASES, open_experiment
 from artifacts.catalogue.logged_release import ReleaseLog, Upload
+from artifacts.catalogue.nights import log_night
 from artifacts.catalogue.session import Session, told_session
 from artifacts.catalogue.tags import run_tags
 from artifacts.catalogue.versions import ListedVersions, Listing, NewVersion
@@ -20,11 +22,9 @@ from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.digest import Digest
 from artifacts.errors import RegistryFailed
 from artifacts.manifest import Manifest
+from artifacts.night import Night
 from artifacts.statement import Claim
 
-EXPERIMENT = "handoff"
-# MLflow's pages take an experiment for one with language models otherwise.
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 PATIENCE_S = 45.0
 # How long a version waits for those before it, while none of them appears.
 ORDER_WAIT_S = 30.0
@@ -109,7 +109,7 @@ class Catalogue:
             found = versions.find(release)
             if found:
                 return found
-            log = ReleaseLog(session, self._experiment(session))
+            log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
             training = _training_run(session, manifest)
             new = NewVersion(claim, manifest, release, tuple(evidence), training)
             logged = log.find(release)
@@ -164,15 +164,11 @@ class Catalogue:
                     session.call(client.set_registered_model_alias, model, alias, wanted)
             return unlisted
 
-    def _experiment(self, session: Session) -> str:
-        client = session.client
-        found = session.call(client.get_experiment_by_name, EXPERIMENT)
-        if found is None:
-            root = self.artifact_root or None
-            session.create_once(client.create_experiment, EXPERIMENT, root, _EXPERIMENT_TAGS)
-            found = session.call(client.get_experiment_by_name, EXPERIMENT)
-        assert found is not None
-        return str(found.experiment_id)
+    def log_night(self, night: Night, note: str, folder: Path) -> str:
+        """Show a night as a run with the files below `folder`; return the run's id."""
+        with told_session(self.tracking_uri, self._patience_s, "show the night") as session:
+            experiment = open_experiment(session, NIGHTS, self.artifact_root)
+            return log_night(session, experiment, night, note, folder)
 
     def _await_earlier(
         self,

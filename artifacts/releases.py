@@ -6,7 +6,7 @@ copy, which nobody who verifies relies on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,13 +174,33 @@ class Releases:
         """Return the objects that make up each file of a version."""
         return read_parts(self.objects.read_bytes(claim.parts, PARTS_LIMIT_BYTES))
 
+    def delivery_parts(self, claim: Claim) -> dict[str, tuple[Part, ...]]:
+        """Return the objects that make up each file of a version's delivery; none if not kept."""
+        if claim.delivery is None:
+            return {}
+        return read_parts(self.objects.read_bytes(claim.delivery, PARTS_LIMIT_BYTES))
+
+    def objects_of(self, claim: Claim) -> Iterator[Digest]:
+        """Give every object that a version's signature leads to; the signature is one more."""
+        yield from (claim.manifest, claim.parts, *claim.evidence.values())
+        if claim.delivery is not None:
+            yield claim.delivery
+        for parts in (*self.parts(claim).values(), *self.delivery_parts(claim).values()):
+            yield from (part.digest for part in parts)
+
     def is_whole(self, model: str, pointer: Pointer) -> bool:
-        """Tell whether every object of a version is in the store."""
+        """Tell whether every object of a version is in the store, its kept delivery among them.
+
+        One whose delivery is lost is not: who brings that delivery for a release uploads it then,
+        and the version is whole again, where it would stay one that can't be rebuilt if it counted.
+        One that was released before deliveries were kept is whole by what it has.
+        """
         try:
-            parts = self.parts(self.read(model, pointer).claim)
+            needed = list(dict.fromkeys(self.objects_of(self.read(model, pointer).claim)))
         except StoreFailed:
             return False
-        return all(self.objects.has(part.digest) for file in parts.values() for part in file)
+        with ThreadPoolExecutor(_READERS) as pool:
+            return all(pool.map(self.objects.has, needed))
 
     def report(self, model: str, version: int) -> str:
         """Return the address of a version's report."""

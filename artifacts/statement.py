@@ -16,6 +16,7 @@ from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile
+from artifacts.part_list import DELIVERY_FILE, PARTS_FILE
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
 
@@ -31,7 +32,8 @@ class Claim:
 
     `files` are all files of the release by their path, the manifest among them; `parts` is the
     list of objects that they are kept as, and `evidence` what else was written about the release
-    (the report, its pictures), both in the object store.
+    (the report, its pictures), both in the object store. `delivery` is the list of objects that the
+    delivery is kept as; None for a version that was released before deliveries were kept.
     """
 
     model: str
@@ -40,6 +42,7 @@ class Claim:
     files: dict[str, Digest]
     parts: Digest
     evidence: dict[str, Digest]
+    delivery: Digest | None = None
 
     def __post_init__(self) -> None:
         """Check the name, and that versions are counted from 1."""
@@ -61,11 +64,14 @@ def release_statement(
     evidence: Mapping[str, Digest],
     pipeline: str,
     run: str = "",
+    delivery: Digest | None = None,
 ) -> dict[str, Any]:
     """Return the statement that is signed for `version`.
 
-    `pipeline` is the version of the Handoff that made it and `run` the flow run.
+    `pipeline` is the version of the Handoff that made it and `run` the flow run. `delivery` is the
+    list of objects that the delivery is kept as, where it is.
     """
+    lists = {PARTS_FILE: parts} | ({DELIVERY_FILE: delivery} if delivery else {})
     files = {MANIFEST_FILE: manifest.digest, **{f.path: f.digest for f in release_files(manifest)}}
     metadata = {"invocationId": run, "finishedOn": manifest.created}
     return {
@@ -93,8 +99,7 @@ def release_statement(
                 "builder": {"id": BUILDER, "version": {"handoff": pipeline}},
                 "metadata": {key: value for key, value in metadata.items() if value},
                 "byproducts": [
-                    _described("PARTS", parts),
-                    *(_described(name, digest) for name, digest in evidence.items()),
+                    _described(name, digest) for name, digest in {**lists, **evidence}.items()
                 ],
             },
         },
@@ -177,7 +182,8 @@ def _read_claim(statement: Mapping[str, Any]) -> Claim:
             "version": parameters["version"],
             "manifest": files[MANIFEST_FILE],
             "files": files,
-            "parts": evidence.pop("PARTS"),
+            "parts": evidence.pop(PARTS_FILE),
+            "delivery": evidence.pop(DELIVERY_FILE, None),
             "evidence": evidence,
         },
     )

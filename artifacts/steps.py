@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from artifacts.delivery import DeliveryContract
+from artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
 from artifacts.digest import Digest
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
+from artifacts.folded_graph import FoldedGraphs
 from artifacts.manifest import PackageFile
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.signature import Dimension, TensorSpec
 from artifacts.target import Fit, Target
-from artifacts.tolerance import Deviation
+from artifacts.tolerance import Deviation, ErrorSpread
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,14 @@ class IntakeResult:
 
 @dataclass(frozen=True)
 class TraceabilityJob:
-    """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names."""
+    """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names.
+
+    `said` is what was told about its source by who asks for the release.
+    """
 
     staging: Path
     required_lineage: tuple[str, ...] = ()
+    said: Lineage = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class OptimizeResult:
 
     `reference` is the program that the numbers are compared with when the recipe changes them on
     purpose; None means the delivered module itself. `outputs` are the specs that capture found, and
-    `computed_dimensions` the ranges of output sizes that are computed from the inputs'.
+    `computed_dimensions` the ranges of output sizes that are computed from the inputs'. `graphs`
+    are the delivered graph and the program's, folded to be drawn.
     """
 
     program: Path
@@ -79,6 +85,7 @@ class OptimizeResult:
     outputs: tuple[TensorSpec, ...]
     computed_dimensions: dict[str, Dimension]
     effects: tuple[PassEffect, ...]
+    graphs: FoldedGraphs | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,20 @@ class CompileResult:
 
 
 @dataclass(frozen=True)
+class FindPackageJob:
+    """Find out what the compilation `compiling` would take from its cache; change nothing."""
+
+    compiling: CompileJob
+
+
+@dataclass(frozen=True)
+class FoundPackage:
+    """What is there: the package whole, its code with other weights, or nothing."""
+
+    reused: Reused
+
+
+@dataclass(frozen=True)
 class ReferenceJob:
     """Run the reference, in its own precision and in float64, on the input plan; keep it all."""
 
@@ -185,13 +206,15 @@ class VerifyResult:
     """The numeric blessing: how far each output lay from eager's, and why it is refused if so.
 
     `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
-    nothing, because they are the same number at every input.
+    nothing, because they are the same number at every input. `spreads` tell how the errors of the
+    first outputs lie.
     """
 
     deviations: tuple[Deviation, ...]
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
     blind: tuple[int, ...] = ()
+    spreads: tuple[ErrorSpread, ...] = ()
 
     @property
     def accepted(self) -> bool:

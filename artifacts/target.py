@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 from dataclasses import dataclass
 from functools import cache
@@ -214,3 +215,11 @@ def _runs_on(built_for: int, capability: int) -> bool:
 def base_version(version: str) -> str:
     """Return a version without its local part: `2.15.0` for `2.15.0+cpu`."""
     return version.partition("+")[0]
+
+
+def installed_torch() -> str | None:
+    """Return the installed torch's version from its metadata, without importing it."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None

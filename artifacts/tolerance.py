@@ -27,9 +27,13 @@ class Tolerance:
     """
 
     atol: float = 1e-6
+    """Absolute room for each element."""
     rtol: float = 1e-5
+    """Room relative to the element, or to the output's RMS where that is larger."""
     rmse_factor: float = 2.0
+    """How many times as far from float64 as eager the package may be."""
     rmse_floor: float = 5e-7
+    """Room in the package's RMSE, relative to the output's RMS in float64."""
 
     def __post_init__(self) -> None:
         """Check that every bound is a finite number of 0 or more."""
@@ -135,6 +139,28 @@ class Deviation:
     def is_closer(self) -> bool:
         """Tell whether the package is at least as close to float64 as eager is."""
         return self.rmse_package <= self.rmse_eager
+
+
+@dataclass(frozen=True)
+class ErrorSpread:
+    """How the errors of one output lie over all ordinary inputs: elements, counted by size.
+
+    Bin `b` holds what is at least `10**(b / 2)` and below `10**((b + 1) / 2)`; the lowest one,
+    `LOWEST_BIN`, also all that is smaller, zero among it, and `HIGHEST_BIN` all that is larger.
+    `apart` counts (bin of |eager|, bin of |package - eager|, elements), and `package` and `eager`
+    (bin of the distance to float64, elements). `rms` is the root mean square of eager's output.
+    Only elements that are finite in all three count.
+    """
+
+    output: int
+    elements: int
+    rms: float
+    apart: tuple[tuple[int, ...], ...]
+    package: tuple[tuple[int, ...], ...]
+    eager: tuple[tuple[int, ...], ...]
+
+
+LOWEST_BIN, HIGHEST_BIN = -40, 16
 
 
 def largest_difference(deviations: Iterable[Deviation]) -> float | None:

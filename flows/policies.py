@@ -1,12 +1,12 @@
 """The Prefect policy of every step, side by side.
 
 No step is retried: each is deterministic and runs in a process of its own, so a second try would
-end like the first. What can fail by chance (a store, a registry) retries inside its step, where it
-knows what is safe to repeat. Time limits are kept by the step processes, which they end with
-everything they started; Prefect's own don't interrupt a call that waits. Results are not cached by
-Prefect: its cache can't tell that a file which a result names has changed. Steps have no tags: for
-each run of a tagged task Prefect asks the server for a concurrency slot, limit or no limit, which
-took 2 s (3.8.8, `acquire_concurrency_slots_with_lease`).
+end like the first. What can fail by chance (a store, a registry, where a delivery comes from)
+retries inside its step, where it knows what is safe to repeat. Time limits are kept by the step
+processes, which they end with everything they started; Prefect's own don't interrupt a call that
+waits. Results are not cached by Prefect: its cache can't tell that a file which a result names has
+changed. Steps have no tags: for each run of a tagged task Prefect asks the server for a
+concurrency slot, limit or no limit, which took 2 s (3.8.8, `acquire_concurrency_slots_with_lease`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.lanes import (
     COMPILE_LIMIT_S,
+    FETCH_LIMIT_S,
     INTAKE_LIMIT_S,
     OPTIMIZE_LIMIT_S,
     REFERENCE_LIMIT_S,
@@ -25,13 +26,56 @@ from tasks.lanes import (
 
 _STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "retries": 0, "persist_result": False}
 
-RELEASE: dict[str, Any] = {
+# No flow is retried by Prefect either: a run that crashed is repeated by the deployment `resume`,
+# in a process of its own, and a refusal stays one. Seconds after which a run is given up are far
+# beyond those of its steps together.
+_FLOW: dict[str, Any] = {"retries": 0, "persist_result": False}
+
+RELEASE = {
+    **_FLOW,
     "name": "release",
-    "flow_run_name": "release {parameters.delivery.name}",
-    "retries": 0,
-    "persist_result": False,
+    "flow_run_name": "release {parameters.label}",
+    "timeout_seconds": 12 * 3600,
+}
+RECOMPILE = {
+    **_FLOW,
+    "name": "recompile",
+    "flow_run_name": "recompile what {parameters.alias} serves",
+    "timeout_seconds": 20 * 3600,
+}
+RECOMPILE_MODEL = {
+    **_FLOW,
+    "name": "recompile-model",
+    "flow_run_name": "recompile {parameters.model}@{parameters.version}",
+    "timeout_seconds": 12 * 3600,
+}
+PROMOTE = {
+    **_FLOW,
+    "name": "promote",
+    "flow_run_name": "promote {parameters.label}",
+    "timeout_seconds": 3600,
+}
+BUILD_TARGET = {
+    **_FLOW,
+    "name": "build-target",
+    "flow_run_name": "build {parameters.label} for {parameters.target}",
+    "timeout_seconds": 8 * 3600,
+}
+COLLECT_GARBAGE = {**_FLOW, "name": "collect-garbage", "timeout_seconds": 2 * 3600}
+VERIFY_ON_TARGET = {
+    **_FLOW,
+    "name": "verify-on-target",
+    "flow_run_name": "verify {parameters.label}",
+    "timeout_seconds": 4 * 3600,
+}
+RESUME = {
+    **_FLOW,
+    "name": "resume",
+    "flow_run_name": "resume {run}",
+    "timeout_seconds": 300,
 }
 
+FETCH = {**_STEP, "name": "fetch"}
 TAKE_IN = {**_STEP, "name": "take in"}
 INSPECT = {**_STEP, "name": "inspect"}
 LOOK_UP = {**_STEP, "name": "look up"}
@@ -42,15 +86,30 @@ TAP = {**_STEP, "name": "tap", "task_run_name": "tap {slug}"}
 LOCALIZE = {**_STEP, "name": "localize", "task_run_name": "localize {slug}"}
 VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}"}
 PROBE = {**_STEP, "name": "probe", "task_run_name": "probe {slug}"}
+MEASURE = {**_STEP, "name": "measure", "task_run_name": "measure {slug}"}
 BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}"}
 RACE = {**_STEP, "name": "race", "task_run_name": "race {slug}"}
 OPEN_KEY = {**_STEP, "name": "open key"}
 UPLOAD = {**_STEP, "name": "upload"}
 APPEND = {**_STEP, "name": "sign and append"}
 CATALOGUE = {**_STEP, "name": "catalogue"}
+MOVE = {**_STEP, "name": "move alias"}
+SURVEY = {**_STEP, "name": "survey"}
+RECORDS = {**_STEP, "name": "records"}
+NOTE_ROWS = {**_STEP, "name": "note rows"}
+READ_ROWS = {**_STEP, "name": "read rows"}
+SHOW_NIGHT = {**_STEP, "name": "show night"}
+PULL = {**_STEP, "name": "pull"}
+THREE_WAY = {**_STEP, "name": "compare", "task_run_name": "compare {slug}"}
+SEND = {**_STEP, "name": "send"}
+RECEIVE = {**_STEP, "name": "receive"}
+COLLECT = {**_STEP, "name": "collect"}
+RESTORE = {**_STEP, "name": "restore"}
+REPEAT = {**_STEP, "name": "repeat comparison"}
 
 # Seconds after which a step's process is ended.
 LIMITS_S = {
+    "fetch": FETCH_LIMIT_S,
     "intake": INTAKE_LIMIT_S,
     "inspect": TRACEABILITY_LIMIT_S,
     "optimize": OPTIMIZE_LIMIT_S,
@@ -61,6 +120,7 @@ LIMITS_S = {
     "localize": 1800.0,
     "verify": 3600.0,
     "probe": 1800.0,
+    "measure": 600.0,
     "benchmark": 900.0,
     "race": 900.0,
     "look up": 600.0,
@@ -68,4 +128,18 @@ LIMITS_S = {
     # Gigabytes, over a line of some megabytes a second.
     "upload": 7200.0,
     "catalogue": 3600.0,
+    "collect": 3600.0,
+    "survey": 3600.0,
+    "records": 600.0,
+    "rows": 600.0,
+    "show night": 1800.0,
+    # All models of a night, on as many workers as there are.
+    "night": 18 * 3600.0,
+    "pull": 7200.0,
+    "restore": 7200.0,
+    "three ways": 1800.0,
+    "send": 7200.0,
+    "receive": 7200.0,
+    # A target's run waits for its machine, too.
+    "elsewhere": 8 * 3600.0,
 }

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prefect.runtime import flow_run
 
 from artifacts.changes import ReleaseRequest
+from artifacts.delivery import Lineage
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest
+from artifacts.recipe import Recipe
 from artifacts.registering import CatalogueJob, LookUpResult, UploadJob
+from artifacts.site import Site
 from flows.parameters import ReleaseParameters
 from flows.steps import append, catalogue, upload
 from tasks.appending import Appended, Change, told_as_done
 from tasks.lanes import Lanes
 
 
-def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Wanted:
+    """What is released: the delivery's folder on this machine, how, and where.
+
+    `said` is what is known of its source beside what the delivery itself tells.
+    """
+
+    parameters: ReleaseParameters
+    delivery: Path
+    recipe: Recipe
+    site: Site
+    said: Lineage
+
+
+def register(lanes: Lanes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]:
     """Upload the release, sign it, append it to the ledger, and show it in MLflow."""
-    folder, stores = lanes.jobs.release, parameters.stores
-    uploaded = upload(lanes.registrar(), UploadJob(manifest, folder, stores))
+    folder, parameters, site = lanes.jobs.release, wanted.parameters, wanted.site
+    stores = site.stores
+    uploaded = upload(lanes.registrar(), UploadJob(manifest, folder, stores, lanes.jobs.staging))
     request = ReleaseRequest(
         manifest.model,
         manifest.digest,
@@ -27,8 +47,8 @@ def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) ->
         parameters.alias,
         rebuild=parameters.rebuild,
     )
-    author = parameters.author(flow_run.id or "")
-    change = Change(request, author, stores, parameters.key, manifest, uploaded)
+    author = parameters.author(site.by, flow_run.id or "")
+    change = Change(request, author, stores, site.key, manifest, uploaded)
     appended = append(lanes.registrar(), lanes.signer(), change)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
     job = CatalogueJob(stores, manifest.model, appended.version, folder if is_ours else None)
@@ -40,18 +60,19 @@ def register(lanes: Lanes, parameters: ReleaseParameters, manifest: Manifest) ->
 
 def register_again(
     lanes: Lanes,
-    parameters: ReleaseParameters,
+    wanted: Wanted,
     model: str,
     fingerprint: Digest,
     known: LookUpResult,
 ) -> dict[str, Any]:
     """Make the alias stand for a version that was made from the same before."""
     assert known.manifest is not None
+    parameters, site = wanted.parameters, wanted.site
     request = ReleaseRequest(model, known.manifest, fingerprint, parameters.alias)
-    author = parameters.author(flow_run.id or "")
-    change = Change(request, author, parameters.stores, parameters.key)
+    author = parameters.author(site.by, flow_run.id or "")
+    change = Change(request, author, site.stores, site.key)
     appended = append(lanes.registrar(), lanes.signer(), change)
-    job = CatalogueJob(parameters.stores, model, appended.version)
+    job = CatalogueJob(site.stores, model, appended.version)
     with told_as_done(model, appended):
         catalogue(lanes.registrar(), job)
     return _told(model, appended, reused=True)

@@ -10,58 +10,28 @@ from typing import Any
 
 from prefect import flow
 
-from artifacts.registering import KeyJob, LookUpJob
-from artifacts.steps import IntakeJob
 from flows import policies
-from flows.parameters import ReleaseParameters
-from flows.registering import register, register_again
-from flows.steps import inspect, look_up, open_key, optimize, take_in
-from flows.targets import build
-from tasks import assemble
-from tasks.fingerprint import fingerprint_release
+from flows.elsewhere import Elsewhere, find_routes
+from flows.parameters import Attempt, ReleaseParameters
+from flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
+from flows.site import here
 from tasks.lanes import open_lanes
 
 
 @flow(**policies.RELEASE)
-def release(parameters: ReleaseParameters) -> dict[str, Any]:
+def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, Any]:
     """Release the delivery that `parameters` name; return the registered version.
 
     A release that was made before from the same is found again, unless a rebuild is asked for.
-    Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
-    `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
+    `attempt` counts the runs for one request, of which the earlier ones crashed. Raises
+    `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or `RegistryFailed`;
+    nothing is released then, but for `NotShownYet`, which says that it is.
     """
-    recipe = parameters.parsed_recipe()
-    assemble.require_trial_alias(recipe, parameters.alias)
-    with open_lanes(parameters.workspace, recipe, fresh=parameters.rebuild) as lanes:
-        key = open_key.submit(lanes.signer(), KeyJob(parameters.key, parameters.stores.trusted))
-        taken = take_in(lanes.graph, IntakeJob(parameters.delivery, lanes.jobs.staging))
-        fingerprint = fingerprint_release(taken.digest, recipe, parameters.compiler)
-        earlier = look_up.submit(
-            lanes.registrar(),
-            LookUpJob(taken.contract.model.name, fingerprint, parameters.stores, parameters.alias),
-        )
-        # What could not be signed is not built.
-        key.result()
-        judged = inspect(lanes.graph, lanes.jobs.traceability())
-        assemble.refuse_unsound(judged)
-        known = earlier.result()
-        if known.version and not parameters.rebuild:
-            model = taken.contract.model.name
-            return register_again(lanes, parameters, model, fingerprint, known)
-        optimized = optimize(lanes.graph, lanes.jobs.optimize())
-        # The graph is on disk now, and what read it holds as much memory as a compiler.
-        lanes.graph.close()
-        signature = assemble.signature_of(taken.contract, optimized)
-        built = build(lanes, optimized, signature)
-        manifest = assemble.assemble(
-            lanes.jobs.release,
-            recipe=recipe,
-            taken=taken,
-            judged=judged,
-            fingerprint=fingerprint,
-            optimized=optimized,
-            signature=signature,
-            built=built,
-        )
-        assemble.require_accepted(manifest)
-        return register(lanes, parameters, manifest)
+    site = here()
+    with opened_workspace(site) as workspace:
+        wanted = wanted_release(parameters, site, delivered_folder(parameters, workspace))
+        elsewhere = find_routes(wanted.recipe) if site.is_worker else Elsewhere()
+        with open_lanes(
+            workspace, wanted.recipe, fresh=parameters.rebuild, elsewhere=elsewhere.routes
+        ) as lanes:
+            return make_release(lanes, wanted, elsewhere)

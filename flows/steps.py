@@ -6,8 +6,18 @@ from typing import cast
 
 from prefect import task
 
+from artifacts.comparison import Comparison, ThreeWayJob
+from artifacts.exchange import Received, ReceiveJob, SendJob, Sent
+from artifacts.fetching import FetchJob, FetchResult
 from artifacts.localization import LocalizeJob, LocalizeResult
-from artifacts.probes import ProbeJob, ProbeResult
+from artifacts.night_notes import (
+    NotedRows,
+    NoteRowsJob,
+    ReadRowsJob,
+    ShowNightJob,
+    ShownNight,
+)
+from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
 from artifacts.registering import (
     Catalogued,
     CatalogueJob,
@@ -15,6 +25,10 @@ from artifacts.registering import (
     KeyResult,
     LookUpJob,
     LookUpResult,
+    PullJob,
+    PullResult,
+    RestoreJob,
+    RestoreResult,
     Uploaded,
     UploadJob,
 )
@@ -38,11 +52,18 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
+from artifacts.surveying import Records, RecordsJob, Survey, SurveyJob
 from flows import policies
 from flows.progress import announced
 from tasks.appending import Appended, Change
 from tasks.appending import append as append_change
 from tasks.child import StepProcess
+
+
+@task(**policies.FETCH)
+def fetch(process: StepProcess, job: FetchJob) -> FetchResult:
+    """Fetch the delivery from where it lies."""
+    return cast(FetchResult, _wait(process, job, "fetch", policies.LIMITS_S["fetch"]))
 
 
 @task(**policies.TAKE_IN)
@@ -109,6 +130,12 @@ def probe(process: StepProcess, job: ProbeJob, slug: str) -> ProbeResult:
     return cast(ProbeResult, _wait(process, job, f"probe {slug}", policies.LIMITS_S["probe"]))
 
 
+@task(**policies.MEASURE)
+def measure(process: StepProcess, job: MeasureJob, slug: str) -> ProbeResult:
+    """Time a target's packages without Python, and watch their memory."""
+    return cast(ProbeResult, _wait(process, job, f"measure {slug}", policies.LIMITS_S["measure"]))
+
+
 @task(**policies.BENCHMARK)
 def benchmark(process: StepProcess, job: BenchmarkJob, slug: str) -> BenchmarkResult:
     """Time a target's package against eager."""
@@ -146,6 +173,66 @@ def append(registrar: StepProcess, signer: StepProcess, change: Change) -> Appen
 def catalogue(process: StepProcess, job: CatalogueJob) -> Catalogued:
     """Show in MLflow what the ledger says."""
     return cast(Catalogued, _wait(process, job, "catalogue", policies.LIMITS_S["catalogue"]))
+
+
+@task(**policies.SURVEY)
+def survey(process: StepProcess, job: SurveyJob) -> Survey:
+    """Find out which of the served models would be made of something else today."""
+    return cast(Survey, _wait(process, job, "survey", policies.LIMITS_S["survey"]))
+
+
+@task(**policies.RECORDS)
+def records(process: StepProcess, job: RecordsJob) -> Records:
+    """Read the records of some versions."""
+    return cast(Records, _wait(process, job, "records", policies.LIMITS_S["records"]))
+
+
+@task(**policies.RESTORE)
+def restore(process: StepProcess, job: RestoreJob) -> RestoreResult:
+    """Fetch the delivery that a version was made from."""
+    return cast(RestoreResult, _wait(process, job, "restore", policies.LIMITS_S["restore"]))
+
+
+@task(**policies.PULL)
+def pull(process: StepProcess, job: PullJob) -> PullResult:
+    """Fetch a version's packages, verified."""
+    return cast(PullResult, _wait(process, job, "pull", policies.LIMITS_S["pull"]))
+
+
+@task(**policies.THREE_WAY)
+def three_way(process: StepProcess, job: ThreeWayJob, slug: str) -> Comparison:
+    """Compare the served package, the new one and eager."""
+    return cast(Comparison, _wait(process, job, f"compare {slug}", policies.LIMITS_S["three ways"]))
+
+
+@task(**policies.NOTE_ROWS)
+def note_rows(process: StepProcess, job: NoteRowsJob) -> NotedRows:
+    """Keep what became of some models of a night."""
+    return cast(NotedRows, _wait(process, job, "note rows", policies.LIMITS_S["rows"]))
+
+
+@task(**policies.READ_ROWS)
+def read_rows(process: StepProcess, job: ReadRowsJob) -> NotedRows:
+    """Read what is known so far of a night's models."""
+    return cast(NotedRows, _wait(process, job, "read rows", policies.LIMITS_S["rows"]))
+
+
+@task(**policies.SHOW_NIGHT)
+def show_night(process: StepProcess, job: ShowNightJob) -> ShownNight:
+    """Keep a night's record, and show it with the trends."""
+    return cast(ShownNight, _wait(process, job, "show night", policies.LIMITS_S["show night"]))
+
+
+@task(**policies.SEND)
+def send(process: StepProcess, job: SendJob) -> Sent:
+    """Keep a folder in the store for another machine."""
+    return cast(Sent, _wait(process, job, "send", policies.LIMITS_S["send"]))
+
+
+@task(**policies.RECEIVE)
+def receive(process: StepProcess, job: ReceiveJob) -> Received:
+    """Fetch a folder that another machine has kept in the store."""
+    return cast(Received, _wait(process, job, "receive", policies.LIMITS_S["receive"]))
 
 
 def _wait(process: StepProcess, job: object, step: str, limit_s: float) -> object:

@@ -2,92 +2,30 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 import click
 
-from artifacts.errors import HandoffError, UsageProblem
-from infra.cli_options import debug_option, json_option
-from infra.registry_cli import COMMANDS
+from infra import flows_cli, guide_cli, registry_cli, stack_cli
+from infra.arrivals import cli as arrivals_cli
+from infra.cli_group import HandoffGroup
+from infra.cli_options import debug_option, json_option, quiet_option
 
 EXIT_CODES = """
 \b
 Exit codes: 0 done; 1 this machine lacks something, or a step crashed;
 2 the delivery is unsound; 3 it is unreadable; 4 a blessing was refused;
-5 the registry or the store failed; 6 a pulled package doesn't verify or fit;
+5 the registry, the store or a delivery's place failed; 6 a pulled package doesn't verify or fit;
 64 the command line, a setting or the recipe is wrong; 130 interrupted.
+'handoff explain 4' says more of one.
 """
-
-
-class HandoffGroup(click.Group):
-    """Turns every error into a sentence and an exit code; `--debug` shows where it came from."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's own signature
-        """Run a command and end the process with its exit code."""
-        kwargs["standalone_mode"] = False
-        try:
-            sys.exit(super().main(*args, **kwargs) or 0)
-        except click.exceptions.Exit as leaving:
-            sys.exit(leaving.exit_code)
-        except (click.Abort, KeyboardInterrupt):
-            click.echo(
-                "handoff: interrupted; 'handoff history NAME' tells whether it was released before",
-                err=True,
-            )
-            sys.exit(130)
-        except click.UsageError as error:
-            sys.exit(_tell_usage(error))
-        except HandoffError as error:
-            sys.exit(_tell(error))
-        except OSError as error:
-            sys.exit(_tell_os_error(error))
-        except Exception as error:  # noqa: BLE001 - the last border before the user
-            sys.exit(_tell_defect(error))
-
-
-def _tell_usage(error: click.UsageError) -> int:
-    command = error.ctx.command_path if error.ctx else "handoff"
-    message = error.format_message().rstrip(".")
-    click.echo(f"handoff: {message}. See '{command} --help'", err=True)
-    return UsageProblem.exit_code
-
-
-def _tell(error: HandoffError) -> int:
-    _tell_debug()
-    click.echo(f"handoff: {error}", err=True)
-    return error.exit_code
-
-
-def _tell_os_error(error: OSError) -> int:
-    _tell_debug()
-    place = f" {error.filename}" if error.filename else ""
-    reason = error.strerror or str(error)
-    click.echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
-    return HandoffError.exit_code
-
-
-def _tell_defect(error: Exception) -> int:
-    _tell_debug()
-    line = (str(error).strip().splitlines() or [""])[0][:300]
-    click.echo(
-        f"handoff: that should not have happened: {type(error).__name__}: {line}. "
-        "Run it again with --debug, and report the trace",
-        err=True,
-    )
-    return HandoffError.exit_code
-
-
-def _tell_debug() -> None:
-    if "--debug" in sys.argv:
-        traceback.print_exc()
 
 
 @click.group(cls=HandoffGroup, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
 @click.version_option(package_name="handoff", message="%(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Release PyTorch models as verified AOTInductor packages, or learn why not.
 
     \b
@@ -96,13 +34,19 @@ def main() -> None:
     handoff release delivery                                compile, verify, register
     handoff promote resnet18@candidate --to production      let it be served
     handoff pull resnet18@production --to model             the serving side
+    handoff explain unmoved-output                          what is behind a word
     """  # noqa: D301 - click keeps lines as they are after the character \\b
+    from infra.home import wants_no_colour
+
+    # Else click colours on a terminal, and only there.
+    context.color = False if wants_no_colour() else None
 
 
 @main.command()
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--to", "folder", required=True, type=click.Path(path_type=Path), help="New folder.")
 @click.option("--name", default="", help="The model's name in the registry.")
+@quiet_option
 @json_option
 @debug_option
 def deliver(factory: str, folder: Path, name: str, as_json: bool) -> None:
@@ -163,6 +107,7 @@ def init(
 @click.argument("delivery", type=click.Path(path_type=Path))
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for what it requires.")
 @click.option("--captures", is_flag=True, help="Try every capture technology, and compare them.")
+@quiet_option
 @json_option
 @debug_option
 def inspect(delivery: Path, recipe: Path | None, captures: bool, as_json: bool) -> None:
@@ -181,19 +126,26 @@ def inspect(delivery: Path, recipe: Path | None, captures: bool, as_json: bool) 
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe (TOML).")
 @click.option("--alias", default="candidate", show_default=True, help="The alias to set last.")
 @click.option("--rebuild", is_flag=True, help="Build anew, even if nothing has changed.")
+@click.option("--dry-run", is_flag=True, help="Say what would be built and why; write nothing.")
+@quiet_option
 @json_option
 @debug_option
-def release(delivery: Path, recipe: Path | None, alias: str, rebuild: bool, as_json: bool) -> None:
+def release(
+    delivery: Path, recipe: Path | None, alias: str, *, rebuild: bool, dry_run: bool, as_json: bool
+) -> None:
     """Check, compile, verify and register a delivery.
+
+    With --quiet it prints NAME@VERSION and nothing else.
 
     \b
     handoff release delivery
+    handoff release delivery --dry-run
     handoff release delivery --recipe recipe.toml --json
     """  # noqa: D301 - as above
     from infra.release import release_delivery
 
     raise click.exceptions.Exit(
-        release_delivery(delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+        release_delivery(delivery, recipe, alias, rebuild=rebuild, dry_run=dry_run, as_json=as_json)
     )
 
 
@@ -244,7 +196,13 @@ def doctor(as_json: bool) -> None:
     raise click.exceptions.Exit(examine(as_json=as_json))
 
 
-for registered in COMMANDS:
+for registered in (
+    *registry_cli.COMMANDS,
+    *flows_cli.COMMANDS,
+    *stack_cli.COMMANDS,
+    *arrivals_cli.COMMANDS,
+    *guide_cli.COMMANDS,
+):
     main.add_command(registered)
 
 

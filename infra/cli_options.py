@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -15,3 +16,12 @@ def debug_option(command: Any) -> Any:  # noqa: ANN401 - a decorator of any comm
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+quiet_option = click.option(
+    "--quiet", is_flag=True, expose_value=False, help="Print the result, or the error, alone."
+)
+
+
+def is_quiet() -> bool:
+    """Tell whether `--quiet` was said: no progress, notes or hints; read where these are told."""
+    return "--quiet" in sys.argv

@@ -19,9 +19,11 @@ from artifacts.steps import (
     TraceabilityJob,
     TraceabilityResult,
 )
+from artifacts.target import installed_torch
 from infra.captures import capture_table, print_captures
+from infra.cli_options import is_quiet
 from infra.console import print_findings, print_json, print_table, size
-from infra.registry import torch_version
+from infra.explaining.telling import hint_for
 from infra.release import require_folder
 from infra.settings import read_settings
 from tasks.child import ProcessPlan, StepProcess
@@ -40,6 +42,9 @@ def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> No
         print_json({"folder": str(result.folder), "contract": to_plain(result.contract)})
         return
     contract = result.contract
+    if is_quiet():
+        click.echo(str(result.folder))
+        return
     click.echo(f"{contract.model.name}: delivered to {result.folder}")
     inputs = ", ".join(str(spec) for spec in contract.inputs)
     click.echo(f"  captured by {contract.model.captured_by}; takes {inputs}")
@@ -55,15 +60,8 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
     wanted = read_recipe(recipe) if recipe else Recipe()
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
-        taken, judged = _run_alone(
-            ProcessPlan("inspect", extensions=wanted.extensions),
-            [
-                (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
-                (TraceabilityJob(staging, wanted.required_lineage), TRACEABILITY_LIMIT_S),
-            ],
-        )
+        taken, judged = judge_delivery(delivery, staging, wanted)
         rows = capture_table(staging, wanted.extensions) if captures else ()
-    taken, judged = cast(IntakeResult, taken), cast(TraceabilityResult, judged)
     if as_json:
         print_json(_inspection(taken, judged, rows))
     else:
@@ -71,11 +69,34 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
         click.echo(
             f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})"
         )
-        click.echo(f"  {_origin(taken)}")
-        print_findings(judged.findings)
-        if rows:
-            print_captures(rows)
+        if not is_quiet():
+            _tell_inspection(taken, judged, rows)
     return 2 if judged.verdict == "unsound" else 0
+
+
+def judge_delivery(
+    delivery: Path, staging: Path, recipe: Recipe
+) -> tuple[IntakeResult, TraceabilityResult]:
+    """Take a delivery in to the new folder `staging` and judge it, in a process of its own."""
+    taken, judged = _run_alone(
+        ProcessPlan("inspect", extensions=recipe.extensions),
+        [
+            (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
+            (TraceabilityJob(staging, recipe.required_lineage), TRACEABILITY_LIMIT_S),
+        ],
+    )
+    return cast(IntakeResult, taken), cast(TraceabilityResult, judged)
+
+
+def _tell_inspection(
+    taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
+) -> None:
+    click.echo(f"  {_origin(taken)}")
+    print_findings(judged.findings)
+    if rows:
+        print_captures(rows)
+    if hint := hint_for(judged.findings):
+        click.echo(f"  more: {hint}")
 
 
 def _origin(taken: IntakeResult) -> str:
@@ -149,10 +170,10 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
     from artifacts.signing import read_trust
 
     trust = read_trust(read_settings().stores.trusted, may_lack=True)
-    checked = check_release(folder, torch_version(), trust)
+    checked = check_release(folder, installed_torch(), trust)
     manifest, repeated = checked.manifest, []
     if delivery is not None:
-        from infra.repeating import repeat_comparison
+        from tasks.repeating import repeat_comparison
 
         repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:

@@ -15,9 +15,9 @@ from artifacts.errors import UsageProblem
 from artifacts.registering import KeyJob, KeyResult
 from artifacts.signing import public_key_of, read_trust
 from infra.console import print_json
-from infra.moving import KEY_LIMIT_S, SIGNER
 from infra.settings import Settings, read_settings, trusted_folder
 from tasks.child import StepProcess
+from tasks.moving import KEY_LIMIT_S, SIGNER
 
 
 def show_keys(*, as_json: bool) -> None:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import click
 
-from artifacts.changes import Author, PromoteRequest, Request, RetireRequest, RollBackRequest
+from artifacts.changes import Author, Request, RetireRequest, RollBackRequest
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
 from artifacts.record import to_plain
-from artifacts.registering import CatalogueJob, CollectJob, CollectResult, KeyJob
+from artifacts.registering import CatalogueJob, CollectJob, CollectResult
+from artifacts.site import Site
 from infra.console import print_json, size
-from infra.racing import race_with_served
 from infra.registry import parse_reference, releases_of, require_alias
-from infra.settings import Settings, author_name, read_settings, require_writable_home
-from infra.workspaces import scratch_workspace
-from tasks.appending import Appended, Change, append, told_as_done
-from tasks.child import ProcessPlan, StepProcess
+from infra.settings import author_name, read_settings, read_site, require_writable_home
+from tasks.appending import Appended
+from tasks.moving import CATALOGUE_LIMIT_S, Promotion, change_ledger, opened_registrar
+from tasks.moving import promote as promote_version
 
-KEY_LIMIT_S = 120.0
-_CATALOGUE_LIMIT_S = 3600.0
 _COLLECT_LIMIT_S = 3600.0
-REGISTRAR = ProcessPlan("register", preload=("tasks.draft",), sees="stores")
-SIGNER = ProcessPlan("sign", preload=("tasks.sign",), sees="keys")
 
 
 def promote(
@@ -45,17 +37,8 @@ def promote(
     """
     name, wanted = parse_reference(reference)
     require_alias(alias)
-    if override and not reason.strip():
-        raise UsageProblem(
-            "an override needs a reason", expected="--reason TEXT", got="none",
-            remedy="Say why the rules are set aside: the ledger keeps it",
-        )  # fmt: skip
-    measured, served = race_with_served(read_settings(), name, wanted, alias)
-    if expected is None:
-        # What was measured, and what the caller has seen, is about this one.
-        expected = served or 0
-    request = PromoteRequest(name, wanted, alias, override, measured)
-    appended = _change(request, reason, expected)
+    promotion = Promotion(name, wanted, alias, override, expected)
+    appended = promote_version(_writable_site(), promotion, _author(reason))
     _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
 
 
@@ -82,15 +65,14 @@ def retire(reference: str, reason: str, *, as_json: bool) -> None:
 
 def sync(reference: str, *, as_json: bool) -> None:
     """Show in MLflow, and in the store's copies for people, what the ledgers say."""
-    settings = read_settings()
-    require_writable_home(settings)
+    site = _writable_site()
     if reference:
         models: tuple[str, ...] = (parse_reference(reference)[0],)
     else:
-        models = releases_of(settings).models()
-    with _registrar(settings) as (registrar, _):
+        models = releases_of(read_settings()).models()
+    with opened_registrar(site) as (registrar, _):
         for model in models:
-            registrar.run(CatalogueJob(settings.stores, model), limit_s=_CATALOGUE_LIMIT_S)
+            registrar.run(CatalogueJob(site.stores, model), limit_s=CATALOGUE_LIMIT_S)
     if as_json:
         print_json({"models": list(models)})
         return
@@ -99,9 +81,9 @@ def sync(reference: str, *, as_json: bool) -> None:
 
 def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     """Remove what no version needs from the store."""
-    settings = read_settings()
-    with _registrar(settings) as (registrar, _):
-        job = CollectJob(settings.stores, grace_h, pretend)
+    site = read_site(read_settings())
+    with opened_registrar(site) as (registrar, _):
+        job = CollectJob(site.stores, grace_h, pretend)
         found = cast(CollectResult, registrar.run(job, limit_s=_COLLECT_LIMIT_S))
     if as_json:
         print_json(to_plain(found))
@@ -113,41 +95,18 @@ def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
         click.echo(f"{found.abandoned} uploads that never ended were given up")
 
 
-def _change(request: Request, reason: str, expected: int | None = None) -> Appended:
-    """Append what is asked for to the ledger, then show it in MLflow and in the store's copies."""
+def _change(request: Request, reason: str) -> Appended:
+    return change_ledger(_writable_site(), request, _author(reason))
+
+
+def _writable_site() -> Site:
     settings = read_settings()
     require_writable_home(settings)
-    with (
-        _registrar(settings) as (registrar, scratch),
-        closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
-    ):
-        signer.run(KeyJob(settings.signing_key, settings.stores.trusted), limit_s=KEY_LIMIT_S)
-        appended = append(registrar, signer, _asked(settings, request, reason, expected))
-        job = CatalogueJob(settings.stores, request.model)
-        with told_as_done(request.model, appended):
-            registrar.run(job, limit_s=_CATALOGUE_LIMIT_S)
-    return appended
+    return read_site(settings)
 
 
-@contextmanager
-def _registrar(settings: Settings) -> Iterator[tuple[StepProcess, Path]]:
-    """Give the process that reaches the stores, and the folder of its files."""
-    with scratch_workspace(settings.home / "builds") as scratch:
-        # What it fetches and writes for MLflow goes with the folder, also when it is killed.
-        plan = replace(REGISTRAR, environment={"TMPDIR": str(scratch)})
-        with closing(StepProcess(plan, scratch / "register.log")) as registrar:
-            yield registrar, scratch
-
-
-def _asked(settings: Settings, request: Request, reason: str, expected: int | None) -> Change:
-    return Change(
-        request,
-        Author(author_name(), reason.strip()),
-        settings.stores,
-        settings.signing_key,
-        expected=expected or None,
-        is_conditional=expected is not None,
-    )
+def _author(reason: str) -> Author:
+    return Author(author_name(), reason.strip())
 
 
 def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _MARK = "HANDOFF_STARTED_BY"
@@ -38,9 +39,14 @@ def end_orphans_later() -> None:
 
 def end_marked(mark: str) -> None:
     """End the processes with that mark: first with a request, after seconds without."""
+    end_found(lambda: marked(_MARK, mark))
+
+
+def end_found(find: Callable[[], Iterable[int]]) -> None:
+    """End the processes that `find` finds, until it finds none: first with a request."""
     began = time.monotonic()
     # What the kernel holds fast for longer is ended by nobody.
-    while (processes := _marked(mark)) and time.monotonic() < began + 6 * _PATIENCE_S:
+    while (processes := list(find())) and time.monotonic() < began + 6 * _PATIENCE_S:
         is_late = time.monotonic() > began + _PATIENCE_S
         for process in processes:
             try:
@@ -50,17 +56,18 @@ def end_marked(mark: str) -> None:
         time.sleep(0.2)
 
 
-def _marked(mark: str) -> list[int]:
-    wanted = f"{_MARK}={mark}".encode()
-    found = []
+def marked(variable: str, mark: str) -> dict[int, dict[str, str]]:
+    """Return the environments of the other processes in which that variable is that mark."""
+    found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                is_ours = wanted in (folder / "environ").read_bytes().split(b"\0")
+                entries = os.fsdecode((folder / "environ").read_bytes()).split("\0")
             except OSError:  # it has ended, or is another user's
                 continue
-            if is_ours:
-                found.append(int(folder.name))
+            environment = dict(entry.partition("=")[::2] for entry in entries)
+            if environment.get(variable) == mark:
+                found[int(folder.name)] = environment
     return found
 
 

@@ -9,7 +9,7 @@ import click
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.record import to_plain
 from infra.console import print_findings, print_table, seconds, size
-from tasks.report import SEARCH_COLUMNS, search_rows
+from tasks.report.search import SEARCH_COLUMNS, search_rows
 
 
 def release_object(
@@ -52,13 +52,20 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
     }
 
 
-def print_release(manifest: Manifest, *, version: int | None, aliases: tuple[str, ...]) -> None:
-    """Print a release for a person: what it is, how exact, how fast, and what was noticed."""
+def print_release(
+    manifest: Manifest, *, version: int | None, aliases: tuple[str, ...], report: str = ""
+) -> None:
+    """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
+
+    `report` is the address of the version's report, in the folder that the version lies in.
+    """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
     click.echo(f"\n{title}{named}: delivery {manifest.verdict}, {manifest.delivery.short}")
     print_findings(manifest.findings)
-    print_table("", _COLUMNS, [row for target in manifest.targets for row in _rows(target)])
+    timings = [row for target in manifest.targets for row in _timing_rows(target)]
+    if timings:
+        print_table("", _TIMING_COLUMNS, timings)
     for target in manifest.targets:
         if target.candidates:
             print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
@@ -70,29 +77,55 @@ def print_release(manifest: Manifest, *, version: int | None, aliases: tuple[str
             click.echo(f"  {target.slug}: not yet verified: {target.unverified}")
         for reason in target.reasons[:8]:
             click.echo(f"  {target.slug}: refused: {reason}")
+    print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
+    if report:
+        click.echo(f"In {report.rpartition('/')[0]}, with its report")
 
 
-_COLUMNS = ("target", "verdict", "input", "eager", ".so", "ratio", "95 %", "max error", "size")
+_TIMING_COLUMNS = ("target", "input", "eager", ".so", "ratio", "95 %")
+_COLUMNS = ("target", "verdict", "error", "rtol needed", "over eager (95 %)", "size")
 
 
-def _rows(target: TargetRecord) -> list[tuple[str, ...]]:
-    verdict = "REFUSED" if target.verdict == "refused" else target.verdict
-    error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
-    package = next((f for f in target.files if f.path.endswith(".so")), None)
-    weight = size(package.size_bytes) if package else "-"
-    if not target.timings:
-        return [(target.slug, verdict, "-", "-", "-", "-", "-", error, weight)]
+def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
     return [
         (
             target.slug,
-            verdict,
             timing.case,
             seconds(timing.eager_s),
             seconds(timing.package_s),
             f"{timing.speedup:.2f}",
             f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}",
-            error,
-            weight,
         )
         for timing in target.timings
     ]
+
+
+def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
+    verdict = "REFUSED" if target.verdict == "refused" else target.verdict
+    error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
+    package = next((f for f in target.files if f.path.endswith(".so")), None)
+    weight = size(package.size_bytes) if package else "-"
+    speed = "-"
+    if target.timings:
+        timed = target.timings[-1]
+        interval = f"{timed.speedup_low:.2f} to {timed.speedup_high:.2f}"
+        speed = f"{timed.speedup:.2f} ({interval})"
+    return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
+
+
+def _told_tolerance(manifest: Manifest, target: TargetRecord) -> str:
+    """Return the `rtol` that an output would have needed beside the agreed one: the closest call.
+
+    Integers are exact, and have none.
+    """
+    outputs = [spec.name for spec in manifest.signature.outputs]
+    calls = []
+    for deviation in target.deviations:
+        name = outputs[deviation.output] if deviation.output < len(outputs) else ""
+        agreed = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug).rtol
+        if agreed > 0 and not deviation.special:
+            calls.append((deviation.required_rtol / agreed, deviation.required_rtol, agreed))
+    if not calls:
+        return "-"
+    _, needed, agreed = max(calls)
+    return f"{needed:.1g} of {agreed:.1g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from pathlib import Path
 
@@ -12,8 +11,10 @@ from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
 from artifacts.record import to_plain
-from artifacts.registering import PullJob
+from artifacts.registering import PullJob, RestoreJob
 from artifacts.releases import Releases, SignedRelease, open_releases
+from artifacts.target import installed_torch
+from infra.cli_options import is_quiet
 from infra.console import age, print_json, print_table, shown_transfer
 from infra.present import print_release, release_object
 from infra.settings import Settings, read_settings
@@ -83,10 +84,10 @@ def show_version(reference: str, *, as_json: bool) -> None:
     pointer = releases.find(name, wanted)
     release = releases.read(name, pointer)
     aliases = releases.require_head(name).entry.aliases_of(pointer.version)
-    if not as_json:
-        print_release(release.manifest, version=pointer.version, aliases=aliases)
-        return
     version, report = pointer.version, releases.report(name, pointer.version)
+    if not as_json:
+        print_release(release.manifest, version=version, aliases=aliases, report=report)
+        return
     print_json(release_object(release.manifest, version=version, aliases=aliases, report=report))
 
 
@@ -131,15 +132,32 @@ def pull_release(reference: str, folder: Path | None, target: str, *, as_json: b
     settings = read_settings()
     name, wanted = parse_reference(reference)
     to = folder.absolute() if folder else None
-    job = PullJob(name, wanted, to, target, settings.stores, torch_version())
+    job = PullJob(name, wanted, to, target, settings.stores, installed_torch())
     with shown_transfer() as progress:
         result = pull(job, progress)
     if as_json:
         print_json(to_plain(result))
         return
+    if is_quiet():
+        click.echo(f"{result.model}@{result.version}")
+        return
     told = f"{result.model} version {result.version}: {result.target}"
     where = f"in {result.folder}" if result.folder else "verified in the store, nothing was kept"
     click.echo(f"{told} {where}")
+
+
+def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
+    """Fetch the delivery that a version was made from into `folder`."""
+    from tasks.restore import run as restore
+
+    settings = read_settings()
+    name, wanted = parse_reference(reference)
+    version = releases_of(settings).find(name, wanted).version
+    result = restore(RestoreJob(settings.stores, name, version, folder.absolute()))
+    if as_json:
+        print_json({"model": name, "version": version, **to_plain(result)})
+        return
+    click.echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
 
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:
@@ -171,11 +189,3 @@ def require_alias(alias: str) -> None:
             "that alias can't be set", expected="a name such as candidate or production",
             got=alias[:60], remedy=str(error).capitalize(),
         ) from error  # fmt: skip
-
-
-def torch_version() -> str | None:
-    """Return the installed torch's version from its metadata, without importing it."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None

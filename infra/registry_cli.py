@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from infra.cli_options import debug_option, json_option
+from infra.cli_options import debug_option, json_option, quiet_option
+from infra.completion import complete_model
 
 reason_option = click.option("--reason", default="", help="Why; the ledger keeps it.")
 
@@ -22,7 +23,7 @@ def list_models(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="NAME[@ALIAS|@VERSION]")
+@click.argument("name", shell_complete=complete_model, metavar="NAME[@ALIAS|@VERSION]")
 @json_option
 @debug_option
 def show(name: str, as_json: bool) -> None:
@@ -33,8 +34,8 @@ def show(name: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("before", metavar="NAME@A")
-@click.argument("after", metavar="NAME@B")
+@click.argument("before", shell_complete=complete_model, metavar="NAME@A")
+@click.argument("after", shell_complete=complete_model, metavar="NAME@B")
 @json_option
 @debug_option
 def diff(before: str, after: str, as_json: bool) -> None:
@@ -45,16 +46,20 @@ def diff(before: str, after: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="NAME@ALIAS")
+@click.argument("name", shell_complete=complete_model, metavar="NAME@ALIAS")
 @click.option("--to", "folder", type=click.Path(path_type=Path), help="New folder.")
 @click.option(
     "--for", "--target", "target", default="auto", show_default=True,
     help="A target, for another machine; or this machine's.",
 )  # fmt: skip
 @click.option("--verify-only", is_flag=True, help="Fetch and verify everything, and keep nothing.")
+@click.option("--delivery", is_flag=True, help="Fetch what the release was made from instead.")
+@quiet_option
 @json_option
 @debug_option
-def pull(name: str, folder: Path | None, target: str, verify_only: bool, as_json: bool) -> None:
+def pull(
+    name: str, folder: Path | None, target: str, *, verify_only: bool, delivery: bool, as_json: bool
+) -> None:
     """Fetch a release's package for this machine: signature, digests and fit are verified.
 
     Only the store is asked, and an interrupted pull is gone on with by the next one.
@@ -63,10 +68,20 @@ def pull(name: str, folder: Path | None, target: str, verify_only: bool, as_json
     handoff pull resnet18@production --to model
     handoff pull resnet18@7 --to model --for cpu-avx2
     handoff pull resnet18@production --verify-only
+    handoff pull resnet18@7 --delivery --to delivery
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from artifacts.errors import UsageProblem
-    from infra.registry import pull_release
+    from infra.registry import pull_delivery, pull_release
 
+    if delivery:
+        if folder is None or verify_only or target != "auto":
+            raise UsageProblem(
+                "a delivery is pulled into a folder, and is for no machine in particular",
+                expected="--delivery --to FOLDER", got="other options than these",
+                remedy="Leave --for and --verify-only out, and name a folder with --to",
+            )  # fmt: skip
+        pull_delivery(name, folder, as_json=as_json)
+        return
     if verify_only == (folder is not None):
         raise UsageProblem(
             "pull needs to know what to do", expected="--to FOLDER, or --verify-only",
@@ -76,7 +91,7 @@ def pull(name: str, folder: Path | None, target: str, verify_only: bool, as_json
 
 
 @click.command()
-@click.argument("name", metavar="NAME@VERSION")
+@click.argument("name", shell_complete=complete_model, metavar="NAME@VERSION")
 @click.option("--to", "alias", default="production", show_default=True, help="The alias to move.")
 @click.option(
     "--from", "expected", type=click.IntRange(0), default=None,
@@ -105,7 +120,7 @@ def promote(
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", shell_complete=complete_model, metavar="NAME")
 @click.option("--alias", default="production", show_default=True, help="The alias to move back.")
 @click.option("--to", "version", type=click.IntRange(1), help="A version that it stood for before.")
 @reason_option
@@ -119,7 +134,7 @@ def rollback(name: str, alias: str, version: int | None, reason: str, as_json: b
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", shell_complete=complete_model, metavar="NAME")
 @json_option
 @debug_option
 def history(name: str, as_json: bool) -> None:
@@ -130,7 +145,7 @@ def history(name: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="NAME@VERSION")
+@click.argument("name", shell_complete=complete_model, metavar="NAME@VERSION")
 @reason_option
 @json_option
 @debug_option
@@ -142,7 +157,7 @@ def retire(name: str, reason: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="[NAME]", default="")
+@click.argument("name", shell_complete=complete_model, metavar="[NAME]", default="")
 @json_option
 @debug_option
 def sync(name: str, as_json: bool) -> None:

@@ -8,49 +8,64 @@ from typing import Any
 
 import click
 
+from artifacts.delivery import read_contract
 from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, NotShownYet
-from artifacts.manifest import MANIFEST_FILE, read_manifest
+from artifacts.layout import REPORT_FILE
+from artifacts.manifest import MANIFEST_FILE, Manifest, read_manifest
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
-from infra.console import print_json, shown_progress
-from infra.orphans import end_orphans_later
+from infra.cli_options import is_quiet
+from infra.console import print_json
+from infra.flow_calls import call_flow
 from infra.present import print_release, release_object
+from infra.progress import shown_progress
 from infra.registry import releases_of, require_alias
-from infra.settings import (
-    Settings,
-    author_name,
-    compiler_name,
-    prepare_prefect,
-    read_settings,
-    require_writable_home,
+from infra.settings import Settings, compiler_name, read_settings, require_writable_home
+from infra.step_times import (
+    StepTimes,
+    keep_times,
+    noted_times,
+    read_times,
+    times_folder,
+    times_of,
 )
-from infra.workspaces import keep_for_a_look, open_workspace
 from tasks import lanes
 from tasks.assemble import require_trial_alias
+from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
 
 def release_delivery(
-    delivery: Path, recipe_file: Path | None, alias: str, *, rebuild: bool, as_json: bool
+    delivery: Path,
+    recipe_file: Path | None,
+    alias: str,
+    *,
+    rebuild: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
-    """Release `delivery`; print the outcome and return the exit code."""
+    """Release `delivery`, or only tell what that would do; return the exit code."""
     settings = read_settings()
     delivery = require_folder(delivery)
     recipe = read_recipe(recipe_file) if recipe_file else Recipe()
-    _require_targets(recipe)
-    require_alias(alias)
-    require_trial_alias(recipe, alias)
-    require_compiler()
-    require_writable_home(settings)
-    workspace = open_workspace(settings.home / "builds")
-    lanes.begin(workspace, delivery, recipe, fresh=rebuild)
+    _check(recipe, alias)
+    if dry_run:
+        from infra.dry_run import tell_dry_run
+
+        return tell_dry_run(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+    return _release(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+
+
+def _release(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool, as_json: bool
+) -> int:
+    workspace = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
     try:
-        with shown_progress():
-            parameters = _parameters(settings, workspace, delivery, recipe)
-            outcome = _run_flow(settings, {**parameters, "alias": alias, "rebuild": rebuild})
+        with noted_times() as times, shown_progress(_times_before(settings, delivery)):
+            outcome = end_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
     except NotShownYet as error:
         if as_json:
             print_json({**_released(error, workspace), "error": error.as_record()})
-        shutil.rmtree(workspace, ignore_errors=True)
+        remove_workspace(workspace)
         if as_json:
             return error.exit_code
         raise
@@ -59,81 +74,113 @@ def release_delivery(
         if as_json:
             return error.exit_code
         raise
-    finally:
-        lanes.close_begun()
+    if not outcome["reused"]:
+        manifest = read_manifest(workspace / "release")
+        keep_times(times_folder(settings), manifest.model, times_of(manifest, times))
     _tell_release(settings, outcome, workspace, alias, as_json=as_json)
     return 0
+
+
+def _check(recipe: Recipe, alias: str) -> None:
+    """Raise for what no release can be made with, before anything is started."""
+    _require_targets(recipe)
+    require_alias(alias)
+    require_trial_alias(recipe, alias)
+    require_compiler()
+
+
+def _times_before(settings: Settings, delivery: Path) -> StepTimes:
+    """Return the times of the delivered model's steps, nothing where its name can't be read yet."""
+    try:
+        return read_times(times_folder(settings), read_contract(delivery).model.name)
+    except HandoffError:  # the first step tells what is wrong with it
+        return StepTimes({})
+
+
+def begin_release(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool
+) -> Path:
+    """Start the first step of a release, which `end_release` has to follow; return its folder.
+
+    Raises `UsageProblem` or `EnvironmentLacking` before anything is started.
+    """
+    _check(recipe, alias)
+    require_writable_home(settings)
+    workspace = open_workspace(settings.home / "builds")
+    lanes.begin(workspace, delivery, recipe, fresh=rebuild)
+    return workspace
+
+
+def end_release(
+    settings: Settings,
+    workspace: Path,
+    delivery: Path,
+    recipe: Recipe,
+    alias: str,
+    *,
+    rebuild: bool,
+) -> dict[str, Any]:
+    """Run the flow of a release that was begun in `workspace`; return what it returns."""
+    asked = {"delivery": str(delivery), "recipe": to_plain(recipe)}
+    try:
+        return _run_flow(settings, workspace, {**asked, "alias": alias, "rebuild": rebuild})
+    finally:
+        lanes.close_begun()
+
+
+def read_outcome(settings: Settings, outcome: dict[str, Any], workspace: Path) -> Manifest:
+    """Return the record of what was released, or found again, and remove the build's files."""
+    if outcome["reused"]:
+        releases = releases_of(settings)
+        pointer = releases.find(outcome["model"], outcome["version"])
+        manifest = releases.read(outcome["model"], pointer).manifest
+    else:
+        manifest = read_manifest(workspace / "release")
+    remove_workspace(workspace)
+    return manifest
 
 
 def _tell_release(
     settings: Settings, outcome: dict[str, Any], workspace: Path, alias: str, *, as_json: bool
 ) -> None:
     """Print what was released, or found again, and remove the build's files."""
-    releases = releases_of(settings)
     version, aliases = outcome["version"], tuple(outcome["aliases"])
+    manifest = read_outcome(settings, outcome, workspace)
     if outcome["reused"]:
-        pointer = releases.find(outcome["model"], version)
-        manifest = releases.read(outcome["model"], pointer).manifest
-        told = f"nothing has changed since version {version} was released"
-        click.echo(f"handoff: {told} (--rebuild builds it anew)", err=True)
+        _note(
+            f"nothing has changed since version {version} was released (--rebuild builds it anew)"
+        )
         if outcome["replaced"]:
-            moved = f"@{alias} stands for version {version} again, and was {outcome['replaced']}"
-            click.echo(f"handoff: {moved}", err=True)
-    else:
-        manifest = read_manifest(workspace / "release")
-    shutil.rmtree(workspace, ignore_errors=True)
+            _note(f"@{alias} stands for version {version} again, and was {outcome['replaced']}")
     for note in outcome["notes"]:
-        click.echo(f"handoff: {note}", err=True)
+        _note(note)
+    report = releases_of(settings).report(manifest.model, version)
     if as_json:
-        report = releases.report(manifest.model, version)
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))
         return
-    print_release(manifest, version=version, aliases=aliases)
+    if is_quiet():
+        click.echo(f"{manifest.model}@{version}")
+        return
+    print_release(manifest, version=version, aliases=aliases, report=report)
     promoting = f"handoff promote {manifest.model}@{version} --to production"
     pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
     click.echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
 
 
-def _parameters(
-    settings: Settings, workspace: Path, delivery: Path, recipe: Recipe
-) -> dict[str, Any]:
-    return {
-        "delivery": delivery,
-        "workspace": workspace,
-        "objects": settings.stores.objects,
-        "tracking_uri": settings.stores.tracking_uri,
-        "artifact_root": settings.stores.artifact_root,
-        "trusted": list(settings.stores.trusted),
-        "seen": settings.stores.seen,
-        "signing_key": settings.signing_key.uri,
-        "public_key": settings.signing_key.public,
-        "make_missing_key": settings.signing_key.make_missing,
-        "by": author_name(),
-        "recipe": to_plain(recipe),
-        "compiler": compiler_name(),
-    }
+def _note(text: str) -> None:
+    """Tell what is no part of the result, unless only that is wanted."""
+    if not is_quiet():
+        click.echo(f"handoff: {text}", err=True)
 
 
-def _run_flow(settings: Settings, parameters: dict[str, Any]) -> dict[str, Any]:
-    prepare_prefect(settings)
-    if settings.is_embedded:
-        end_orphans_later()
-    from flows.parameters import ReleaseParameters
-    from flows.release import release
+def _run_flow(settings: Settings, workspace: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    def flow() -> dict[str, Any]:
+        from flows.parameters import ReleaseParameters
+        from flows.release import release
 
-    try:
-        return release(ReleaseParameters(**parameters))
-    except HandoffError:
-        raise
-    except Exception as error:
-        # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
-        raise EnvironmentLacking(
-            "Prefect could not run the flow",
-            expected=settings.prefect_api or "an embedded server that starts",
-            got=(str(error).strip().splitlines() or [type(error).__name__])[0][:300],
-            remedy="Look at PREFECT_API_URL and whether that server is up, or unset it to run "
-            "embedded; --debug shows the trace",
-        ) from error
+        return release(ReleaseParameters(**asked))
+
+    return call_flow(settings, workspace, flow)
 
 
 def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:
@@ -152,14 +199,22 @@ def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> Non
     if as_json:
         found: dict[str, Any] = {"model": None, "version": None, "targets": []}
         if manifest:
-            found = release_object(manifest, version=None, aliases=(), report=str(folder))
+            found = release_object(manifest, version=None, aliases=(), report=_report_of(folder))
         print_json({**found, "error": error.as_record(), "build": str(workspace)})
         return
-    if manifest:
+    if manifest and not is_quiet():
         print_release(manifest, version=None, aliases=())
+        if report := _report_of(folder):
+            _note(f"the report is {report}")
     if workspace.exists():
         keep_for_a_look(workspace)
-        click.echo(f"handoff: the build is kept in {workspace}", err=True)
+        _note(f"the build is kept in {workspace}")
+
+
+def _report_of(folder: Path) -> str:
+    """Return the path of a refused release's report; '' where none was written."""
+    report = folder / REPORT_FILE
+    return str(report) if report.exists() else ""
 
 
 def _require_targets(recipe: Recipe) -> None:

@@ -1,13 +1,13 @@
 """The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
 
-    python -m infra.sandbox [--stores | --keys | --whole] [--set NAME=VALUE ...] [--bar PATH ...]
-        -- COMMAND ARGUMENT ...
+    python -m infra.sandbox [--stores | --sources | --keys | --whole] [--set NAME=VALUE ...]
+        [--bar PATH ...] -- COMMAND ARGUMENT ...
 
-`--stores` lets the stores' settings and credentials through, `--keys` those for signing, `--whole`
-the whole environment (for the training side's own code, which is delivered from its own
-environment). Nothing below a PATH can be read, and, without `--keys` or `--whole`, no signing key
-of this machine (see `infra.landlock`); where the kernel can't do that the command runs all the
-same, and `handoff doctor` says so.
+`--stores` lets the stores' settings and credentials through, `--sources` what deliveries are
+fetched with (S3's, git's, ssh's), `--keys` those for signing, `--whole` the whole environment (for
+the training side's own code, which is delivered from its own environment). Nothing below a PATH can
+be read, and, without `--keys` or `--whole`, no signing key of this machine (see `infra.landlock`);
+where the kernel can't do that the command runs all the same, and `handoff doctor` says so.
 
 It is started as a program and never imported by a step or a flow. A launcher that execs is used
 rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.
@@ -23,8 +23,9 @@ import signal
 import sys
 from pathlib import Path
 
+from infra.environments import child_environment
 from infra.landlock import bar_reading
-from infra.settings import child_environment, paths_kept_from_steps
+from infra.settings import paths_kept_from_steps
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -35,7 +36,8 @@ def main(arguments: list[str]) -> None:
     border = arguments.index("--")
     options, command = arguments[:border], arguments[border + 1 :]
     keys, whole = "--keys" in options, "--whole" in options
-    environment = child_environment(stores="--stores" in options, keys=keys, whole=whole)
+    stores, sources = "--stores" in options, "--sources" in options
+    environment = child_environment(stores=stores, sources=sources, keys=keys, whole=whole)
     barred = [] if keys or whole else list(paths_kept_from_steps())
     for name, value in itertools.pairwise(options):
         if name == "--set":

@@ -1,4 +1,4 @@
-"""Settings: the only reader of the environment.
+"""Settings: the only reader of the environment, with `infra.home`, which it begins with.
 
 | variable | what it sets | default |
 |---|---|---|
@@ -9,7 +9,13 @@
 | `HANDOFF_SIGNING_KEY` | the key that signs: a PEM file, or a KMS's address | made in the home |
 | `HANDOFF_SIGNING_PUBLIC_KEY` | its public key, which a KMS's needs | |
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
+| `HANDOFF_RECIPES` | the recipes of models, `MODEL.toml` each | `$HANDOFF_HOME/recipes` |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
+| `PREFECT_SERVER_DATABASE_CONNECTION_URL` | for `handoff up`: the PostgreSQL to use | its own |
+| `MLFLOW_BACKEND_STORE_URI` | for `handoff up`: MLflow's database, where that one can't have it | |
+| `PREFECT_SERVER_API_AUTH_STRING` | for `handoff up`: Prefect's `user:password` | no login |
+| `MLFLOW_AUTH_ADMIN_PASSWORD` | for `handoff up`: that of MLflow's user `admin` | no login |
+| `HANDOFF_POSTGRES` | for `handoff up`: the folder of initdb and postgres | looked for |
 """
 
 from __future__ import annotations
@@ -20,58 +26,12 @@ import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from artifacts.registering import SigningKey, Stores
-
-# What a child needs to find its compiler, its libraries and its threads. Nothing else goes in:
-# a delivery's weights and a compiler's output have no business with credentials.
-_CHILD_NAMES = frozenset(
-    {
-        "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV",
-        "PYTHONPATH", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "LD_LIBRARY_PATH", "LD_PRELOAD",
-        "CC", "CXX", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
-        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
-    }
-)  # fmt: skip
-_STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
-_NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
-_NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
-_STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
-_SIGNING_PREFIX = "HANDOFF_SIGNING_"
-# What each key service's own client reads, by the scheme of the key's URI.
-_KEY_SERVICES = {
-    "awskms": ("AWS_", "BOTO_"),
-    "gcpkms": ("GOOGLE_", "CLOUDSDK_"),
-    "azurekms": ("AZURE_",),
-}
-
-
-def child_environment(
-    *, stores: bool = False, keys: bool = False, whole: bool = False
-) -> dict[str, str]:
-    """Return what a child may see of the environment.
-
-    `stores` adds the stores' settings, and `keys` those for signing: with a key that is held by a
-    service, the credentials for that service, too.
-    """
-    if whole:
-        return dict(os.environ)
-    prefixes: tuple[str, ...] = ()
-    if stores:
-        prefixes += _STORE_PREFIXES
-    if keys:
-        prefixes += (_SIGNING_PREFIX,)
-        if service := _KEY_SERVICES.get(signing_key_scheme()):
-            prefixes += (*service, *_NETWORK_PREFIXES)
-    names = _CHILD_NAMES | (_NETWORK_NAMES if _NETWORK_PREFIXES[0] in prefixes else frozenset())
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in names or name.startswith(prefixes)
-    }
+from artifacts.site import Site
+from infra.home import home_folder, store_location
 
 
 def signing_key_scheme() -> str:
@@ -107,39 +67,24 @@ class Settings:
 
 def read_settings() -> Settings:
     """Return the settings that the environment asks for; raise `UsageProblem` for a bad one."""
-    home = _home()
-    store = os.environ.get("HANDOFF_STORE", "") or str(home / "store")
-    scheme, separator, _ = store.partition("://")
-    if separator and scheme != "s3":
-        raise UsageProblem(
-            "HANDOFF_STORE names no store", expected="a folder or s3://bucket/prefix", got=store,
-            remedy="Set HANDOFF_STORE to one of these, or unset it",
-        )  # fmt: skip
-    if scheme == "s3" and not store.removeprefix("s3://").strip("/"):
-        raise UsageProblem(
-            "HANDOFF_STORE names no bucket", expected="s3://bucket/prefix", got=store,
-            remedy="Name the bucket",
-        )  # fmt: skip
-    if not separator:
-        store = str(Path(store).expanduser().absolute())
-        if Path(store).is_file():
-            raise UsageProblem(
-                "HANDOFF_STORE names a file", expected="a folder or s3://bucket/prefix", got=store,
-                remedy="Set HANDOFF_STORE to one of these, or unset it",
-            )  # fmt: skip
+    home = home_folder()
+    store = store_location(home)
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     # In a folder of its own: what a step makes directly in the home folder it can't read back
     # (`infra.landlock`), and SQLite makes files beside its database.
-    mlflow = home / "mlflow"
-    embedded_root = f"{store.rstrip('/')}/mlflow" if separator else str(mlflow / "artifacts")
     stores = Stores(
         objects=store,
-        tracking_uri=tracking or f"sqlite:///{mlflow / 'mlflow.db'}",
-        artifact_root="" if tracking else embedded_root,
+        tracking_uri=tracking or f"sqlite:///{home / 'mlflow' / 'mlflow.db'}",
+        artifact_root="" if tracking else artifact_root(home, store),
         trusted=_trusted_places(home),
         seen=home / "ledgers" / "seen.json",
     )
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
+
+
+def artifact_root(home: Path, store: str) -> str:
+    """Return where MLflow's own artifacts lie, where it is Handoff that says so."""
+    return f"{store.rstrip('/')}/mlflow" if "://" in store else str(home / "mlflow" / "artifacts")
 
 
 def _trusted_places(home: Path) -> tuple[str, ...]:
@@ -173,6 +118,28 @@ def _signing_key(home: Path) -> SigningKey:
     return SigningKey(named, place)
 
 
+def read_site(
+    settings: Settings, workspace: Path | None = None, *, is_worker: bool = False
+) -> Site:
+    """Return this machine's site for the flows that run on it, with an open `workspace`."""
+    recipes = os.environ.get("HANDOFF_RECIPES", "")
+    return Site(
+        builds=settings.home / "builds",
+        stores=settings.stores,
+        key=settings.signing_key,
+        compiler=compiler_name(),
+        recipes=Path(recipes).expanduser().absolute() if recipes else settings.home / "recipes",
+        by=author_name(),
+        workspace=workspace,
+        is_worker=is_worker,
+    )
+
+
+def read_secret(name: str) -> str:
+    """Return the secret in the variable `name`; empty where there is none."""
+    return os.environ.get(name, "")
+
+
 def author_name() -> str:
     """Return who works here, as ledgers name them: `user@host`."""
     try:
@@ -183,24 +150,15 @@ def author_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _home() -> Path:
-    named = os.environ.get("HANDOFF_HOME", "")
-    if named:
-        return Path(named).expanduser().absolute()
-    from platformdirs import user_data_path
-
-    return user_data_path("handoff", appauthor=False)
-
-
 def paths_kept_from_steps() -> tuple[Path, ...]:
-    """Return what no child but the signing one may read: keys, in a folder or a file.
+    """Return what no child but the signing one may read: keys, and the served stack's passwords.
 
     Empty where that can't be had: the folders above must be none in which children make files,
     because they couldn't read these (`infra.landlock`). Where the platform's temporary folder is
     one, a compiler would fail.
     """
     named = os.environ.get("HANDOFF_SIGNING_KEY", "")
-    paths = [_home() / "keys" / "private"]
+    paths = [home_folder() / "keys" / "private", home_folder() / "stack"]
     if named and signing_key_scheme() == "file":
         paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
     scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
@@ -239,38 +197,35 @@ def _folders_of_steps(settings: Settings) -> list[Path]:
     return folders
 
 
-def prepare_prefect(settings: Settings) -> None:
-    """Set what Prefect reads at import: quiet, offline, and its own state below the home folder.
+@dataclass(frozen=True)
+class ServedSettings:
+    """What the environment says of the servers that `handoff up` starts; empty: nothing."""
 
-    Only what the user has not set is set. Without a server the embedded one keeps its database
-    in the home folder, so that a person's own Prefect profile is left alone.
-    """
-    defaults = {
-        "DO_NOT_TRACK": "true",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
-        # The flow runs in this process, whose console is the command line's: refusals are told
-        # there once, in a sentence. The server's record of the run keeps the trace.
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-        "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
-    }
-    if settings.is_embedded:
-        defaults |= {
-            "PREFECT_HOME": str(settings.home / "prefect"),
-            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-            # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    prefect_database: str
+    mlflow_database: str
+    prefect_login: str
+    mlflow_password: str
+    postgres_programs: str
+    has_own_store: bool
+
+
+def read_served_settings() -> ServedSettings:
+    """Return what the environment says of the servers that `handoff up` starts."""
+    return ServedSettings(
+        prefect_database=os.environ.get("PREFECT_SERVER_DATABASE_CONNECTION_URL", ""),
+        mlflow_database=os.environ.get("MLFLOW_BACKEND_STORE_URI", ""),
+        prefect_login=os.environ.get("PREFECT_SERVER_API_AUTH_STRING", ""),
+        mlflow_password=os.environ.get("MLFLOW_AUTH_ADMIN_PASSWORD", ""),
+        postgres_programs=os.environ.get("HANDOFF_POSTGRES", ""),
+        has_own_store=bool(os.environ.get("HANDOFF_STORE", "")),
+    )
+
+
+def prefect_login() -> str:
+    """Return `user:password` for the Prefect server that is named; empty for none."""
+    return os.environ.get("PREFECT_API_AUTH_STRING", "")
 
 
 def compiler_name() -> str:
     """Return the C++ compiler that Inductor will call: `$CXX`, or g++."""
     return os.environ.get("CXX", "") or "g++"
-
-
-def replace_process(command: list[str], extra: dict[str, str]) -> NoReturn:
-    """Replace this process by `command`, with `extra` variables in its environment."""
-    os.execvpe(command[0], command, {**os.environ, **extra})  # noqa: S606 - argv of our own

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import sys
 from pathlib import Path
 
 import click
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
-from infra.settings import Settings, read_settings, replace_process, require_writable_home
+from infra.environments import replace_process
+from infra.ports import require_free_port
+from infra.settings import Settings, read_settings, require_writable_home
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -31,7 +32,7 @@ def open_ui(host: str, port: int) -> None:
             "named by MLFLOW_TRACKING_URI, or an SSH tunnel",
         )  # fmt: skip
     require_writable_home(settings)
-    _require_free_port(host, port)
+    require_free_port(host, port, "MLflow")
     # Without this MLflow's pages begin with what is for language models.
     page = f"http://{host}:{port}/#/models?workflowType=machine_learning"
     click.echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
@@ -51,16 +52,3 @@ def _command(settings: Settings, host: str, port: int) -> list[str]:
         "--backend-store-uri", settings.stores.tracking_uri,
         "--default-artifact-root", settings.stores.artifact_root,
     ]  # fmt: skip
-
-
-def _require_free_port(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise UsageProblem(
-                f"port {port} can't be used", expected="a free port",
-                got=error.strerror or str(error), remedy="Name another with --port",
-            ) from error  # fmt: skip

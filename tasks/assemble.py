@@ -10,10 +10,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from artifacts.delivery import EXAMPLES_FILE, DeliveryContract
+from artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
+from artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
 from artifacts.digest import Digest, digest_file
 from artifacts.driver import host_gpu_capabilities
-from artifacts.errors import BlessingRefused, DeliveryUnsound, HandoffError
+from artifacts.errors import (
+    BlessingRefused,
+    BuildCrashed,
+    DeliveryUnsound,
+    HandoffError,
+    StepCrashed,
+    UsageProblem,
+)
 from artifacts.evidence import Candidate, PassEffect
 from artifacts.localization import LocalizeResult
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
@@ -31,6 +39,7 @@ from artifacts.steps import (
     VerifyResult,
 )
 from artifacts.target import CudaTarget
+from tasks.evidence import evidence
 
 
 @dataclass(frozen=True)
@@ -42,8 +51,24 @@ class BuiltTargets:
     plan: str
 
 
-# What a release may carry that holds a package which was not run yet.
-TRIAL_ALIAS = "candidate"
+def with_source(taken: IntakeResult, model: str, said: Lineage) -> IntakeResult:
+    """Return what was taken in with the source that was told for it.
+
+    Raises `UsageProblem` where the delivery is another model's, or says another commit.
+    """
+    contract = taken.contract
+    try:
+        if model not in ("", contract.model.name):
+            raise ValueError(f"expected the model {model}, got {contract.model.name}")
+        source = contract.source.completed(said)
+    except ValueError as error:
+        expected, _, got = str(error).partition(", got ")
+        raise UsageProblem(
+            "the delivery is not the one that was announced",
+            expected=expected.removeprefix("expected "), got=got,
+            remedy="Announce what the delivery is, or deliver what was announced",
+        ) from error  # fmt: skip
+    return replace(taken, contract=replace(contract, source=source))
 
 
 def refuse_unsound(result: TraceabilityResult) -> None:
@@ -82,6 +107,7 @@ def bless(
         instruction_sets=compiled.instruction_sets,
         reused=compiled.reused,
         notes=(*verified.notes, *_notes_of(slug, timed)),
+        spreads=verified.spreads,
     )
 
 
@@ -126,6 +152,7 @@ def with_inside(
         (*outside.deviations, *deviations),
         tuple(f"inside the graph, at {', '.join(nodes)}: {reason}" for reason in inside.reasons),
         (*outside.notes, f"measured inside the graph instead, at {', '.join(nodes)}"),
+        spreads=outside.spreads,
     )
 
 
@@ -160,7 +187,7 @@ def require_trial_alias(recipe: Recipe, alias: str) -> None:
     """Raise `BlessingRefused` where a package that nobody has run would get a further alias."""
     targets = recipe.resolved_targets()
     unverified = [t.slug for t in targets if isinstance(t, CudaTarget) and not t.is_here]
-    if unverified and alias != TRIAL_ALIAS:
+    if unverified and alias not in TRIAL_ALIASES:
         raise BlessingRefused(
             f"the alias {alias} can't be set on this release",
             expected=f"{TRIAL_ALIAS}, as long as {', '.join(unverified)} is not yet verified",
@@ -207,7 +234,9 @@ def adopt(winner: Path, folder: Path) -> None:
 
 def refuse_target(slug: str, error: HandoffError) -> TargetRecord:
     """Return the record of a target that has no package, because of `error`."""
-    return TargetRecord(slug=slug, accepted=False, reasons=(str(error),), files=(), fit=None)
+    crashed = isinstance(error, StepCrashed)
+    return TargetRecord(slug, accepted=False, reasons=(str(error),), files=(), fit=None,
+                        crashed=crashed)  # fmt: skip
 
 
 def assemble(
@@ -221,7 +250,10 @@ def assemble(
     signature: ModelSignature,
     built: BuiltTargets,
 ) -> Manifest:
-    """Write the manifest and the shared files to the release's `folder`; return the manifest."""
+    """Write the manifest and the shared files to the release's `folder`; return the manifest.
+
+    Where a target is refused, the report is written beside them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shared = []
     examples = taken.staging / EXAMPLES_FILE
@@ -244,20 +276,34 @@ def assemble(
         passes=optimized.effects,
         toolchain=built.toolchain,
         plan=built.plan,
+        graphs=optimized.graphs,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    if refused_targets(manifest):
+        # What is accepted is uploaded with its report; of this there is none but here.
+        for name, data in evidence(manifest).items():
+            (folder / name).write_bytes(data)
     return manifest
 
 
+def refused_targets(manifest: Manifest) -> list[TargetRecord]:
+    """Return the targets that can't be stood behind."""
+    return [target for target in manifest.targets if target.verdict == "refused"]
+
+
 def require_accepted(manifest: Manifest) -> None:
-    """Raise `BlessingRefused` unless every target was accepted: a release is all or nothing."""
-    refused = [target for target in manifest.targets if target.verdict == "refused"]
+    """Raise `BlessingRefused` unless every target was accepted: a release is all or nothing.
+
+    It is `BuildCrashed` where no target was found to be wrong.
+    """
+    refused = refused_targets(manifest)
     if not refused:
         return
     reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.reasons]
     shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
-    raise BlessingRefused(
+    kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
+    raise kind(
         f"{manifest.model} is not released, because its package can't be stood behind",
         expected="every target within the agreed tolerance",
         got=shown,

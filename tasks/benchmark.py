@@ -72,15 +72,20 @@ def time_in_turns(
             rounds.append((seconds_of(eager, inputs), seconds_of(package, inputs)))
     ratios = sorted(slow / fast for slow, fast in rounds)
     low, high = median_interval(len(ratios))
+    eager_s, package_s = (sorted(seconds) for seconds in zip(*rounds, strict=True))
     return Timing(
         case=name,
-        eager_s=statistics.median(slow for slow, _ in rounds),
-        package_s=statistics.median(fast for _, fast in rounds),
+        eager_s=statistics.median(eager_s),
+        package_s=statistics.median(package_s),
         speedup=statistics.median(ratios),
         speedup_low=ratios[low],
         speedup_high=ratios[high],
         rounds=len(rounds),
         threads=torch.get_num_threads(),
+        eager_low_s=eager_s[low],
+        eager_high_s=eager_s[high],
+        package_low_s=package_s[low],
+        package_high_s=package_s[high],
     )
 
 

@@ -40,15 +40,16 @@ class ProcessPlan:
 
     `preload` names modules to import before the first job, and `extensions` those of the recipe.
     `environment` is added to what the launcher lets through: `bare` is what a compiler needs,
-    `stores` adds the stores' credentials, `keys` what signing needs, `whole` is everything. Only
-    the last two can read this machine's signing key, where the kernel has Landlock.
+    `stores` adds the stores' credentials, `sources` those that deliveries are fetched with, `keys`
+    what signing needs, `whole` is everything. Only the last two can read this machine's signing
+    key, where the kernel has Landlock.
     """
 
     name: str
     preload: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    sees: Literal["bare", "stores", "keys", "whole"] = "bare"
+    sees: Literal["bare", "stores", "sources", "keys", "whole"] = "bare"
 
 
 class StepProcess:

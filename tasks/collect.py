@@ -72,9 +72,7 @@ def _needed(releases: Releases) -> Iterator[Digest]:
         }
         for pointer in versions.values():
             claim = releases.read(model, pointer).claim
-            yield from (pointer.release, claim.manifest, claim.parts, *claim.evidence.values())
-            for parts in releases.parts(claim).values():
-                yield from (part.digest for part in parts)
+            yield from (pointer.release, *releases.objects_of(claim))
 
 
 def _remove(releases: Releases, stored: Stored, oldest: datetime) -> bool:

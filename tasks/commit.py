@@ -24,8 +24,7 @@ def run(job: CommitJob) -> CommitResult:
 
 def _keep_release(releases: Releases, envelope: bytes, digest: Digest) -> None:
     claim = open_release(envelope, releases.trust, "the release that was just signed")
-    parts = [part.digest for file in releases.parts(claim).values() for part in file]
-    for needed in (claim.manifest, *claim.evidence.values(), *parts):
+    for needed in releases.objects_of(claim):
         if not releases.objects.has(needed):
             raise StoreFailed(
                 "an object of the release is not in the store any more",

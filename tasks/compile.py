@@ -18,7 +18,7 @@ from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
 from artifacts.manifest import PackageFile
 from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
 from artifacts.target import CpuTarget, CudaTarget
-from tasks.compiling.cache import CacheEntry, find_entry, keep_entry
+from tasks.compiling.cache import CacheEntry, find_entry, keep_entry, reusable
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
 from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
@@ -122,12 +122,12 @@ def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
     if found is None:
         return None
     entry, package = found
-    weights = digest_weights(program)
-    if weights != entry.weights and not entry.slots:
+    part = reusable(entry, digest_weights(program))
+    if not part:
         return None
     library = building / SHARED_LIBRARY
     extract_library(package, library)
-    if weights == entry.weights:
+    if part == "package":
         shutil.copyfile(package, building / PACKAGE)
         return _Made("package", entry.assumed)
     put_weights(entry.slots, program.state_dict, library)

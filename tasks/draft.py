@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from artifacts.changes import (
+    TRIAL_ALIAS,
+    TRIAL_ALIASES,
     Draft,
     DraftJob,
     PromoteRequest,
@@ -21,7 +23,6 @@ from artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
 from artifacts.ledger import Action, LedgerEntry, Pointer
 from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from artifacts.releases import Head, Releases, open_releases
-from tasks.assemble import TRIAL_ALIAS
 from tasks.promotion import broken_rules
 
 # The alias that serving machines go by. It is never a release's own to move.
@@ -62,7 +63,7 @@ def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
     """Raise `UsageProblem` where a release may not move `alias`: it is for who promotes."""
     held = head.aliases.get(alias) if head else None
     is_moved_by_hand = held is not None and held.action != "release"
-    if alias == TRIAL_ALIAS or not (alias == PRODUCTION or is_moved_by_hand):
+    if alias in TRIAL_ALIASES or not (alias == PRODUCTION or is_moved_by_hand):
         return
     raise UsageProblem(
         f"a release can't move the alias {alias}",
@@ -183,7 +184,7 @@ def _nothing(head: Head, version: int) -> Draft:
 
 def _require_trial(manifest: Manifest, alias: str) -> None:
     unverified = [target.slug for target in manifest.targets if target.unverified]
-    if unverified and alias != TRIAL_ALIAS:
+    if unverified and alias not in TRIAL_ALIASES:
         raise BlessingRefused(
             f"the alias {alias} can't be set on this release",
             expected=f"{TRIAL_ALIAS}, as long as {', '.join(unverified)} is not yet verified",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from artifacts.layout import REPORT_FILE
 from artifacts.manifest import Manifest
-from tasks.plots import pictures
-from tasks.report import render
-from tasks.report_page import render_page
+from tasks.report.page import render_release
 
 
 def evidence(manifest: Manifest) -> dict[str, bytes]:
-    """Return each file's name and bytes: the report in Markdown and as a page, and its pictures.
+    """Return each file's name and bytes: the report as a page, which holds its pictures.
 
-    The same record gives the same bytes with the same matplotlib.
+    The same record gives the same bytes with the same Matplotlib and Jinja2.
     """
-    drawn = dict(pictures(manifest))
-    report = render(manifest)
-    page = render_page(report, {name: data.decode() for name, data in drawn.items()})
-    return {"report.md": report.encode(), "report.html": page.encode(), **drawn}
+    return {REPORT_FILE: render_release(manifest).encode()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,18 +15,35 @@ from artifacts.record import to_plain
 
 def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Digest:
     """Return what stands for a release's inputs: delivery, recipe, targets, toolchain, our code."""
-    root = Path(__file__).parent.parent
-    sources = [path for room in ("artifacts", "tasks") for path in (root / room).rglob("*.py")]
-    code = digest_tree({path.relative_to(root).as_posix(): digest_file(path) for path in sources})
-    banner = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
-    )
     plain = {
         "delivery": delivery,
         "recipe": to_plain(recipe),
         "targets": [target.slug for target in recipe.resolved_targets()],
-        "torch": version("torch"),
-        "compiler": banner.stdout,
-        "code": code,
+        "torch": _torch(),
+        "compiler": compiler_banner(compiler),
+        "code": _code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+
+
+@cache
+def _code() -> Digest:
+    """Return the digest of the code that makes releases, as this process has begun with it."""
+    root = Path(__file__).parent.parent
+    sources = [path for room in ("artifacts", "tasks") for path in (root / room).rglob("*.py")]
+    return digest_tree({path.relative_to(root).as_posix(): digest_file(path) for path in sources})
+
+
+@cache
+def _torch() -> str:
+    """Return torch's version, which is read off a file of some kilobytes."""
+    return version("torch")
+
+
+@cache
+def compiler_banner(compiler: str) -> str:
+    """Return what the compiler says of its version."""
+    told = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return told.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from artifacts.delivery import NOTHING_SAID, Lineage
 from artifacts.localization import LocalizeJob
 from artifacts.mechanics import Limits
 from artifacts.probes import ProbeJob
@@ -51,9 +52,9 @@ class Jobs:
         """Return the folder of the target's packages, inside the release."""
         return self.release / target.slug
 
-    def traceability(self) -> TraceabilityJob:
-        """Return the job that judges the delivery."""
-        return TraceabilityJob(self.staging, self.recipe.required_lineage)
+    def traceability(self, said: Lineage = NOTHING_SAID) -> TraceabilityJob:
+        """Return the job that judges the delivery, and what was `said` about its source."""
+        return TraceabilityJob(self.staging, self.recipe.required_lineage, said)
 
     def optimize(self) -> OptimizeJob:
         """Return the job that runs the recipe's passes."""
@@ -118,5 +119,10 @@ class Jobs:
 
     def reference(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""
-        file = self.workspace / "reference.pt"
-        return ReferenceJob(self.staging, optimized.reference, self.recipe.verify, file)
+        plan, file = self.recipe.verify, self.reference_file
+        return ReferenceJob(self.staging, optimized.reference, plan, file)
+
+    @property
+    def reference_file(self) -> Path:
+        """Where the reference's outputs lie."""
+        return self.workspace / "reference.pt"

@@ -8,6 +8,7 @@ or MLflow takes seconds that are otherwise spent in a row.
 from __future__ import annotations
 
 import threading
+from collections.abc import Container
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -24,18 +25,31 @@ TRACEABILITY_LIMIT_S = 900.0
 OPTIMIZE_LIMIT_S = 1800.0
 COMPILE_LIMIT_S = 3600.0
 REFERENCE_LIMIT_S = 3600.0
+# Somewhat longer than the step itself gives a download.
+FETCH_LIMIT_S = 3900.0
+
+# The process that fetches deliveries: it alone sees git's credentials.
+FETCHER = ProcessPlan("fetch", preload=("tasks.fetch",), sees="sources")
 
 
 class Lanes:
     """The step processes that make a release by `recipe` in the folder `workspace`."""
 
-    def __init__(self, workspace: Path, recipe: Recipe, *, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        recipe: Recipe,
+        *,
+        fresh: bool = False,
+        elsewhere: Container[str] = (),
+    ) -> None:
         """Start the process for the graph and one compiler for each target.
 
-        With `fresh`, nothing that was compiled before is looked for.
+        With `fresh`, nothing that was compiled before is looked for. The targets whose slugs are
+        in `elsewhere` are not built here.
         """
         self.jobs = Jobs(workspace, recipe, fresh)
-        self.targets = recipe.resolved_targets()
+        self.targets = tuple(t for t in recipe.resolved_targets() if t.slug not in elsewhere)
         self._later: dict[str, StepProcess] = {}
         self._lock = threading.Lock()
         self.graph = self._open(
@@ -159,9 +173,12 @@ def _go_on(
     lanes.runner().submit(lanes.jobs.reference(program), limit_s=REFERENCE_LIMIT_S)
 
 
-def open_lanes(workspace: Path, recipe: Recipe, *, fresh: bool = False) -> Lanes:
+def open_lanes(
+    workspace: Path, recipe: Recipe, *, fresh: bool = False, elsewhere: Container[str] = ()
+) -> Lanes:
     """Return the lanes that `begin` started for `workspace`, or new ones."""
-    return _BEGUN.pop(workspace, None) or Lanes(workspace, recipe, fresh=fresh)
+    begun = _BEGUN.pop(workspace, None)
+    return begun or Lanes(workspace, recipe, fresh=fresh, elsewhere=elsewhere)
 
 
 def close_begun() -> None:

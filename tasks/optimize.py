@@ -15,6 +15,8 @@ from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks.capture import capture, describe_outputs
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.optimizing.check import PassCheck
+from tasks.optimizing.folding import fold_evidence
+from tasks.optimizing.snapshot import snapshot
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
 from tasks.plan import plan_cases
@@ -48,6 +50,7 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
             remedy=f"Write them as {', '.join(p.name for _, p in first + then)}",
         )
     module = delivery.module
+    delivered = snapshot(module)
     check = PassCheck(job.recipe, _check_inputs(delivery), module)
     effects = []
     for choice, p in first:
@@ -67,7 +70,8 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
     outputs, computed = describe_outputs(program, signature, names)
     job.recipe.require_outputs(spec.name for spec in outputs)
     saved = save_program(program, job.folder / PROGRAM_FILE)
-    return OptimizeResult(saved, reference, outputs, computed, tuple(effects))
+    told, graphs = fold_evidence(effects, delivered, program, check.memory)
+    return OptimizeResult(saved, reference, outputs, computed, told, graphs)
 
 
 def _make_pass(choice: PassChoice) -> Pass[Any]:

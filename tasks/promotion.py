@@ -1,16 +1,17 @@
 """The rules of a promotion: both blessings, and not worse than what is replaced.
 
-Where both packages run on the promoting machine, their speed is measured there, in turns. Else it
-is compared by what both were timed beside: the speed-up over eager with its 95 % interval, of as
-many threads. Errors are compared by the RMSE to float64 in multiples of eager's. Times of two
+Where both packages run on the promoting machine, speed and error are measured there, side by side.
+Else they are compared by what both were measured beside: the speed-up over eager with its 95 %
+interval, of as many threads, and the RMSE to float64 in multiples of eager's. Times of two
 releases, measured on different days, are never compared with each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from artifacts.changes import SideBySide
+from artifacts.comparison import Standing
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.recipe import Promotion
 
@@ -21,10 +22,9 @@ def broken_rules(
     """Return a sentence for each rule that `wanted` breaks, by its own recipe; none if it may go.
 
     `replaced` is what the alias stands for now, None where it stands for nothing. `measured` are
-    the targets that were timed beside what they replace.
+    the targets that were measured beside what they replace, each on one input or on several.
     """
     rules = wanted.recipe.promotion
-    seen = {one.target: one for one in measured}
     broken = [text for target in wanted.targets for text in _unblessed(target)]
     if replaced is not None:
         after = {target.slug: target for target in wanted.targets}
@@ -34,12 +34,35 @@ def broken_rules(
             if before.slug not in after:
                 broken.append(f"{before.slug}: served now, and not part of this release")
                 continue
-            if before.slug in seen:
-                broken += _slower_beside(seen[before.slug], rules)
-            else:
-                broken += _slower(after[before.slug], before, rules)
-            broken += _less_accurate(after[before.slug], before, rules)
+            beside = [one for one in measured if one.target == before.slug]
+            broken += _worse(after[before.slug], before, rules, beside)
     return tuple(broken)
+
+
+def judge(
+    after: TargetRecord,
+    before: TargetRecord,
+    rules: Promotion,
+    measured: Sequence[SideBySide] = (),
+) -> tuple[Standing, tuple[str, ...]]:
+    """Return how one target stands beside what it would replace, and by what.
+
+    It is better where what it would replace breaks a rule beside it: what lies within the rules in
+    both directions is equal.
+    """
+    broken = tuple(_unblessed(after))
+    if not before.accepted:
+        gained: tuple[str, ...] = (f"{before.slug}: what it replaces is {before.verdict}",)
+        return ("worse", broken) if broken else ("better", gained)
+    broken = (*broken, *_worse(after, before, rules, measured))
+    if broken:
+        return "worse", broken
+    gained = (
+        *(f"faster: {one}" for one in measured if one.low > rules.slowdown),
+        *(() if measured else _faster(after, before, rules)),
+        *_more_accurate(after, before, rules, measured),
+    )
+    return ("better", gained) if gained else ("equal", ())
 
 
 def _unblessed(target: TargetRecord) -> Iterator[str]:
@@ -54,9 +77,18 @@ def _unblessed(target: TargetRecord) -> Iterator[str]:
         yield f"{target.slug}: its speed was not measured"
 
 
-def _slower_beside(measured: SideBySide, rules: Promotion) -> Iterator[str]:
-    if measured.high * rules.slowdown < 1.0:
-        yield f"slower: {measured}"
+def _worse(
+    after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
+) -> Iterator[str]:
+    if measured:
+        yield from (f"slower: {one}" for one in measured if one.high * rules.slowdown < 1.0)
+    else:
+        yield from _slower(after, before, rules)
+    new, old = _errors(after, before, measured)
+    if new is not None and old is not None and new > max(old, 1.0) * rules.error_growth:
+        yield (
+            f"{after.slug}: less accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
+        )
 
 
 def _slower(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
@@ -77,9 +109,33 @@ def _slower(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
             )
 
 
-def _less_accurate(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
-    new, old = after.rmse_ratio, before.rmse_ratio
-    if new is not None and old is not None and new > max(old, 1.0) * rules.error_growth:
+def _faster(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
+    known = {timing.case: timing for timing in before.timings}
+    for timing in after.timings:
+        old = known.get(timing.case)
+        if old is not None and timing.speedup_low > old.speedup_high * rules.slowdown:
+            yield (
+                f"{after.slug}: faster at {timing.case}: {timing.speedup:.2f} times eager's speed "
+                f"({timing.speedup_low:.2f} to {timing.speedup_high:.2f}), where it was "
+                f"{old.speedup:.2f} ({old.speedup_low:.2f} to {old.speedup_high:.2f})"
+            )
+
+
+def _more_accurate(
+    after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
+) -> Iterator[str]:
+    new, old = _errors(after, before, measured)
+    if new is not None and old is not None and old > max(new, 1.0) * rules.error_growth:
         yield (
-            f"{after.slug}: less accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
+            f"{after.slug}: more accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
         )
+
+
+def _errors(
+    after: TargetRecord, before: TargetRecord, measured: Sequence[SideBySide]
+) -> tuple[float | None, float | None]:
+    """Return both errors in multiples of eager's, as measured on the same inputs, or recorded."""
+    for one in measured:
+        if one.rmse_after is not None and one.rmse_before is not None:
+            return one.rmse_after, one.rmse_before
+    return after.rmse_ratio, before.rmse_ratio

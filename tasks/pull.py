@@ -6,12 +6,8 @@ and its record are verified by their signature, every file by the digest that wa
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from artifacts.errors import PackageRefused, StoreFailed, UsageProblem
@@ -20,6 +16,7 @@ from artifacts.package import check_release
 from artifacts.registering import PullJob, PullResult
 from artifacts.releases import Releases, SignedRelease, open_releases
 from artifacts.statement import RELEASE_FILE
+from tasks.new_folder import becoming
 
 # Told of what is fetched: the file's path, bytes since the last call, bytes in all.
 Progress = Callable[[str, int, int], None]
@@ -45,14 +42,8 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
         return result
     if _holds(job.to, release, target, releases):
         return result
-    _require_free(job.to)
-    job.to.parent.mkdir(parents=True, exist_ok=True)
-    with _partial_folder(job.to, release) as partial:
+    with becoming(job.to, release.digest) as partial:
         fetch(releases, release, _files_for(release, target), partial, progress)
-        partial.chmod(0o755)
-        if job.to.exists():
-            job.to.rmdir()
-        partial.rename(job.to)
     return result
 
 
@@ -144,40 +135,3 @@ def _holds(folder: Path, release: SignedRelease, target: TargetRecord, releases:
     return same == (release.claim.version, release.manifest.digest) and checked.targets == (
         target.slug,
     )
-
-
-@contextmanager
-def _partial_folder(to: Path, release: SignedRelease) -> Iterator[Path]:
-    """Give the folder that becomes `to`: what an interrupted pull of the same left is in it.
-
-    A file appears in it under its name only once it is whole and verified. It stays behind when
-    the body fails, for the next pull to go on from; what is of another release is removed.
-    """
-    partial = to.parent / f".{to.name}.{release.digest.short}.partial"
-    for other in to.parent.glob(f".{to.name}.*.partial"):
-        if other != partial:
-            shutil.rmtree(other, ignore_errors=True)
-    partial.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UsageProblem(
-            f"{to} is being pulled into already", expected="one pull at a time", got="another one",
-            remedy="Wait for it, or name another folder with --to",
-        ) from error  # fmt: skip
-    try:
-        yield partial
-    finally:
-        os.close(descriptor)
-
-
-def _require_free(folder: Path) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(os.scandir(folder))):
-        return
-    raise UsageProblem(
-        f"{folder} can't be pulled into", expected="a new or an empty folder, or the same release",
-        got="a file" if folder.is_file() else "a folder with something else in it",
-        remedy="Name another folder with --to, or remove that one",
-    )  # fmt: skip

@@ -39,6 +39,7 @@ def run(job: SignJob) -> Signed:
             evidence=job.uploaded.evidence,
             pipeline=importlib.metadata.version("handoff"),
             run=entry.run,
+            delivery=job.uploaded.delivery,
         )
         release = sign_statement(statement, signer)
         entry = entry.with_release(digest_bytes(release))

@@ -24,7 +24,8 @@ def run(job: TraceabilityJob) -> TraceabilityResult:
     delivery = read_delivery(job.staging)
     with half_of_the_threads():
         findings = _examine(delivery)
-    findings += missing_lineage(delivery.contract.source, job.required_lineage)
+    source = delivery.contract.source.completed(job.said)
+    findings += missing_lineage(source, job.required_lineage)
     # An example that fails is found by each check that runs it.
     found = tuple(dict.fromkeys(findings))
     return TraceabilityResult(judge(found), found)

@@ -1,12 +1,17 @@
 """Upload: every file of a release into the store, in parts, with its record and its evidence.
 
+The delivery that it was made from is stored as well, so that it can be made again from the store.
+
 Nothing refers to what is uploaded before the ledger does: an interrupted upload leaves objects that
 nobody needs, which a second one finds again or the garbage collector removes.
 """
 
 from __future__ import annotations
 
-from artifacts.digest import digest_file
+from collections.abc import Iterable
+from pathlib import Path
+
+from artifacts.digest import Digest, digest_file, digest_tree
 from artifacts.errors import StoreFailed
 from artifacts.manifest import PackageFile
 from artifacts.objects import Objects
@@ -30,14 +35,33 @@ def run(job: UploadJob) -> Uploaded:
     lacking = objects.store.check().lacking
     parts = {}
     files = release_files(manifest)
-    count = counter(sum(file.size_bytes for file in files))
+    staged = sorted(job.delivery.iterdir()) if job.delivery else None
+    size = sum(file.size_bytes for file in files)
+    count = counter(size + sum(path.stat().st_size for path in staged or ()))
+    # Before anything is sent: what isn't the delivery of the record can't be its delivery.
+    if staged is not None:
+        _require_delivery(staged, manifest.delivery)
     for file in files:
         path = job.folder / file.path
         _require_digest(file, digest_file(path))
         parts[file.path] = objects.put_parts(path, progress=count)
+    delivery = None
+    if staged is not None:
+        kept = {path.name: objects.put_parts(path, progress=count) for path in staged}
+        delivery = objects.put_bytes(write_parts(kept))
     objects.put_bytes(manifest.to_bytes())
     written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
-    return Uploaded(objects.put_bytes(write_parts(parts)), written, lacking)
+    return Uploaded(objects.put_bytes(write_parts(parts)), written, lacking, delivery)
+
+
+def _require_delivery(staged: Iterable[Path], wanted: Digest) -> None:
+    """Raise `StoreFailed` unless the files are those of the delivery `wanted`."""
+    found = digest_tree({path.name: digest_file(path) for path in staged})
+    if found != wanted:
+        raise StoreFailed(
+            "the copy of the delivery changed after it was taken in", expected=wanted.short,
+            got=found.short, remedy="Run the release again, and find out what writes there",
+        )  # fmt: skip
 
 
 def _require_digest(file: PackageFile, found: str) -> None:

@@ -29,6 +29,7 @@ from tasks.manners import (
     threaded_calls,
 )
 from tasks.reference import ReferenceCase, load_cases
+from tasks.spread import OUTPUTS_COUNTED, SpreadCount, spreads_of
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 
@@ -45,6 +46,7 @@ class _Findings:
     deviations: list[Deviation] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    spreads: dict[int, SpreadCount] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
@@ -61,6 +63,8 @@ class _Findings:
                 typical=self.typical[index], values=case.values,
             )  # fmt: skip
             is_special = case.values != "drawn" or name != case.name
+            if not is_special and index < OUTPUTS_COUNTED:
+                self.spreads.setdefault(index, SpreadCount(index)).add(got, want, exact)
             told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
             if told and self._is_of_no_account(case, want):
                 self.notes += told
@@ -118,7 +122,7 @@ def run(job: VerifyJob) -> VerifyResult:
     found.notes += [f"output {index} is {value:g} at every input" for index, value in blind]
     return VerifyResult(
         tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
-        tuple(index for index, _ in blind),
+        tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
     )  # fmt: skip
 
 

@@ -22,7 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import captures, changes, localization, probes, proposals, registering, steps
+from artifacts import (
+    captures,
+    changes,
+    comparison,
+    exchange,
+    fetching,
+    localization,
+    night_notes,
+    probes,
+    proposals,
+    registering,
+    steps,
+    surveying,
+)
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.record import from_plain, to_plain
 from tasks import progress
@@ -37,6 +50,7 @@ class Step:
 
 
 STEPS: dict[type[Any], Step] = {
+    fetching.FetchJob: Step("tasks.fetch", fetching.FetchResult),
     steps.DeliverJob: Step("tasks.deliver", steps.DeliverResult),
     steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
     steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),
@@ -45,12 +59,14 @@ STEPS: dict[type[Any], Step] = {
     proposals.TryJob: Step("tasks.try_contract", proposals.TryResult),
     steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
     steps.CompileJob: Step("tasks.compile", steps.CompileResult),
+    steps.FindPackageJob: Step("tasks.find_package", steps.FoundPackage),
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
     steps.TapJob: Step("tasks.tap", steps.TapResult),
     steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
     localization.LocalizeJob: Step("tasks.localize", localization.LocalizeResult),
     localization.TrialJob: Step("tasks.trial", localization.TrialResult),
     probes.ProbeJob: Step("tasks.probe", probes.ProbeResult),
+    probes.MeasureJob: Step("tasks.measure", probes.ProbeResult),
     steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
     steps.RaceJob: Step("tasks.race", steps.RaceResult),
     registering.KeyJob: Step("tasks.open_key", registering.KeyResult),
@@ -61,7 +77,17 @@ STEPS: dict[type[Any], Step] = {
     changes.CommitJob: Step("tasks.commit", changes.CommitResult),
     registering.CatalogueJob: Step("tasks.catalogue", registering.Catalogued),
     changes.SideBySideJob: Step("tasks.side_by_side", changes.SideBySide),
+    registering.RestoreJob: Step("tasks.restore", registering.RestoreResult),
+    comparison.ThreeWayJob: Step("tasks.three_way", comparison.Comparison),
     registering.CollectJob: Step("tasks.collect", registering.CollectResult),
+    exchange.SendJob: Step("tasks.send", exchange.Sent),
+    exchange.ReceiveJob: Step("tasks.receive", exchange.Received),
+    registering.PullJob: Step("tasks.pull", registering.PullResult),
+    night_notes.NoteRowsJob: Step("tasks.note_rows", night_notes.NotedRows),
+    night_notes.ReadRowsJob: Step("tasks.read_rows", night_notes.NotedRows),
+    night_notes.ShowNightJob: Step("tasks.show_night", night_notes.ShownNight),
+    surveying.RecordsJob: Step("tasks.records", surveying.Records),
+    surveying.SurveyJob: Step("tasks.survey", surveying.Survey),
 }
 
 

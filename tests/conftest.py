@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from tests.tasks.built_release import BuiltRelease
 
 BUCKET = "models"
+# What the markers of pyproject.toml cost, the dearest last.
+_COSTS = ("compile", "server", "demo")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the dearest files first, each whole: of two that test at once, none is left alone."""
+    dearest: dict[Path, int] = {}
+    for item in items:
+        costs = [_COSTS.index(mark.name) for mark in item.iter_markers() if mark.name in _COSTS]
+        dearest[item.path] = max([dearest.get(item.path, -1), *costs])
+    items.sort(key=lambda item: -dearest[item.path])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from artifacts.digest import Digest, digest_file
 from artifacts.record import RecordInvalid, from_plain, to_plain
-from artifacts.steps import AssumedRange
+from artifacts.steps import AssumedRange, Reused
 from tasks.compiling.weights import WeightSlot
 
 _ENTRY_FILE = "entry.json"
@@ -33,20 +33,48 @@ class CacheEntry:
     assumed: tuple[AssumedRange, ...]
 
 
+def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
+    """Return the entry, and leave everything as it is; None where there is none that is whole."""
+    entry = _parse(cache / key.hex)
+    return entry if entry and _is_whole(cache / key.hex, entry) else None
+
+
 def find_entry(cache: Path, key: Digest) -> tuple[CacheEntry, Path] | None:
-    """Return the entry and its package, or None where there is none that is whole."""
+    """Return the entry and its package, or None where there is none that is whole.
+
+    It counts as used now; one whose package isn't whole is removed.
+    """
     folder = cache / key.hex
-    try:
-        plain = json.loads((folder / _ENTRY_FILE).read_text(encoding="utf-8"))
-        entry = from_plain(CacheEntry, plain)
-        whole = digest_file(folder / _PACKAGE_FILE) == entry.package
-    except (OSError, ValueError, RecordInvalid):
+    entry = _parse(folder)
+    if entry is None:
         return None
-    if not whole:
+    if not _is_whole(folder, entry):
         shutil.rmtree(folder, ignore_errors=True)
         return None
     (folder / _ENTRY_FILE).touch()
     return entry, folder / _PACKAGE_FILE
+
+
+def _parse(folder: Path) -> CacheEntry | None:
+    try:
+        plain = json.loads((folder / _ENTRY_FILE).read_text(encoding="utf-8"))
+        return from_plain(CacheEntry, plain)
+    except (OSError, ValueError, RecordInvalid):
+        return None
+
+
+def _is_whole(folder: Path, entry: CacheEntry) -> bool:
+    try:
+        return digest_file(folder / _PACKAGE_FILE) == entry.package
+    except OSError:
+        return False
+
+
+def reusable(entry: CacheEntry, weights: dict[str, str]) -> Reused:
+    """Return what of an entry a program with these weights can take."""
+    if weights == entry.weights:
+        return "package"
+    return "code" if entry.slots else ""
 
 
 def keep_entry(cache: Path, key: Digest, package: Path, entry: CacheEntry) -> None:

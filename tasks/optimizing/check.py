@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from artifacts.errors import BlessingRefused
 from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice, Recipe
+from tasks.optimizing.folding import ModuleMemory, changes_between
 from tasks.optimizing.running import (
     Outputs,
     compute,
@@ -33,6 +34,7 @@ class PassCheck:
         """Compute what `module` gives on each of `inputs`, in float64."""
         self._recipe = recipe
         self._inputs = inputs
+        self.memory = ModuleMemory()
         self._outputs = [compute(module, given) for given in inputs]
 
     def apply(
@@ -79,6 +81,7 @@ class PassCheck:
         return PassEffect(
             chosen.name, chosen.level, modified, len(before.graph.nodes),
             len(program.graph.nodes), largest, choice.intended, notes=chosen.notes,
+            changes=changes_between(before, program, self.memory) if modified else (),
         )  # fmt: skip
 
     def _compare(

@@ -27,13 +27,14 @@ from tests.artifacts.tampering import (
 
 TABLE = Path(__file__).with_name("tampering.md")
 RUNNER = Path(__file__).parents[2] / "infra" / "runner"
+TITLE = "# What was done to pulled releases, and what came of it\n\n"
 HEAD = ("what was done to a pulled release", "`load`", "`handoff verify`", "C++ runner")
 
 
 def render(rows: list[tuple[str, ...]]) -> str:
-    """Return the table in Markdown."""
+    """Return the page in Markdown."""
     lines = [HEAD, ("---",) * len(HEAD), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return TITLE + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def expected_row(tampering: Tampering) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from tests.artifacts.listing import (
     signed_release,
     start_listing,
 )
+from tests.artifacts.nights import compared, figures, night
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +208,22 @@ def test_a_version_waits_for_the_one_before_it_and_then_says_which_is_missing(
     experiment = client_of(catalogue).get_experiment_by_name("handoff")
     # What was uploaded while it waited was found again.
     assert len(client_of(catalogue).search_runs([experiment.experiment_id])) == 3
+
+
+def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "night.md").write_text("# a night")
+    models = [compared("replaced", figures(1, 1.4), figures(2, 1.5), "better", f"model-{n:03}")
+              for n in range(300)]  # fmt: skip
+    told = [catalogue.log_night(night(0, *models), "a night", tmp_path / "night") for _ in range(2)]
+    assert told[0] == told[1]
+    found = client_of(catalogue).get_run(told[0]).data.metrics
+    # Four of each model, which are more than MLflow takes at once.
+    assert len([name for name in found if name.startswith("model-")]) == 1200
+    assert found["model-007/cpu-avx512/error to float64 over eager"] == 1.04
+    assert found["models.replaced"] == 300.0
 
 
 def test_where_somebody_registered_by_hand_the_tag_is_right_and_the_page_says_so(

@@ -210,9 +210,9 @@ def test_a_wrong_recipe_is_told(text: str, match: str, tmp_path: Path) -> None:
         read_recipe(path)
 
 
-def test_the_recipe_that_the_readme_shows_is_the_default(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    block = readme.split("This is the default:")[1].split("```toml\n")[1].split("```")[0]
+def test_the_recipe_that_the_documents_show_is_the_default(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text()
+    block = page.split("This is the default:")[1].split("```toml\n")[1].split("```")[0]
     path = tmp_path / "recipe.toml"
     path.write_text(block)
     shown = read_recipe(path)

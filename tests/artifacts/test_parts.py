@@ -8,10 +8,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from artifacts.digest import digest_file
+from artifacts.digest import digest_bytes, digest_file
 from artifacts.objects import Objects
 from artifacts.parts import split
 from artifacts.stores.folder import FolderStore
@@ -78,6 +79,22 @@ def test_a_package_is_cut_around_its_library_and_within_it(tmp_path: Path) -> No
 def test_a_package_with_few_weights_is_cut_around_its_library(tmp_path: Path) -> None:
     small = library(b"few")
     assert pieces(tmp_path, package(small))[1:-1] == [small]
+
+
+def test_the_tensors_of_a_delivery_are_the_same_pieces_in_both_of_its_files(tmp_path: Path) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Linear(1024, 8))
+    files = tmp_path / "state_dict.pt", tmp_path / "layer.pt"
+    torch.save(layer.state_dict(), files[0])
+    torch.save(layer, files[1])
+    objects = Objects(FolderStore(tmp_path / "store"))
+    kept, again = (objects.put_parts(path) for path in files)
+    (shared,) = {part.digest for part in kept} & {part.digest for part in again}
+    weight = layer.get_parameter("0.weight").detach().numpy().tobytes()
+    assert shared == digest_bytes(weight)
+    for parts, path in zip((kept, again), files, strict=True):
+        assert len(parts) == 3
+        objects.fetch_parts(parts, tmp_path / "fetched", digest_file(path))
+        assert (tmp_path / "fetched").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(

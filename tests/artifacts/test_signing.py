@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from artifacts.digest import digest_bytes
 from artifacts.errors import PackageRefused, UsageProblem
 from artifacts.ledger import open_entry
 from artifacts.manifest import parse_manifest
@@ -52,6 +53,19 @@ def test_a_signed_release_of_schema_1_is_still_read() -> None:
     require_same_files(claim, manifest)
     assert (claim.model, claim.version) == (manifest.model, 7)
     assert set(claim.evidence) == {"report.md"}
+    assert claim.delivery is None, "it was released before deliveries were kept"
+
+
+def test_a_signed_release_that_keeps_its_delivery_is_still_read() -> None:
+    trust = read_trust([GOLDEN / "golden-delivery.pub"])
+    data = (GOLDEN / "release-1-delivery.dsse.json").read_bytes()
+    claim = open_release(data, trust, "the golden release")
+    manifest = parse_manifest((GOLDEN / "manifest-1.json").read_bytes())
+    require_same_files(claim, manifest)
+    assert (claim.version, claim.manifest) == (8, manifest.digest)
+    assert claim.parts == digest_bytes(b"parts")
+    assert claim.delivery == digest_bytes(b"delivery's parts")
+    assert claim.evidence == {"report.md": digest_bytes(b"report")}
 
 
 def test_an_entry_of_the_ledger_of_schema_1_is_still_read() -> None:

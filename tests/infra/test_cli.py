@@ -16,7 +16,7 @@ from artifacts.recipe import DEFAULT_PASSES
 
 COMMANDS = (
     "deliver", "init", "inspect", "release", "list", "show", "pull", "verify", "ui",
-    "passes", "doctor",
+    "passes", "doctor", "explain", "completion",
 )  # fmt: skip
 
 
@@ -201,3 +201,22 @@ def test_a_deliver_of_a_module_that_is_not_there_is_told(tmp_path: Path) -> None
     result = handoff("deliver", "nowhere:build", "--to", str(tmp_path / "d"), home=tmp_path)
     assert_is_a_sentence(result, 64, "nowhere")
     assert not (tmp_path / "d").exists()
+
+
+def test_a_refusal_that_may_pass_names_the_line_that_repeats_it_and_where_to_read_on(
+    tmp_path: Path,
+) -> None:
+    delivery = tmp_path / "a delivery"
+    delivery.mkdir()
+    asked = ("release", str(delivery))
+    result = handoff(*asked, home=tmp_path / "home", CXX="no-such-g++")
+    assert_is_a_sentence(result, 1, f"again: handoff release '{delivery}'", "handoff explain")
+    quiet = handoff(*asked, "--quiet", home=tmp_path / "home", CXX="no-such-g++")
+    assert_is_a_sentence(quiet, 1, "no-such-g++")
+    assert len(quiet.stderr.splitlines()) == 1
+
+
+def test_a_refusal_that_stays_is_not_repeated(tmp_path: Path) -> None:
+    result = handoff("inspect", str(tmp_path / "none"), home=tmp_path / "home")
+    assert_is_a_sentence(result, 3, "more:  handoff explain DeliveryUnreadable")
+    assert "again:" not in result.stderr

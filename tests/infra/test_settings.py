@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageProblem
-from infra.settings import (
-    child_environment,
-    paths_kept_from_steps,
-    prepare_prefect,
-    read_settings,
-    require_writable_home,
-)
+from infra.environments import child_environment, prepare_prefect
+from infra.settings import paths_kept_from_steps, read_settings, require_writable_home
 from infra.split_lock import split
 
 
@@ -130,13 +125,13 @@ def test_signing_sees_its_key_services_credentials_and_no_other(
 
 def test_a_keys_file_elsewhere_is_kept_from_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDOFF_HOME", "/srv/handoff")
-    private = Path("/srv/handoff/keys/private")
-    assert paths_kept_from_steps() == (private,)
+    kept = (Path("/srv/handoff/keys/private"), Path("/srv/handoff/stack"))
+    assert paths_kept_from_steps() == kept
     monkeypatch.setenv("HANDOFF_SIGNING_KEY", "awskms:///alias/releases")
-    assert paths_kept_from_steps() == (private,)
+    assert paths_kept_from_steps() == kept
     for key in ("/etc/handoff/release.pem", "file:///etc/handoff/release.pem"):
         monkeypatch.setenv("HANDOFF_SIGNING_KEY", key)
-        assert paths_kept_from_steps() == (private, Path("/etc/handoff/release.pem"))
+        assert paths_kept_from_steps() == (*kept, Path("/etc/handoff/release.pem"))
 
 
 def test_a_home_where_every_compiler_makes_its_files_can_not_be_kept_from_steps(

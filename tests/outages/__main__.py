@@ -2,7 +2,9 @@
 
 With names of parts, only those; without any, all of them. `--write FILE` puts each table between
 its marks in a Markdown file, as it grows. `--every N` does only each N-th fault, `--minutes M` ends
-a part after so long. Ends with 1 where anything was half-visible, lost or left.
+a part after so long, and `--only TEXT` lets only those faults befall the served stack whose names
+hold the text: their rows take the places of earlier ones. Ends with 1 where anything was
+half-visible, lost or left.
 """
 
 from __future__ import annotations
@@ -10,19 +12,32 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import signal
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tests.outages import full_disks, kills, mlflow_faults, races, releases, s3_faults, whole_races
+from tests.outages import (
+    full_disks,
+    kills,
+    mlflow_faults,
+    races,
+    releases,
+    s3_faults,
+    served,
+    whole_races,
+)
 from tests.outages.children import run_in_child
 from tests.outages.numbered_faults import NumberedFaults, mlflow_process
 from tests.outages.outcomes import Outcome, outcome_table
 from tests.outages.registries import Place, make_place, release, release_first
+from tests.outages.survivals import Survival, survival_table, with_earlier_rows
 
 # Landlock's bar is in force only where the home isn't in the platform's temporary folder.
 _ROOT = Path("/var/tmp")
@@ -35,8 +50,11 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--only", default="")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    # What was started ends with this, too, when it is asked to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     import boto3  # noqa: F401 - forks have it then
     import mlflow  # noqa: F401
 
@@ -49,14 +67,21 @@ def main() -> int:
 
 def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
     began = time.monotonic()
-    outcomes: list[Outcome] = []
-    for outcome in _PARTS[part](scratch, given.every):
+    outcomes: list[Any] = []
+    strike = partial(_served, given.only) if part == "served" else _PARTS[part]
+    for outcome in strike(scratch, given.every):
         outcomes.append(outcome)
         if not outcome.is_survived:
             print(f"NOT SURVIVED: {outcome.describe()}", file=sys.stderr, flush=True)
         minutes = (time.monotonic() - began) / 60
-        told = f"{len(outcomes)} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
-        lines = [*outcome_table(outcomes), "", f"{told}{datetime.now(UTC):%Y-%m-%d}."]
+        # A fault of the served stack befalls two things at once, which are a row each.
+        faults = len({outcome.fault for outcome in outcomes} if part == "served" else outcomes)
+        told = f"{faults} faults in {minutes:.0f} min on {os.cpu_count()} cores, "
+        table = survival_table if part == "served" else outcome_table
+        rows = table(outcomes)
+        if given.write and given.only:
+            rows = with_earlier_rows(rows, _written(given.write, part))
+        lines = [*rows, "", f"{told}{datetime.now(UTC):%Y-%m-%d}."]
         if given.write:
             _write(given.write, part, "\n".join(lines))
         if minutes > given.minutes:
@@ -142,18 +167,32 @@ def _races(scratch: Path, every: int) -> Iterator[Outcome]:
         yield whole_races.promote_at_once(workshop)
 
 
-_PARTS: dict[str, Callable[[Path, int], Iterator[Outcome]]] = {
+def _served(only: str, scratch: Path, every: int) -> Iterator[Survival]:
+    return served.strike_everywhere(scratch / "served", every, only)
+
+
+_PARTS: dict[str, Callable[[Path, int], Iterator[Outcome | Survival]]] = {
     "kills": _kills,
     "s3": _s3,
     "mlflow": _mlflow,
     "disks": _disks,
     "races": _races,
     "releases": _releases,
+    "served": partial(_served, ""),
 }
 
 
+def _marks(part: str) -> tuple[str, str]:
+    return f"<!-- outages {part}: begin -->", f"<!-- outages {part}: end -->"
+
+
+def _written(path: Path, part: str) -> list[str]:
+    begin, end = _marks(part)
+    return path.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].splitlines()
+
+
 def _write(path: Path, part: str, text: str) -> None:
-    begin, end = f"<!-- outages {part}: begin -->", f"<!-- outages {part}: end -->"
+    begin, end = _marks(part)
     # Several parts may be run at once, each by a process of its own.
     with path.open("r+", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

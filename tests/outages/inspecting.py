@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.catalogue.experiments import RELEASES
 from artifacts.catalogue.mlmodel import listed_packages
 from artifacts.catalogue.tags import RELEASE_TAG, VERSION_TAG
-from artifacts.digest import digest_bytes, digest_file
+from artifacts.digest import digest_bytes, digest_file, digest_tree
 from artifacts.errors import HandoffError
 from artifacts.layout import ENTRY_FILE, SUMS_FILE
 from artifacts.ledger import LedgerEntry, Pointer, open_entry
 from artifacts.manifest import MANIFEST_FILE, Manifest
 from artifacts.package import check_release
-from artifacts.part_list import PARTS_FILE
+from artifacts.part_list import DELIVERY_FILE, PARTS_FILE
 from artifacts.registering import PullJob, Stores
-from artifacts.registry import EXPERIMENT
 from artifacts.releases import Releases, SignedRelease, open_releases
 from artifacts.statement import RELEASE_FILE
 from tasks import pull
@@ -105,6 +105,14 @@ def _see_release(releases: Releases, release: SignedRelease) -> Iterator[str]:
         )
         if digest_bytes(data) != digest:
             yield f"the parts of {path} of version {version} are another file"
+    if release.claim.delivery is not None:
+        listed = releases.delivery_parts(release.claim)
+        files = {
+            name: digest_bytes(b"".join(releases.objects.read_bytes(p.digest, _LIMIT) for p in own))
+            for name, own in listed.items()
+        }
+        if digest_tree(files) != release.manifest.delivery:
+            yield f"the parts of version {version}'s delivery are another delivery"
     for name, digest in release.claim.evidence.items():
         if not releases.objects.read_bytes(digest, _LIMIT):
             yield f"{name} of version {version} is empty"
@@ -140,6 +148,8 @@ def _see_copy(releases: Releases, model: str, pointer: Pointer, *, is_told: bool
         PARTS_FILE: releases.objects.read_bytes(release.claim.parts, _LIMIT),
         ENTRY_FILE: _envelope(releases, model, pointer.entry),
     }
+    if release.claim.delivery is not None:
+        wanted[DELIVERY_FILE] = releases.objects.read_bytes(release.claim.delivery, _LIMIT)
     held = {name: releases.store.read(f"{folder}/{name}", _LIMIT) for name in wanted}
     is_whole = is_told or held[ENTRY_FILE] is not None
     for name, data in held.items():
@@ -268,12 +278,12 @@ def _see_stale_catalogue(stores: Stores, model: str, head: LedgerEntry) -> Itera
 
 
 def _logged(client: Any) -> list[Any]:
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(RELEASES)
     return list(client.search_logged_models([experiment.experiment_id])) if experiment else []
 
 
 def _see_unended(client: Any) -> Iterator[str]:
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(RELEASES)
     runs = client.search_runs([experiment.experiment_id]) if experiment else []
     for run in runs:
         if run.info.status != "FINISHED":

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
+from artifacts.catalogue.experiments import RELEASES
 from artifacts.registering import Stores
-from artifacts.registry import EXPERIMENT
 from artifacts.stores.folder import FolderStore
 from artifacts.stores.opening import open_store
 from artifacts.stores.s3 import S3Store
@@ -83,7 +83,7 @@ def _see_catalogue(stores: Stores) -> Iterator[str]:
     from mlflow import MlflowClient
 
     client: Any = MlflowClient(stores.tracking_uri, registry_uri=stores.tracking_uri)
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(RELEASES)
     known: set[Path] = set()
     if experiment:
         ids = [experiment.experiment_id]

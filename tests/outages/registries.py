@@ -8,6 +8,7 @@ from pathlib import Path
 
 from artifacts.changes import PromoteRequest, ReleaseRequest
 from artifacts.copies import publish
+from artifacts.digest import digest_folder
 from artifacts.manifest import Manifest
 from artifacts.registering import CatalogueJob, LookUpJob, Stores, UploadJob
 from tasks.appending import Appended, told_as_done
@@ -19,10 +20,11 @@ _STEP_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Delivery:
-    """What was built from a delivery: its record, and the folder with its packages."""
+    """What was built from a delivery: its record, its packages' folder, and the delivery itself."""
 
     manifest: Manifest
     folder: Path
+    staged: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,13 @@ def make_place(
     for day in (21, 22):
         manifest, folder = registry.write(f"2026-11-{day}T03:00:00+00:00", model)
         # What is made from the same is found again: these are of two deliveries.
-        own = replace(manifest, fingerprint=manifest.digest)
+        staged = root / f"staged-{day}"
+        staged.mkdir()
+        (staged / "module.py").write_text(f"# of day {day}\n")
+        (staged / "state_dict.pt").write_bytes(b"the same weights")
+        own = replace(manifest, fingerprint=manifest.digest, delivery=digest_folder(staged))
         (folder / "manifest.json").write_bytes(own.to_bytes())
-        deliveries.append(Delivery(own, folder))
+        deliveries.append(Delivery(own, folder, staged))
     return Place(root, registry, deliveries[0], deliveries[1], model, kept or root / "kept")
 
 
@@ -87,7 +93,7 @@ def release(
         request = ReleaseRequest(manifest.model, known.manifest, manifest.fingerprint, alias)
         appended = registry.change(request)
     else:
-        job = UploadJob(manifest, delivery.folder, stores)
+        job = UploadJob(manifest, delivery.folder, stores, delivery.staged)
         uploaded = here.run(job, limit_s=_STEP_LIMIT_S)
         request = ReleaseRequest(
             manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
@@ -110,7 +116,7 @@ def show(
 def append_only(place: Place) -> None:
     """Release version 2 without MLflow: upload, draft, sign, commit, publish."""
     registry, second = place.registry, place.second
-    registry.register(second.manifest, second.folder, rebuild=False)
+    registry.register(second.manifest, second.folder, rebuild=False, delivery=second.staged)
 
 
 def release_first(place: Place, *, is_shown: bool = True) -> None:
@@ -119,7 +125,7 @@ def release_first(place: Place, *, is_shown: bool = True) -> None:
     if is_shown:
         release(registry, first)
     else:
-        registry.register(first.manifest, first.folder)
+        registry.register(first.manifest, first.folder, delivery=first.staged)
     registry.change(PromoteRequest(place.model, 1, "production"))
     publish(registry.releases, place.model)
     if is_shown:

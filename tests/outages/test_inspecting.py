@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from artifacts.catalogue.tags import VERSION_TAG
-from artifacts.changes import SignJob
+from artifacts.changes import ReleaseRequest, SignJob
 from artifacts.layout import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
 from artifacts.ledger import Pointer
 from artifacts.objects import object_key
+from artifacts.part_list import DELIVERY_FILE, write_parts
+from artifacts.registering import UploadJob
 from tasks import sign
 from tests.artifacts.stores import overwrite
 from tests.outages.children import run_in_child
@@ -27,6 +29,7 @@ from tests.outages.litter import for_collector, see_litter, see_processes
 from tests.outages.numbered_faults import s3_process
 from tests.outages.outcomes import see_lost
 from tests.outages.registries import Place, make_place, release_first
+from tests.tasks.registering import Here
 
 Damage = Callable[[Place], None]
 
@@ -89,6 +92,25 @@ def damage_part(place: Place) -> None:
     write(place, key, b"x" * some_part(place).stat().st_size)
 
 
+def drop_delivery(place: Place) -> None:
+    releases = place.registry.releases
+    listed = releases.delivery_parts(releases.read("toy", first_pointer(place)).claim)
+    key_at(place, object_key(listed["module.py"][0].digest)).unlink()
+
+
+def keep_other_delivery(place: Place) -> None:
+    registry, second = place.registry, place.second
+    job = UploadJob(second.manifest, second.folder, registry.stores, second.staged)
+    uploaded = Here().run(job, limit_s=60)
+    assert place.first.staged is not None
+    objects = registry.releases.objects
+    other = {path.name: objects.put_parts(path) for path in place.first.staged.iterdir()}
+    wrong = replace(uploaded, delivery=objects.put_bytes(write_parts(other)))
+    manifest = second.manifest
+    request = ReleaseRequest("toy", manifest.digest, manifest.fingerprint, "candidate")
+    registry.change(request, manifest=manifest, uploaded=wrong)
+
+
 def point_at_retired(place: Place) -> None:
     releases, head = place.registry.releases, place.registry.releases.require_head("toy")
     entry = replace(
@@ -104,6 +126,12 @@ def point_at_retired(place: Place) -> None:
         (cut_chain, "the ledger can't be read"),
         (drop_part, "version 1 can't be read: an object is not in the store"),
         (damage_part, "version 1 can't be read: an object in"),
+        (drop_delivery, "version 1 can't be read: an object is not in the store"),
+        (keep_other_delivery, "the parts of version 2's delivery are another delivery"),
+        (
+            lambda place: key_at(place, version_key("toy", 1, DELIVERY_FILE)).unlink(),
+            "versions/1/DELIVERY is missing",
+        ),
         (point_at_retired, "production stands for version 1, which isn't there"),
         (
             lambda place: write(place, "models/toy/versions/9/PARTS", b""),

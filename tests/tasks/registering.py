@@ -16,6 +16,7 @@ from artifacts.changes import (
     RollBackRequest,
 )
 from artifacts.copies import publish
+from artifacts.digest import digest_folder
 from artifacts.key_pair import make_key
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
@@ -75,10 +76,18 @@ class SomeRegistry:
         manifest, folder = self.write(created, model, **changes)
         return self.register(manifest, folder, alias, rebuild=rebuild).version
 
+    def write_from(self, delivery: Path, created: str = "") -> tuple[Manifest, Path]:
+        """Write a release that says that it was made from `delivery`."""
+        manifest, folder = self.write(created)
+        made = replace(manifest, delivery=digest_folder(delivery))
+        (folder / "manifest.json").write_bytes(made.to_bytes())
+        return made, folder
+
     def register(
-        self, manifest: Manifest, folder: Path, alias: str = "candidate", *, rebuild: bool = True
-    ) -> Appended:
-        uploaded = Here().run(UploadJob(manifest, folder, self.stores), limit_s=60)
+        self, manifest: Manifest, folder: Path, alias: str = "candidate", *,
+        rebuild: bool = True, delivery: Path | None = None,
+    ) -> Appended:  # fmt: skip
+        uploaded = Here().run(UploadJob(manifest, folder, self.stores, delivery), limit_s=60)
         request = ReleaseRequest(
             manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
         )

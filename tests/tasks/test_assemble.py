@@ -7,13 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import BlessingRefused, DeliveryUnsound
+from artifacts.delivery import DeliveryContract, ModelSection
+from artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnsound, StepCrashed
 from artifacts.evidence import Finding, judge
-from artifacts.mechanics import Growth, Mechanics, Rate, Trial
-from artifacts.steps import TraceabilityResult, VerifyResult
+from artifacts.layout import REPORT_FILE
+from artifacts.manifest import Manifest, TargetRecord, read_manifest
+from artifacts.steps import IntakeResult, OptimizeResult, TraceabilityResult, VerifyResult
 from artifacts.tolerance import Deviation
-from tasks.assemble import refuse_target, refuse_unsound, require_accepted, with_inside
-from tasks.report import render
+from tasks.assemble import (
+    BuiltTargets,
+    assemble,
+    refuse_target,
+    refuse_unsound,
+    require_accepted,
+    with_inside,
+)
 from tests.artifacts.samples import sample_manifest, sample_target
 
 GRAVE = Finding("size-baked-in", "unsound", "it fails for batch = 1", "Use x.shape", "module.py:9")
@@ -46,33 +54,47 @@ def test_one_refused_target_refuses_the_release() -> None:
         require_accepted(sample_manifest(good, refused))
 
 
+def test_a_crash_is_no_verdict_unless_another_target_has_one() -> None:
+    told = {"expected": "a result", "got": "signal SIGKILL", "remedy": "x"}
+    crashed = refuse_target("cpu-avx2", StepCrashed("it ended", **told))
+    wrong = refuse_target("cpu-avx512", BlessingRefused("it broke", **told))
+    with pytest.raises(BuildCrashed, match="SIGKILL"):
+        require_accepted(sample_manifest(crashed))
+    with pytest.raises(BlessingRefused) as refusal:
+        require_accepted(sample_manifest(crashed, wrong))
+    assert not isinstance(refusal.value, BuildCrashed)
+
+
+def assembled(folder: Path, target: TargetRecord) -> Manifest:
+    """Assemble a release of one target into `folder`."""
+    like = sample_manifest(target)
+    contract = DeliveryContract(
+        ModelSection(like.model), like.signature.inputs, dimensions=dict(like.signature.dimensions)
+    )
+    taken = IntakeResult(contract, folder / "staging", like.delivery, {}, 9, 0)
+    optimized = OptimizeResult(folder / "program.pt2", None, (), {}, like.passes)
+    return assemble(
+        folder, recipe=like.recipe, taken=taken, judged=TraceabilityResult("sound", ()),
+        fingerprint=like.fingerprint, optimized=optimized, signature=like.signature,
+        built=BuiltTargets((target,), {}, ""),
+    )  # fmt: skip
+
+
+def test_a_refused_release_leaves_a_report_that_says_why(tmp_path: Path) -> None:
+    refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=("wrong by 3",))
+    manifest = assembled(tmp_path / "refused", refused)
+    assert read_manifest(tmp_path / "refused") == manifest
+    assert "wrong by 3" in (tmp_path / "refused" / REPORT_FILE).read_text()
+    # That of an accepted one is made and kept where it is uploaded.
+    assembled(tmp_path / "accepted", sample_target("cpu-avx2"))
+    assert not (tmp_path / "accepted" / REPORT_FILE).exists()
+
+
 def test_many_reasons_are_told_in_a_few() -> None:
     reasons = tuple(f"reason {i}" for i in range(50))
     refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=reasons)
     with pytest.raises(BlessingRefused, match="reason 4; and 45 more"):
         require_accepted(sample_manifest(refused))
-
-
-def test_the_report_says_what_was_released_and_what_was_noticed(tmp_path: Path) -> None:
-    text = render(sample_manifest(sample_target("cpu-avx2")))
-    for part in (
-        "# toy: accepted, delivery sound within limits",
-        "| cpu-avx2 | accepted | 3.00e-07 |",
-        "`x float32 [batch, 8]`",
-        "batch from 1 to 1024",
-        "0123abcd",
-        "unused-input",
-        "not compared at batch=1024",
-        "2.00 (1.90 to 2.10)",
-    ):
-        assert part in text
-
-
-def test_a_refused_target_is_told_in_the_report() -> None:
-    refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=("wrong | by 3",))
-    text = render(sample_manifest(refused))
-    assert "# toy: refused" in text
-    assert "- refused: wrong | by 3" in text
 
 
 def measured(output: int, case: str = "batch=1 seed=0") -> Deviation:
@@ -96,27 +118,3 @@ def test_what_was_measured_inside_the_graph_is_part_of_the_verdict() -> None:
     assert merged.deviations[1].case == "inside, tanh (aten.tanh.default): batch=7"
     wrong = replace(right, reasons=("batch=7, output 0: too far",))
     assert "inside the graph, at tanh" in with_inside(outside, ("tanh",), wrong).reasons[0]
-
-
-def test_the_report_tells_what_became_of_hostile_inputs_and_of_memory() -> None:
-    trials = (
-        Trial("ids:last=9", "crashed", "refused", "SIGABRT"),
-        Trial("missing", "refused", "refused"),
-    )
-    found = Mechanics(
-        case="batch=1",
-        rates=(Rate(8, 12345.6),),
-        growth=Growth(10_000, 1.0, 0, 3 << 20, 400 << 20),
-        trials=trials,
-        commands=("handoff-runner bench RELEASE CASES",),
-    )
-    text = render(sample_manifest(replace(sample_target("cpu-avx2"), mechanics=found)))
-    for part in (
-        "| 8 threads | 12,346 calls/s |",
-        "| memory over 10000 calls | grew by 3.0 MiB |",
-        "2 hostile inputs; the package alone refuses all but these:",
-        "| ids:last=9 | crashed | refused | SIGABRT |",
-        "\nhandoff-runner bench RELEASE CASES",
-    ):
-        assert part in text
-    assert "| missing |" not in text

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.benchmark import median_interval
+from tasks.benchmark import median_interval, time_in_turns
 
 # The ranks, from 1, of Conover's table A3 for the median at 95 %.
 TABLE = {9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 25: (8, 18)}
@@ -45,3 +45,11 @@ def test_in_95_of_100_samples_the_median_lies_within() -> None:
     median = math.exp(0.5)
     within = (draws[:, low] <= median) & (median <= draws[:, high])
     assert statistics.fmean(within.tolist()) > 0.95
+
+
+def test_seconds_lie_within_their_own_intervals() -> None:
+    wide = torch.randn(200_000)
+    timing = time_in_turns("wide", (wide,), lambda given: given[0].sort(), lambda given: given)
+    assert 0 < timing.eager_low_s <= timing.eager_s <= timing.eager_high_s
+    assert 0 < timing.package_low_s <= timing.package_s <= timing.package_high_s
+    assert timing.package_high_s < timing.eager_low_s

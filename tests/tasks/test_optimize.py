@@ -65,6 +65,19 @@ def test_the_default_recipe_drops_and_folds_and_keeps_what_is_computed(tmp_path:
     program = torch.export.load(result.program)
     targets = {str(node.target) for node in program.graph.nodes}
     assert "aten.batch_norm.default" not in targets
+    assert result.graphs is not None
+    before, after = (
+        {one.path: one.operators for one in graph.modules}
+        for graph in (result.graphs.delivered, result.graphs.compiled)
+    )
+    assert (before["norm"], before["dropout"]) == (
+        {"BatchNorm2d": 1, "relu": 1},
+        {"Dropout": 1, "mean": 1},
+    )
+    assert after["norm"] == {"relu": 1}
+    told = [(e.name, c.path, c.removed) for e in result.effects for c in e.changes]
+    assert ("drop-inference-noops", "dropout", {"Dropout": 1}) in told
+    assert ("fold-batch-norm", "norm", {"batch_norm": 1}) in told
     x = torch.randn(17, 3, 8, 8)
     torch.manual_seed(0)
     with torch.no_grad():

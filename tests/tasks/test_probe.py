@@ -29,10 +29,10 @@ from artifacts.mechanics import (
     Replay,
     Trial,
 )
-from artifacts.probes import ProbeJob, ProbeResult
+from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
 from artifacts.record import from_plain, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks import probe
+from tasks import measure, probe
 from tasks.child import ProcessPlan, StepProcess
 from tasks.compiling.packages import extract_library
 from tasks.probing import golden
@@ -86,7 +86,7 @@ def job(
 @pytest.fixture(scope="module")
 def probed(job: ProbeJob) -> ProbeResult:
     """What a probe of the recommender finds."""
-    return probe.run(job)
+    return bless(job)
 
 
 @pytest.mark.compile
@@ -222,7 +222,7 @@ def test_a_runner_that_crashes_on_everything_is_a_refusal_and_no_error(
     job: ProbeJob, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "build_runner", lambda source, programs: (planted, 0.0))
-    result = probe.run(job)
+    result = bless(job)
     assert result.verdict == "refused"
     crashed = "threads a call: crashed: SIGSEGV"
     assert f"replay of good inputs, {torch.get_num_threads()} {crashed}" in result.reasons
@@ -245,6 +245,16 @@ def test_nothing_to_replay_is_a_refusal(job: ProbeJob, tmp_path: Path) -> None:
     torch.save([], tmp_path / "none.pt")
     with pytest.raises(BlessingRefused, match="a case of the input plan"):
         probe.run(replace(job, reference=tmp_path / "none.pt"))
+
+
+def bless(job: ProbeJob) -> ProbeResult:
+    """Probe and measure."""
+    return measure.run(MeasureJob(job, probe.run(job)))
+
+
+def judge(found: Mechanics) -> list[str]:
+    """Return what is said against a package."""
+    return [*probe.judge(found), *measure.judge(found)]
 
 
 def feed(program: Path, hostile: Sequence[str]) -> Tried:
@@ -342,12 +352,12 @@ def mechanics(*trials: Trial, grown: int = 0, beyond: int = 0, different: int = 
 
 
 def test_nothing_is_said_against_a_good_package() -> None:
-    assert probe.judge(mechanics(different=4)) == []
+    assert judge(mechanics(different=4)) == []
 
 
 def test_memory_that_grows_on_is_a_leak_and_memory_that_is_kept_is_not() -> None:
-    assert probe.judge(mechanics(grown=4 << 20)) == []
-    assert any("it leaks" in reason for reason in probe.judge(mechanics(grown=5 << 20)))
+    assert judge(mechanics(grown=4 << 20)) == []
+    assert any("it leaks" in reason for reason in judge(mechanics(grown=5 << 20)))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +378,7 @@ def test_memory_that_grows_on_is_a_leak_and_memory_that_is_kept_is_not() -> None
     ],
 )
 def test_what_even_the_guard_does_not_survive_is_refused(trial: Trial, refused: bool) -> None:
-    assert bool(probe.judge(mechanics(trial))) is refused
+    assert bool(judge(mechanics(trial))) is refused
 
 
 @pytest.mark.parametrize("part", ["replays", "openings", "rates", "growth", "trials"])
@@ -376,7 +386,7 @@ def test_a_check_that_did_not_run_is_a_refusal(part: str) -> None:
     found = mechanics()
     plain = to_plain(found)
     plain[part] = None if part == "growth" else []
-    assert probe.judge(from_plain(Mechanics, plain))
+    assert judge(from_plain(Mechanics, plain))
 
 
 def test_hostile_inputs_are_all_against_the_signature() -> None:

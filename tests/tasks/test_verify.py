@@ -159,6 +159,9 @@ def test_what_is_right_in_every_manner_of_calling_is_accepted(
     told = {deviation.case for deviation in result.deviations}
     assert {"batch=64 nan", "batch=64 zeros", "batch=64 repeated, expanded"} <= told
     assert "batch=2 seed=0, input 0 transposed" in told
+    (spread,) = result.spreads
+    ordinary = [deviation for deviation in result.deviations if not deviation.special]
+    assert spread.elements == sum(deviation.elements for deviation in ordinary)
     assert not result.notes
 
 

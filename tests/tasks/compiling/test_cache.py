@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ from artifacts.digest import digest_bytes, digest_file
 from artifacts.recipe import Recipe
 from artifacts.steps import CompileJob, CompileResult
 from artifacts.target import native_cpu_target
-from tasks.compiling.cache import CacheEntry, find_entry, keep_entry
+from tasks.compiling.cache import CacheEntry, find_entry, keep_entry, read_entry, reusable
 from tasks.compiling.place import fixed_place
 from tasks.lanes import Lanes
 from tasks.loading import open_package, open_shared_library
@@ -180,6 +181,24 @@ def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
     assert find_entry(tmp_path / "cache", key) is not None
     (tmp_path / "cache" / key.hex / "entry.json").write_text("{")
     assert find_entry(tmp_path / "cache", key) is None
+
+
+def test_looking_into_the_cache_leaves_it_as_it_is(tmp_path: Path) -> None:
+    key, cache = digest_bytes(b"key"), tmp_path / "cache"
+    package = tmp_path / "model.pt2"
+    package.write_bytes(b"package")
+    keep_entry(cache, key, package, CacheEntry(digest_file(package), {"w": "1"}, (), ()))
+    file = cache / key.hex / "entry.json"
+    os.utime(file, (1.0, 1.0))
+    entry = read_entry(cache, key)
+    assert entry is not None
+    assert file.stat().st_mtime == 1.0
+    assert (reusable(entry, {"w": "1"}), reusable(entry, {"w": "2"})) == ("package", "")
+    (cache / key.hex / "model.pt2").write_bytes(b"other")
+    assert read_entry(cache, key) is None
+    assert file.exists()
+    assert find_entry(cache, key) is None
+    assert not file.exists()
 
 
 def test_the_fixed_place_is_empty_private_and_gone_afterwards() -> None:

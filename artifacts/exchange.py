@@ -1,0 +1,58 @@
+"""The messages by which machines of one stack give each other folders, through the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.digest import Digest
+from artifacts.manifest import TargetRecord
+from artifacts.registering import Stores
+
+# In the folder that comes back for a target, beside its packages.
+ANSWER_FILE = "answer.json"
+
+
+@dataclass(frozen=True)
+class SendJob:
+    """Keep every file below `folder` as objects, which the garbage collector removes in time."""
+
+    stores: Stores
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The digest of the list of the folder's parts: all that the other side has to be told."""
+
+    parts: Digest
+
+
+@dataclass(frozen=True)
+class ReceiveJob:
+    """Fetch the folder that was sent as `parts` into the new folder `folder`."""
+
+    stores: Stores
+    parts: Digest
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Received:
+    """The folder, with every file as it was sent."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
+class TargetAnswer:
+    """What another machine made of one target: its record, and what it was made with.
+
+    `delivery` and `plan` are the digests of what it was made from and compared on, which have to be
+    those of the release that it becomes part of.
+    """
+
+    record: TargetRecord
+    toolchain: dict[str, str]
+    plan: str
+    delivery: Digest

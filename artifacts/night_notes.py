@@ -1,0 +1,88 @@
+"""A night's rows while it goes on: each is kept when its model is done, for who sums them up.
+
+nights/20261121T020000Z/resnet18.json        what became of one model
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.errors import StoreFailed
+from artifacts.layout import night_row_key
+from artifacts.night import NIGHT_LIMIT_BYTES, Night, NightRow
+from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.registering import Stores
+from artifacts.store import Store
+from artifacts.strict_json import parse_json
+
+
+@dataclass(frozen=True)
+class NoteRowsJob:
+    """Keep models' rows of the night that began at `stamp`; the first one of a model counts."""
+
+    stores: Stores
+    stamp: str
+    rows: tuple[NightRow, ...]
+
+
+@dataclass(frozen=True)
+class ReadRowsJob:
+    """Read the rows of the night that began at `stamp`, as they are at the moment `at`.
+
+    A step process answers equal jobs once: `at` tells one question from the next.
+    """
+
+    stores: Stores
+    stamp: str
+    at: float
+
+
+@dataclass(frozen=True)
+class NotedRows:
+    """The rows that were kept, or those that are there so far, by their models' names."""
+
+    rows: tuple[NightRow, ...]
+
+
+@dataclass(frozen=True)
+class ShowNightJob:
+    """Keep a night's record, draw it and the trends over nights, and show all of it in MLflow.
+
+    What is drawn is written below `folder`.
+    """
+
+    stores: Stores
+    night: Night
+    folder: Path
+
+
+@dataclass(frozen=True)
+class ShownNight:
+    """The night as a table for a log and as Markdown, and the MLflow run that shows it."""
+
+    table: str
+    markdown: str
+    run: str
+
+
+def note_row(store: Store, stamp: str, row: NightRow) -> bool:
+    """Keep a row; return False, and change nothing, where the model has one already."""
+    data = json.dumps(to_plain(row), sort_keys=True).encode() + b"\n"
+    return store.create(night_row_key(stamp, row.model), data)
+
+
+def read_rows(store: Store, stamp: str) -> tuple[NightRow, ...]:
+    """Return the night's rows; raise `StoreFailed` for one that can't be read."""
+    rows = []
+    for stored in sorted(store.keys(night_row_key(stamp, "")), key=lambda one: one.key):
+        data = store.read(stored.key, NIGHT_LIMIT_BYTES)
+        try:
+            rows.append(from_plain(NightRow, parse_json(data or b""), stored.key))
+        except (ValueError, RecordInvalid) as error:
+            raise StoreFailed(
+                f"{stored.key} is no row of a night", expected="one that this Handoff wrote",
+                got=str(error)[:300], remedy="Remove it, and run the night again",
+            ) from error  # fmt: skip
+    return tuple(rows)

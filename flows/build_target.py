@@ -1,0 +1,51 @@
+"""One target of a release, built and blessed on a machine that can run it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from artifacts.digest import Digest
+from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from artifacts.record import to_plain
+from artifacts.steps import IntakeJob
+from flows import policies
+from flows.parameters import Attempt, BuildTargetParameters
+from flows.releasing import opened_workspace
+from flows.site import here
+from flows.steps import optimize, receive, send, take_in
+from flows.targets import build
+from tasks import assemble
+from tasks.lanes import open_lanes
+
+
+@flow(**policies.BUILD_TARGET)
+def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> State[Any]:
+    """Build and bless one target of a delivery; the state's message says where the packages are.
+
+    Accepted or refused, the release that has asked for it is told, with what was measured.
+    """
+    site = here()
+    recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
+    with (
+        opened_workspace(site) as workspace,
+        open_lanes(workspace, recipe, fresh=parameters.rebuild) as lanes,
+    ):
+        fetching = ReceiveJob(site.stores, Digest(parameters.delivery), workspace / "delivered")
+        delivered = receive(lanes.registrar(), fetching).folder
+        taken = take_in(lanes.graph, IntakeJob(delivered, lanes.jobs.staging))
+        optimized = optimize(lanes.graph, lanes.jobs.optimize())
+        lanes.graph.close()
+        built = build(lanes, optimized, assemble.signature_of(taken.contract, optimized))
+        (record,) = built.records
+        answer = TargetAnswer(record, built.toolchain, built.plan, taken.digest)
+        lanes.jobs.release.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(to_plain(answer))
+        (lanes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
+        sent = send(lanes.registrar(), SendJob(site.stores, lanes.jobs.release))
+    return Completed(message=f"{parameters.label}: {record.verdict}; its folder is {sent.parts}")

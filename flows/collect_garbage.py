@@ -1,0 +1,33 @@
+"""Garbage collection: what no version needs leaves the store."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from prefect import flow, task
+from pydantic import Field
+
+from artifacts.record import to_plain
+from artifacts.registering import CollectJob, CollectResult
+from artifacts.site import Site
+from flows import policies
+from flows.site import here
+from tasks.moving import opened_registrar
+
+
+@task(**policies.COLLECT)
+def collect(site: Site, grace_h: float, pretend: bool) -> CollectResult:
+    """Remove what isn't needed and is old enough."""
+    with opened_registrar(site) as (registrar, _):
+        job = CollectJob(site.stores, grace_h, pretend)
+        return cast(CollectResult, registrar.run(job, limit_s=policies.LIMITS_S["collect"]))
+
+
+@flow(**policies.COLLECT_GARBAGE)
+def collect_garbage(
+    older_than_h: Annotated[float, Field(ge=24, description="Newer objects stay.")] = 24.0,
+    pretend: Annotated[bool, Field(description="Only tell what would be removed.")] = False,
+) -> dict[str, Any]:
+    """Remove from the store what no version needs; return how much that was."""
+    found = collect(here(), older_than_h, pretend)
+    return cast(dict[str, Any], to_plain(found))

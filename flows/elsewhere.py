@@ -1,0 +1,150 @@
+"""Targets of a release that are built where their hardware is: in a work pool of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+
+from artifacts.digest import Digest
+from artifacts.errors import StepCrashed
+from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from artifacts.manifest import TargetRecord
+from artifacts.recipe import Recipe
+from artifacts.record import from_plain, to_plain
+from artifacts.target import CudaTarget
+from flows import policies
+from flows.children import Child, find_deployment, start, wait_for
+from flows.names import deployed, target_pool
+from flows.registering import Wanted
+from flows.steps import receive, send
+from tasks import assemble
+from tasks.assemble import BuiltTargets
+from tasks.lanes import Lanes
+
+_PARTS = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Which targets are built elsewhere, by which deployment, and what is to be said of the others.
+
+    A target whose deployment `build-target/SLUG` has a worker that is online is built there, also
+    where this machine could do it: who gives a target a pool wants it built there.
+    """
+
+    routes: Mapping[str, UUID] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def find_routes(recipe: Recipe) -> Elsewhere:
+    """Ask Prefect's server which of the recipe's targets have machines of their own."""
+    routes, notes = {}, []
+    with get_client(sync_client=True) as client:
+        for target in recipe.resolved_targets():
+            deployment = find_deployment(client, deployed("build-target", target.slug))
+            if deployment is not None:
+                routes[target.slug] = deployment
+            elif isinstance(target, CudaTarget) and not target.is_here:
+                notes.append(
+                    f"{target.slug}: no worker of a pool {target_pool(target.slug)} is online, so "
+                    "that its package is built without a GPU and not verified"
+                )
+    return Elsewhere(routes, tuple(notes))
+
+
+def send_targets(
+    lanes: Lanes, wanted: Wanted, routes: Mapping[str, UUID], key: str
+) -> dict[str, FlowRun]:
+    """Send the delivery to where targets are built, and start a run for each; return them by slug.
+
+    `key` stands for what is built, so that a release which is repeated finds its runs again.
+    """
+    if not routes:
+        return {}
+    sent = send(lanes.registrar(), SendJob(wanted.site.stores, lanes.jobs.staging))
+    runs = {}
+    with get_client(sync_client=True) as client:
+        for slug, deployment in routes.items():
+            parameters = {
+                "delivery": str(sent.parts),
+                "label": wanted.parameters.label,
+                "target": slug,
+                "recipe": to_plain(wanted.recipe),
+                "rebuild": wanted.parameters.rebuild,
+            }
+            child = Child(deployment, f"build:{key}:{slug}", {"parameters": parameters})
+            runs[slug] = start(client, child)
+    return runs
+
+
+def collect_targets(
+    lanes: Lanes, wanted: Wanted, runs: Mapping[str, FlowRun], delivery: Digest, own: BuiltTargets
+) -> BuiltTargets:
+    """Wait for the runs, fetch what they made into the release, and put it beside our own.
+
+    A run that fails, or answers for something else than was asked, is its target's refusal.
+    """
+    ended = wait_for(runs.values(), policies.LIMITS_S["elsewhere"])
+    records = {record.slug: record for record in own.records}
+    toolchain, plan = dict(own.toolchain), own.plan
+    for slug, first in runs.items():
+        try:
+            answer = _fetch(lanes, wanted, slug, ended[first.id])
+            _require_same(slug, answer, delivery, plan)
+        except StepCrashed as error:
+            records[slug] = assemble.refuse_target(slug, error)
+            continue
+        plan = plan or answer.plan
+        records[slug] = answer.record
+        # What the release was made with here is told first; other machines add to it.
+        toolchain = {**{f"{slug}: {k}": v for k, v in answer.toolchain.items()}, **toolchain}
+    return BuiltTargets(_in_order(wanted.recipe, records), toolchain, plan)
+
+
+def _in_order(recipe: Recipe, records: Mapping[str, TargetRecord]) -> tuple[TargetRecord, ...]:
+    return tuple(records[target.slug] for target in recipe.resolved_targets())
+
+
+def _fetch(lanes: Lanes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswer:
+    state = run.state
+    found = _PARTS.search(state.message or "") if state and state.is_completed() else None
+    if found is None:
+        raise StepCrashed(
+            f"the run {run.name}, which builds {slug}, gave no package",
+            expected="a run that is completed",
+            got=f"{state.name}: {(state.message or '')[:500]}" if state else "none",
+            remedy="Look at that run in Prefect, then run the same release again",
+        )
+    folder = lanes.jobs.workspace / "elsewhere" / slug
+    receive(lanes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group()), folder))
+    plain = json.loads((folder / ANSWER_FILE).read_text(encoding="utf-8"))
+    lanes.jobs.release.mkdir(parents=True, exist_ok=True)
+    built = folder / slug
+    if built.is_dir():
+        _take_place(built, lanes.jobs.release / slug)
+    return from_plain(TargetAnswer, plain, ANSWER_FILE)
+
+
+def _take_place(built: Path, place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    built.rename(place)
+
+
+def _require_same(slug: str, answer: TargetAnswer, delivery: Digest, plan: str) -> None:
+    """Raise `StepCrashed` for an answer about another delivery, target or input plan."""
+    asked = (slug, delivery, plan or answer.plan)
+    given = (answer.record.slug, answer.delivery, answer.plan)
+    if asked != given:
+        raise StepCrashed(
+            f"what was built elsewhere for {slug} is something else",
+            expected=" ".join(map(str, asked)), got=" ".join(map(str, given)),
+            remedy="Give that pool's machines the same Handoff and torch as this one",
+        )  # fmt: skip

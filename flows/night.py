@@ -1,0 +1,184 @@
+"""The choreography of a night: who rebuilds which model, and what is told in the end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.logging import get_run_logger
+
+from artifacts.errors import HandoffError
+from artifacts.night import Night, NightRow, Outcome
+from artifacts.night_notes import NoteRowsJob, ReadRowsJob, ShowNightJob
+from artifacts.record import to_plain
+from artifacts.site import Site
+from artifacts.surveying import Survey, Surveyed
+from flows import policies
+from flows.children import MOST_ATTEMPTS, Child, read_deployment, start_all, wait_for
+from flows.names import RECOMPILE_MODEL
+from flows.parameters import RebuildParameters, RecompileParameters
+from flows.steps import note_rows, read_rows, show_night
+from tasks.child import StepProcess
+
+_STAMP = "%Y%m%dT%H%M%SZ"
+_LOGGER = logging.getLogger("handoff.night")
+# Rebuilds a model; the number says how often that was tried.
+Rebuild = Callable[[RebuildParameters, int], Any]
+
+
+def night_stamp(run: str) -> str:
+    """Return the stamp of the night that the flow run `run` works on.
+
+    It is when the first run for it was to begin: one that takes a crashed one's place goes on with
+    the same night.
+    """
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_run(UUID(run))
+        while (found.idempotency_key or "").startswith("resume:"):
+            found = client.read_flow_run(UUID((found.idempotency_key or "").split(":")[1]))
+    began = found.expected_start_time or found.created or datetime.now(UTC)
+    return began.astimezone(UTC).strftime(_STAMP)
+
+
+@dataclass(frozen=True)
+class NightWork:
+    """A night under way: where, through which process to the stores, what is wanted, since when."""
+
+    site: Site
+    registrar: StepProcess
+    parameters: RecompileParameters
+    stamp: str
+
+    def note(self, rows: Iterable[NightRow]) -> None:
+        """Keep the rows of models that have none yet."""
+        if told := tuple(rows):
+            note_rows(self.registrar, NoteRowsJob(self.site.stores, self.stamp, told))
+
+    def rows(self) -> dict[str, NightRow]:
+        """Return the rows that are there so far, by their models."""
+        job = ReadRowsJob(self.site.stores, self.stamp, time.time())
+        found = read_rows(self.registrar, job)
+        return {row.model: row for row in found.rows}
+
+
+def rebuild_models(
+    work: NightWork, surveyed: Iterable[Surveyed], rebuild: Rebuild
+) -> tuple[NightRow, ...]:
+    """Return every model's row: those that are due are rebuilt, here or by the stack's workers.
+
+    Those that have a row of this night already, since an earlier run crashed, are left as they are.
+    """
+    known = work.rows()
+    left = [one for one in surveyed if one.model not in known]
+    work.note(_told(one) for one in left if not one.is_due)
+    due = [_wanted(work, one) for one in left if one.is_due]
+    ends = _by_workers(work.stamp, due) if work.site.is_worker else _one_by_one(due, rebuild)
+    rows = work.rows()
+    # Their runs ended without a word: killed, or never begun.
+    silent = {
+        one.model: NightRow(
+            one.model, "crashed", one.version, why=ends.get(one.model, "it ended without a word")
+        )
+        for one in due
+        if one.model not in rows
+    }
+    work.note(silent.values())
+    rows |= silent
+    return tuple(rows[model] for model in sorted(rows))
+
+
+def _told(one: Surveyed) -> NightRow:
+    """Return the row of a model for which nothing is to be done."""
+    outcome: Outcome = "failed" if one.problem else "refused" if one.refused else "unchanged"
+    why = one.problem or one.refused or one.why
+    old, new = one.version or None, one.kept_back
+    return NightRow(one.model, outcome, old, new, why=why, made_from=one.today)
+
+
+def _wanted(work: NightWork, one: Surveyed) -> RebuildParameters:
+    return RebuildParameters(
+        model=one.model,
+        version=one.version,
+        alias=work.parameters.alias,
+        night=work.stamp,
+        recipe=to_plain(one.recipe),
+        changed=list(one.changed),
+        made_from=one.today,
+    )
+
+
+def _by_workers(stamp: str, due: list[RebuildParameters]) -> Mapping[str, str]:
+    """Have workers rebuild the models, many at once; return how their runs ended."""
+    with get_client(sync_client=True) as client:
+        deployment = read_deployment(client, RECOMPILE_MODEL)
+        children = [
+            Child(
+                deployment,
+                f"recompile:{stamp}:{wanted.model}",
+                {"parameters": wanted.model_dump(mode="json")},
+                (f"model:{wanted.model}", f"night:{stamp}"),
+            )
+            for wanted in due
+        ]
+        started = start_all(client, children)
+    runs = {wanted.model: run for wanted, run in zip(due, started, strict=True)}
+    ended = wait_for(runs.values(), policies.LIMITS_S["night"])
+    states = {model: ended[run.id].state for model, run in runs.items()}
+    return {
+        model: f"{state.name}: {state.message}" if state else "no state"
+        for model, state in states.items()
+    }
+
+
+def _one_by_one(due: list[RebuildParameters], rebuild: Rebuild) -> Mapping[str, str]:
+    """Rebuild the models in this process; return what ended those that failed."""
+    return {wanted.model: why for wanted in due if (why := _rebuild_here(wanted, rebuild))}
+
+
+def _rebuild_here(wanted: RebuildParameters, rebuild: Rebuild) -> str:
+    """Rebuild a model; return what ended it early, "" where nothing did.
+
+    What is no refusal (a server or a disk that fails, say) is a crash, and tried again as often as
+    workers' runs are.
+    """
+    why = ""
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        try:
+            rebuild(wanted, attempt)
+        except HandoffError as refusal:
+            return f"{type(refusal).__name__}: {refusal}"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            _LOGGER.exception("%s crashed, attempt %d", wanted.model, attempt)
+        else:
+            return ""
+    return why
+
+
+def tell_night(work: NightWork, folder: Path, night: Night) -> None:
+    """Keep the night's record and show it: in the log, in Prefect's report, in MLflow."""
+    shown = show_night(work.registrar, ShowNightJob(work.site.stores, night, folder))
+    get_run_logger().info("%s", shown.table)
+    create_markdown_artifact(key="nightly", markdown=shown.markdown, description=night.stamp)
+
+
+def sum_up(stamp: str, survey: Survey, alias: str, rows: tuple[NightRow, ...]) -> Night:
+    """Return the night's record, which ends now."""
+    started = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC)
+    ended = datetime.now(UTC)
+    return Night(
+        date=started.date().isoformat(),
+        started=started.isoformat(),
+        ended=ended.isoformat(timespec="seconds"),
+        toolchain=survey.toolchain,
+        rows=rows,
+        alias=alias,
+    )

@@ -1,0 +1,42 @@
+"""A promotion: an alias comes to stand for another version, where the rules let it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow, task
+from prefect.runtime import flow_run
+
+from artifacts.changes import Author
+from artifacts.record import to_plain
+from artifacts.site import Site
+from flows import policies
+from flows.parameters import PromoteParameters
+from flows.site import here
+from tasks import moving
+from tasks.appending import Appended
+
+
+@task(**policies.MOVE)
+def move_alias(site: Site, wanted: moving.Promotion, author: Author) -> Appended:
+    """Time the version beside the one that is served, and append the promotion to the ledger."""
+    return moving.promote(site, wanted, author)
+
+
+@flow(**policies.PROMOTE)
+def promote(parameters: PromoteParameters) -> dict[str, Any]:
+    """Make an alias stand for a version; return the ledger's entry.
+
+    Raises `BlessingRefused` for a rule of the recipe's [promotion] that it breaks.
+    """
+    site = here()
+    author = Author(parameters.by or site.by, parameters.reason.strip(), flow_run.id or "")
+    wanted = moving.Promotion(
+        parameters.model, parameters.version, parameters.alias, parameters.override
+    )
+    appended = move_alias(site, wanted, author)
+    return {
+        "model": parameters.model,
+        "version": appended.version,
+        "entry": to_plain(appended.entry),
+    }

@@ -1,0 +1,172 @@
+"""One model of a night: rebuilt, compared with what is served, and promoted or not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prefect.runtime import flow_run
+
+from artifacts.changes import Author, PromoteRequest
+from artifacts.comparison import Comparison, ThreeWayJob
+from artifacts.errors import (
+    BlessingRefused,
+    BuildCrashed,
+    DeliveryUnreadable,
+    DeliveryUnsound,
+    HandoffError,
+    NotShownYet,
+    PackageRefused,
+    RegistryFailed,
+)
+from artifacts.manifest import Manifest
+from artifacts.night import NightRow, Outcome
+from artifacts.registering import CatalogueJob, PullJob, RestoreJob
+from artifacts.site import Site
+from artifacts.surveying import RecordsJob
+from artifacts.target import parse_target
+from flows.elsewhere import Elsewhere, find_routes
+from flows.parameters import RebuildParameters
+from flows.registering import Wanted
+from flows.releasing import make_release, opened_workspace
+from flows.steps import (
+    append,
+    catalogue,
+    optimize,
+    pull,
+    records,
+    restore,
+    run_reference,
+    three_way,
+)
+from tasks.appending import Change, told_as_done
+from tasks.lanes import Lanes, open_lanes
+
+_REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Both versions of a model: the one that is served, and the one that was made."""
+
+    old: int
+    new: int
+    before: Manifest
+    after: Manifest
+
+
+def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, HandoffError | None]:
+    """Return what became of a model, and what ended it early, if anything did."""
+    began = time.monotonic()
+    error: HandoffError | None = None
+    try:
+        row = _rebuild(site, parameters)
+    except HandoffError as ended:
+        error = ended
+        # A crash is no verdict that the next night could go by.
+        is_refused = isinstance(ended, _REFUSALS) and not isinstance(ended, BuildCrashed)
+        outcome: Outcome = "refused" if is_refused else "failed"
+        row = NightRow(parameters.model, outcome, parameters.version, why=str(ended))
+    took = time.monotonic() - began
+    return replace(row, seconds=took, made_from=parameters.made_from), error
+
+
+def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
+    recipe, model, old = parameters.parsed_recipe(), parameters.model, parameters.version
+    elsewhere = find_routes(recipe) if site.is_worker else Elsewhere()
+    with (
+        opened_workspace(site) as workspace,
+        open_lanes(workspace, recipe, elsewhere=elsewhere.routes) as lanes,
+    ):
+        restoring = RestoreJob(site.stores, model, old, workspace / "delivered")
+        restored = restore(lanes.registrar(), restoring)
+        asked = parameters.as_release(str(restored.folder))
+        wanted = Wanted(asked, restored.folder, recipe, site, restored.lineage)
+        told = make_release(lanes, wanted, elsewhere)
+        new: int = told["version"]
+        if new == old:
+            return NightRow(model, "unchanged", old, old, why="what was made is what is served")
+        asking = RecordsJob(site.stores, model, (old, new))
+        pair = _Pair(old, new, *records(lanes.registrar(), asking).manifests)
+        return _settle(lanes, site, parameters, pair, compare(lanes, site, pair))
+
+
+def _pulled(lanes: Lanes, site: Site, model: str, version: int, target: str) -> Path:
+    """Return the folder of a version's packages for `target`, verified."""
+    folder = lanes.jobs.workspace / "versions" / f"{version}-{target}"
+    pull(lanes.registrar(), PullJob(model, version, folder, target, site.stores, None))
+    return folder
+
+
+def compare(lanes: Lanes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
+    """Compare both versions for every target that both have, beside eager and float64."""
+    reference = _reference(lanes)
+    outputs = tuple(spec.name for spec in pair.after.signature.outputs)
+    before = {record.slug: record for record in pair.before.targets if record.accepted}
+    found = []
+    for record in pair.after.targets:
+        slug = record.slug
+        if slug not in before or not record.accepted:
+            continue
+        missing, old = "", None
+        try:
+            old = _pulled(lanes, site, pair.before.model, pair.old, slug)
+        except PackageRefused as error:
+            missing = str(error)
+        job = ThreeWayJob(
+            target=slug,
+            old=old,
+            new=_pulled(lanes, site, pair.after.model, pair.new, slug),
+            before=before[slug],
+            after=record,
+            staging=lanes.jobs.staging,
+            reference=reference,
+            recipe=pair.after.recipe,
+            outputs=outputs,
+            old_version=pair.old,
+            new_version=pair.new,
+            old_missing=missing,
+        )
+        found.append(three_way(lanes.runner(parse_target(slug)), job, slug))
+    return tuple(found)
+
+
+def _reference(lanes: Lanes) -> Path:
+    """Return the file of the reference, which a version that was found again has not made yet."""
+    file = lanes.jobs.reference_file
+    if not file.exists():
+        optimized = optimize(lanes.graph, lanes.jobs.optimize())
+        run_reference(lanes.runner(), lanes.jobs.reference(optimized))
+    return file
+
+
+def _settle(
+    lanes: Lanes,
+    site: Site,
+    parameters: RebuildParameters,
+    pair: _Pair,
+    comparisons: tuple[Comparison, ...],
+) -> NightRow:
+    """Let the alias stand for the new version, unless it is worse, or the alias was moved."""
+    told = NightRow(parameters.model, "kept", pair.old, pair.new, comparisons=comparisons)
+    worse = [reason for one in comparisons if one.verdict == "worse" for reason in one.reasons]
+    if worse:
+        return replace(told, why="; ".join(worse))
+    measured = tuple(beside for one in comparisons for beside in one.beside)
+    request = PromoteRequest(parameters.model, pair.new, parameters.alias, measured=measured)
+    author = Author(parameters.by, f"nightly: {'; '.join(parameters.changed)}", flow_run.id or "")
+    change = Change(request, author, site.stores, site.key, expected=pair.old, is_conditional=True)
+    try:
+        appended = append(lanes.registrar(), lanes.signer(), change)
+    except (BlessingRefused, RegistryFailed) as error:
+        # A rule that is broken, or somebody who has moved the alias meanwhile: it stays.
+        return replace(told, why=str(error))
+    reasons = [reason for one in comparisons if one.verdict == "better" for reason in one.reasons]
+    try:
+        with told_as_done(parameters.model, appended):
+            catalogue(lanes.registrar(), CatalogueJob(site.stores, parameters.model))
+    except NotShownYet as error:
+        # It is done, and MLflow can be told later.
+        reasons.append(str(error))
+    return replace(told, outcome="replaced", why="; ".join(reasons) or "as right and as fast")

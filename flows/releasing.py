@@ -1,0 +1,112 @@
+"""The body of a release, which `release` and `recompile-model` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect.runtime import flow_run
+
+from artifacts.delivery import read_contract
+from artifacts.delivery_uri import LocalSource, parse_delivery_uri
+from artifacts.errors import HandoffError
+from artifacts.fetching import FetchJob
+from artifacts.registering import KeyJob, LookUpJob
+from artifacts.site import Site
+from artifacts.steps import IntakeJob
+from flows.elsewhere import Elsewhere, collect_targets, send_targets
+from flows.parameters import ReleaseParameters
+from flows.registering import Wanted, register, register_again
+from flows.steps import fetch, inspect, look_up, open_key, optimize, take_in
+from flows.targets import build
+from tasks import assemble
+from tasks.child import StepProcess
+from tasks.fingerprint import fingerprint_release
+from tasks.lanes import FETCHER, Lanes
+from tasks.recipes import recipe_for
+from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+
+
+@contextmanager
+def opened_workspace(site: Site) -> Iterator[Path]:
+    """Give the folder of this build: the site's, or a new one that only a refusal leaves behind."""
+    if site.workspace is not None:
+        yield site.workspace
+        return
+    workspace = open_workspace(site.builds)
+    try:
+        yield workspace
+    except HandoffError:
+        keep_for_a_look(workspace)
+        raise
+    remove_workspace(workspace)
+
+
+def delivered_folder(parameters: ReleaseParameters, workspace: Path) -> Path:
+    """Return the delivery's folder on this machine, fetched into the workspace where it isn't one.
+
+    Raises `DeliveryUnreachable` and `UsageProblem` for what can't be fetched.
+    """
+    source = parse_delivery_uri(parameters.delivery)
+    if isinstance(source, LocalSource) and source.path.is_dir():
+        return source.path
+    log = workspace / "logs" / "fetch.log"
+    with closing(StepProcess(FETCHER, log)) as process:
+        return fetch(process, FetchJob(parameters.delivery, workspace / "delivered")).folder
+
+
+def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path) -> Wanted:
+    """Return what is to be released, with the recipe that is the model's own where none is told."""
+    recipe = parameters.parsed_recipe()
+    if recipe is None:
+        recipe = recipe_for(site.recipes, parameters.model or read_contract(delivery).model.name)
+    assemble.require_trial_alias(recipe, parameters.alias)
+    return Wanted(parameters, delivery, recipe, site, parameters.said)
+
+
+def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str, Any]:
+    """Make a version of what is wanted, or find the one that was made before from the same.
+
+    Targets that are built `elsewhere` are sent there as soon as the delivery is known to be sound.
+    Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
+    `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
+    """
+    parameters, site, recipe = wanted.parameters, wanted.site, wanted.recipe
+    opening = open_key.submit(lanes.signer(), KeyJob(site.key, site.stores.trusted))
+    taken = take_in(lanes.graph, IntakeJob(wanted.delivery, lanes.jobs.staging))
+    taken = assemble.with_source(taken, parameters.model or "", wanted.said)
+    model = taken.contract.model.name
+    fingerprint = fingerprint_release(taken.digest, recipe, site.compiler)
+    looking = LookUpJob(model, fingerprint, site.stores, parameters.alias)
+    earlier = look_up.submit(lanes.registrar(), looking)
+    # What could not be signed is not built.
+    opening.result()
+    judged = inspect(lanes.graph, lanes.jobs.traceability(wanted.said))
+    assemble.refuse_unsound(judged)
+    known = earlier.result()
+    if known.version and not parameters.rebuild:
+        return register_again(lanes, wanted, model, fingerprint, known)
+    key = f"{fingerprint.hex}{flow_run.id if parameters.rebuild else ''}"
+    away = send_targets(lanes, wanted, elsewhere.routes, key)
+    optimized = optimize(lanes.graph, lanes.jobs.optimize())
+    # The graph is on disk now, and what read it holds as much memory as a compiler.
+    lanes.graph.close()
+    signature = assemble.signature_of(taken.contract, optimized)
+    built = build(lanes, optimized, signature)
+    if away:
+        built = collect_targets(lanes, wanted, away, taken.digest, built)
+    manifest = assemble.assemble(
+        lanes.jobs.release,
+        recipe=recipe,
+        taken=taken,
+        judged=judged,
+        fingerprint=fingerprint,
+        optimized=optimized,
+        signature=signature,
+        built=built,
+    )
+    assemble.require_accepted(manifest)
+    told = register(lanes, wanted, manifest)
+    return {**told, "notes": (*told["notes"], *elsewhere.notes)}

@@ -1,0 +1,145 @@
+"""The variants of one target's package: each compiled, verified, and raced against the others."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from artifacts.errors import BlessingRefused, StepCrashed
+from artifacts.evidence import Candidate, PassEffect
+from artifacts.recipe import Search
+from artifacts.signature import ModelSignature
+from artifacts.steps import (
+    CompileJob,
+    CompileResult,
+    OptimizeResult,
+    RaceJob,
+    ReferenceResult,
+    VerifyJob,
+    VerifyResult,
+)
+from artifacts.target import CudaTarget, Target
+from artifacts.tolerance import largest_difference
+from flows import policies
+from flows.steps import compile_package, optimize, race, tap, verify
+from tasks import assemble
+from tasks.lanes import Lanes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the work on one target goes by."""
+
+    lanes: Lanes
+    target: Target
+    optimized: OptimizeResult
+    reference: ReferenceResult
+    signature: ModelSignature
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A package that was compiled and verified, and what is to be told of it."""
+
+    folder: Path
+    compiled: CompileResult
+    verified: VerifyResult
+    told: Candidate
+
+
+def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
+    """Verify a variant; return it, accepted or not."""
+    names = tuple(spec.name for spec in work.optimized.outputs)
+    verified = compare(work, job, compiled, work.reference.file, names)
+    if verified.accepted and verified.blind:
+        verified = assemble.with_inside(verified, *look_inside(work, job, verified.blind))
+    told = Candidate(
+        name=name,
+        accepted=verified.accepted,
+        reasons=verified.reasons,
+        compile_s=compiled.compile_s,
+        size_bytes=compiled.library.size_bytes,
+        max_abs=largest_difference(verified.deviations) or 0.0,
+    )
+    return Variant(job.folder, compiled, verified, told)
+
+
+def compare(
+    work: Work, job: CompileJob, compiled: CompileResult, reference: Path, names: tuple[str, ...]
+) -> VerifyResult:
+    """Compare the packages that `job` has made with a reference."""
+    recipe, slug = work.lanes.jobs.recipe, work.target.slug
+    verifying = VerifyJob(
+        job.folder, reference, recipe, compiled.library.digest, compiled.assumed, names, slug
+    )
+    return verify(work.lanes.runner(work.target), verifying, slug)
+
+
+def look_inside(
+    work: Work, job: CompileJob, blind: tuple[int, ...]
+) -> tuple[tuple[str, ...], VerifyResult | None]:
+    """Compare inner values, which a further package of the same program returns.
+
+    Return their names and what came out; None where there are none that say more.
+    """
+    lanes, slug = work.lanes, work.target.slug
+    tapping = lanes.jobs.tap(job, work.reference.file, blind)
+    tapped = tap(lanes.runner(), tapping, slug)
+    if not tapped.nodes:
+        return (), None
+    inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
+    compiled = compile_package(lanes.compiler(work.target), inner, f"{slug} tapped")
+    return tapped.nodes, compare(work, inner, compiled, tapped.reference, ())
+
+
+def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple[Candidate, ...]]:
+    """Return the variants that are accepted, the plain one first, and all that was tried.
+
+    For GPUs there are none yet: Inductor times its kernels itself there.
+    """
+    wanted = work.lanes.jobs.recipe.search
+    if not wanted.seconds or isinstance(work.target, CudaTarget):
+        return (plain,), ()
+    deadline = time.monotonic() + wanted.seconds
+    found = [plain]
+    tried = [plain.told]
+    for name in wanted.candidates:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            reason = f"the search's {wanted.seconds:g} s were over"
+            tried.append(Candidate(name, accepted=False, reasons=(reason,)))
+            continue
+        try:
+            variant = attempt(work, name, left_s)
+            tried.append(variant.told)
+            found += [variant] if variant.verified.accepted else []
+        except (StepCrashed, BlessingRefused) as error:
+            tried.append(Candidate(name, accepted=False, reasons=(str(error),)))
+    return tuple(found), tuple(tried)
+
+
+def attempt(work: Work, name: str, left_s: float) -> Variant:
+    """Compile and verify one variant, in what is left of the search's time for the compiler."""
+    lanes, target = work.lanes, work.target
+    variation = Search.variation(name)
+    optimized = work.optimized
+    effects: tuple[PassEffect, ...] = ()
+    if variation.passes:
+        optimized = optimize(lanes.optimizer(), lanes.jobs.variant(variation.passes))
+        effects = assemble.require_effect(optimized, work.optimized)
+    job = lanes.jobs.candidate(optimized, target, name, variation.options)
+    limit_s = min(policies.LIMITS_S["compile"], left_s)
+    compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
+    checked = check(work, name, job, compiled)
+    return replace(checked, told=replace(checked.told, effects=effects))
+
+
+def rate(
+    work: Work, accepted: tuple[Variant, ...], tried: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """Return what was tried with the times of what was accepted."""
+    job = RaceJob(tuple(variant.folder for variant in accepted), work.reference.file)
+    laps = race(work.lanes.runner(work.target), job, work.target.slug).laps
+    timed = {variant.told.name: lap for variant, lap in zip(accepted, laps, strict=True)}
+    return tuple(assemble.with_lap(candidate, timed.get(candidate.name)) for candidate in tried)

@@ -1,0 +1,187 @@
+"""Handoff from Python: what the commands of the same names do, with values in place of tables.
+
+    from infra import api as handoff
+
+Settings are those of the command line (`HANDOFF_HOME`, `HANDOFF_STORE` and so on). Every refusal is
+an `artifacts.errors.HandoffError`: one class for each decision that an operator takes, one sentence
+with what was expected, what was found and what to do. Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from artifacts.delivery import Lineage
+from artifacts.errors import HandoffError
+from artifacts.evidence import Finding
+from artifacts.loader import LoadedModel, load
+from artifacts.manifest import Manifest
+from artifacts.recipe import Recipe
+from artifacts.registering import PullJob, PullResult
+from artifacts.signing import Trust, read_trust
+from artifacts.steps import DeliverResult
+from artifacts.target import installed_torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = [
+    "HandoffError", "Inspection", "LoadedModel", "Recipe", "Released",
+    "deliver", "inspect", "load", "promote", "pull", "release", "trusted_keys",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The verdict on a delivery: `sound`, `sound within limits` or `unsound`, and what led to it.
+
+    Each finding has a code, a severity, a message, a remedy, and the line that it is about.
+    """
+
+    model: str
+    verdict: str
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Released:
+    """A version in the registry: its number, its aliases and its record, which the signature is of.
+
+    `reused` says that nothing had changed since it was released before.
+    """
+
+    model: str
+    version: int
+    aliases: tuple[str, ...]
+    reused: bool
+    manifest: Manifest
+
+
+def deliver(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    folder: str | Path,
+    *,
+    name: str,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    dimensions: Mapping[str, tuple[int, int]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    batch_invariant: bool = True,
+    lineage: Lineage | None = None,
+) -> DeliverResult:
+    """Write a delivery of `module` to the new folder `folder`; return its contract and notes.
+
+    `example_inputs` and `example_kwargs` are what forward is called with. `dynamic` names each
+    input's dynamic axes (`{"x": {0: "batch"}}`; by default axis 0), `dimensions` their smallest and
+    largest sizes (1 to 1024), `ranges` what random inputs may hold. `lineage` says where the model
+    comes from; without it the git checkout is asked in which the process runs. `module` is left as
+    it was.
+
+    Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
+    captured, and `DeliveryUnsound` for one whose capture computes something else.
+    """
+    from tasks.deliver import deliver as write_delivery
+    from tasks.lineage import lineage_from_git
+
+    said = lineage or lineage_from_git(Path.cwd())
+    created = said.created or datetime.now(UTC).isoformat(timespec="seconds")
+    return write_delivery(
+        module, example_inputs, Path(folder).absolute(), name=name, example_kwargs=example_kwargs,
+        dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
+        lineage=replace(said, created=created),
+    )  # fmt: skip
+
+
+def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection:
+    """Judge a delivery, in a process of its own; an unsound one is a verdict, not an error.
+
+    `recipe` brings extensions and the lineage that is required. Raises `DeliveryUnreadable` for a
+    folder that is none.
+    """
+    from infra.commands import judge_delivery
+    from infra.release import require_folder
+
+    with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
+        staging = Path(scratch) / "staging"
+        taken, judged = judge_delivery(require_folder(Path(delivery)), staging, recipe or Recipe())
+    return Inspection(taken.contract.model.name, judged.verdict, judged.findings)
+
+
+def release(
+    delivery: str | Path,
+    *,
+    recipe: Recipe | None = None,
+    alias: str = "candidate",
+    rebuild: bool = False,
+) -> Released:
+    """Compile, verify, sign and register a delivery, and let `alias` stand for the new version.
+
+    A delivery that nothing has changed about since it was released is found again, unless `rebuild`
+    is set. Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
+    `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
+    """
+    from infra.release import begin_release, end_release, read_outcome, require_folder
+    from infra.settings import read_settings
+
+    settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
+    workspace = begin_release(settings, folder, wanted, alias, rebuild=rebuild)
+    outcome = end_release(settings, workspace, folder, wanted, alias, rebuild=rebuild)
+    manifest = read_outcome(settings, outcome, workspace)
+    return Released(
+        outcome["model"], outcome["version"], tuple(outcome["aliases"]), outcome["reused"], manifest
+    )
+
+
+def promote(reference: str, to: str = "production", *, reason: str = "") -> int:
+    """Let the alias `to` stand for `NAME@VERSION` or `NAME@ALIAS`; return the version's number.
+
+    It has to have both blessings, and to be no slower, no less accurate and for no fewer targets
+    than what it replaces. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
+    another promotion was quicker.
+    """
+    from artifacts.changes import Author
+    from infra.registry import parse_reference, require_alias
+    from infra.settings import author_name, read_settings, read_site, require_writable_home
+    from tasks.moving import Promotion
+    from tasks.moving import promote as promote_version
+
+    name, wanted = parse_reference(reference)
+    require_alias(to)
+    settings = read_settings()
+    require_writable_home(settings)
+    promotion = Promotion(name, wanted, to)
+    author = Author(author_name(), reason.strip())
+    return promote_version(read_site(settings), promotion, author).version
+
+
+def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullResult:
+    """Fetch `NAME@ALIAS` or `NAME@VERSION` into the new folder `folder`, verified.
+
+    `target` is a slug, or `auto` for the one that fits this machine. Only the store is asked.
+    Raises `PackageRefused` for what isn't as it was signed or doesn't fit, `StoreFailed` and
+    `RegistryFailed`.
+    """
+    from infra.registry import parse_reference
+    from infra.settings import read_settings
+    from tasks.pull import run
+
+    name, wanted = parse_reference(reference)
+    stores = read_settings().stores
+    return run(PullJob(name, wanted, Path(folder).absolute(), target, stores, installed_torch()))
+
+
+def trusted_keys() -> Trust:
+    """Return the public keys that this machine trusts, for `load`.
+
+    They are `HANDOFF_TRUSTED_KEYS`, else those in the home folder; the key that signs here is one.
+    Raises `UsageProblem` where there is none.
+    """
+    from infra.settings import read_settings
+
+    return read_trust(read_settings().stores.trusted)

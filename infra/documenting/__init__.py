@@ -1,0 +1,1 @@
+"""The documents: what of them is generated, and how the site is built."""

@@ -1,0 +1,1 @@
+"""What `handoff explain` says: one TOML file for each kind of code, and how to look one up."""

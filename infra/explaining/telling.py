@@ -1,0 +1,124 @@
+"""`handoff explain`: one code in full, or the list of all; and the hint that names it elsewhere."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import click
+
+from artifacts.errors import HandoffError, UsageProblem
+from artifacts.evidence import Finding
+from infra.console import print_json
+from infra.explaining.texts import (
+    Explanation,
+    code_of,
+    codes_in,
+    explanations,
+    find_explanation,
+)
+
+_WIDEST = 100
+_HINTS = 3
+_GRAVITY = {"unsound": 0, "limit": 1, "note": 2}
+_HEADINGS = {
+    "finding": "Findings of 'handoff inspect' and 'handoff release'",
+    "error": "Errors, as --json names them",
+    "exit code": "Exit codes",
+}
+
+
+def explain(code: str, *, as_json: bool) -> None:
+    """Print what `code` means; without one, the list of all codes."""
+    if not code:
+        _list_all(as_json=as_json)
+        return
+    found = find_explanation(code)
+    if found is None:
+        close = difflib.get_close_matches(code, explanations(), n=3, cutoff=0.5)
+        raise UsageProblem(
+            "nothing is known of that code", expected="one that 'handoff explain' lists",
+            got=code[:80],
+            remedy=f"Did you mean {' or '.join(close)}?" if close else "Run 'handoff explain'",
+        )  # fmt: skip
+    if as_json:
+        print_json(_plain(found))
+        return
+    _tell(found)
+
+
+def hint_for(findings: Iterable[Finding]) -> str:
+    """Return the commands that say more of the gravest findings; empty for none."""
+    ranked = sorted(findings, key=lambda finding: _GRAVITY[finding.severity])
+    gravest = [f.code for f in ranked if f.severity == ranked[0].severity]
+    return _hint(dict.fromkeys(gravest))
+
+
+def hint_for_error(error: HandoffError) -> str:
+    """Return the commands that say more of a refusal; empty where it says it all by itself."""
+    if type(error) is UsageProblem:
+        return ""
+    return _hint(codes_in(error.got) or (code_of(error),))
+
+
+def _hint(codes: Iterable[str]) -> str:
+    return ", ".join([f"handoff explain {code}" for code in codes][:_HINTS])
+
+
+def _plain(found: Explanation) -> dict[str, object]:
+    return {**asdict(found), "shown_by": list(found.shown_by), "exit_code": found.exit_code}
+
+
+def _width() -> int:
+    return max(40, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
+
+
+def _tell(found: Explanation) -> None:
+    about = {
+        "finding": f"a finding: {found.severity}",
+        "error": f"an error: exit code {found.exit_code}",
+        "exit code": "an exit code",
+    }[found.kind]
+    click.echo(click.style(found.code, bold=True) + f" ({about})")
+    _paragraph("", found.title[:1].upper() + found.title[1:] + ".")
+    _paragraph("What it is", found.means)
+    _paragraph("Why it matters", found.matters)
+    _paragraph("What to do", found.fix)
+    click.echo("\n" + click.style("For example", bold=True))
+    lines = found.example.strip("\n").splitlines()
+    if found.kind == "finding":
+        commands = ["python example.py", *found.shown_by, "handoff inspect folder"]
+        lines = ["# example.py", *lines, "", *(f"$ {command}" for command in commands)]
+    for line in lines:
+        click.echo(f"    {line}".rstrip())
+
+
+def _paragraph(heading: str, text: str) -> None:
+    if heading:
+        click.echo("\n" + click.style(heading, bold=True))
+    for line in textwrap.wrap(text, _width() - 2, break_on_hyphens=False):
+        click.echo(f"  {line}")
+
+
+def _list_all(*, as_json: bool) -> None:
+    known = explanations().values()
+    if as_json:
+        print_json({"explanations": [_plain(one) for one in known]})
+        return
+    for kind, heading in _HEADINGS.items():
+        ours = [one for one in known if one.kind == kind]
+        click.echo(click.style(heading, bold=True))
+        wide = max(len(one.code) for one in ours) + 2
+        for one in ours:
+            about = one.severity or (f"exit {one.exit_code}" if kind == "error" else "")
+            text = f"{one.title} ({about})" if about else one.title
+            indent = " " * (wide + 2)
+            told = textwrap.wrap(text, _width() - len(indent), break_on_hyphens=False)
+            click.echo(f"  {one.code:{wide}}{told[0]}")
+            for line in told[1:]:
+                click.echo(indent + line)
+        click.echo()
+    click.echo("handoff explain CODE tells what one means, an example of it, and what to do")

@@ -1,0 +1,43 @@
+"""Flows that a command runs in its own process, with Prefect embedded or a server that records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from artifacts.errors import EnvironmentLacking, HandoffError
+from infra.environments import prepare_prefect
+from infra.interruption import ending_soon
+from infra.orphans import end_orphans_later
+from infra.settings import Settings, read_site
+
+T = TypeVar("T")
+
+
+def call_flow(settings: Settings, workspace: Path | None, flow: Callable[[], T]) -> T:
+    """Return what `flow` returns, which calls one; raise `HandoffError` alone.
+
+    Flows are to be imported in it: Prefect reads its settings when it is imported. `workspace` is
+    the folder of a build that is open already.
+    """
+    prepare_prefect(settings)
+    if settings.is_embedded:
+        end_orphans_later()
+    from flows import site
+
+    site.tell(lambda: read_site(settings, workspace))
+    try:
+        with ending_soon():
+            return flow()
+    except HandoffError:
+        raise
+    except Exception as error:
+        # What is left is Prefect's own: a server that can't be reached, or doesn't let us in.
+        raise EnvironmentLacking(
+            "Prefect could not run the flow",
+            expected=settings.prefect_api or "an embedded server that starts",
+            got=(str(error).strip().splitlines() or [type(error).__name__])[0][:300],
+            remedy="Look at PREFECT_API_URL and whether that server is up, or unset it to run "
+            "embedded; --debug shows the trace",
+        ) from error

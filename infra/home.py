@@ -1,0 +1,50 @@
+"""The settings that a shell asks for at each Tab: they can't wait for the others' imports."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from artifacts.errors import UsageProblem
+
+
+def home_folder() -> Path:
+    """Return the folder of this machine's state: `HANDOFF_HOME`, or the platform's data folder."""
+    named = os.environ.get("HANDOFF_HOME", "")
+    if named:
+        return Path(named).expanduser().absolute()
+    from platformdirs import user_data_path
+
+    return user_data_path("handoff", appauthor=False)
+
+
+def store_location(home: Path) -> str:
+    """Return where the store is: a folder's absolute path, or `s3://bucket/prefix`.
+
+    Raises `UsageProblem` for anything else in `HANDOFF_STORE`.
+    """
+    store = os.environ.get("HANDOFF_STORE", "") or str(home / "store")
+    scheme, separator, _ = store.partition("://")
+    if separator and scheme != "s3":
+        raise UsageProblem(
+            "HANDOFF_STORE names no store", expected="a folder or s3://bucket/prefix", got=store,
+            remedy="Set HANDOFF_STORE to one of these, or unset it",
+        )  # fmt: skip
+    if scheme == "s3" and not store.removeprefix("s3://").strip("/"):
+        raise UsageProblem(
+            "HANDOFF_STORE names no bucket", expected="s3://bucket/prefix", got=store,
+            remedy="Name the bucket",
+        )  # fmt: skip
+    if not separator:
+        store = str(Path(store).expanduser().absolute())
+        if Path(store).is_file():
+            raise UsageProblem(
+                "HANDOFF_STORE names a file", expected="a folder or s3://bucket/prefix", got=store,
+                remedy="Set HANDOFF_STORE to one of these, or unset it",
+            )  # fmt: skip
+    return store
+
+
+def wants_no_colour() -> bool:
+    """Tell whether `NO_COLOR` is set to anything, which turns colours off (no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))

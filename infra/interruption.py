@@ -1,0 +1,65 @@
+"""Ctrl-C while a flow runs in this process: it ends soon, in one sentence, whatever Prefect does.
+
+A terminal sends the signal to Prefect's embedded server, too. It ends first, and what the flow then
+reports to it is repeated for minutes. Nothing has to be finished here: step processes end with this
+one (`infra.sandbox`), and what is half done is seen by nobody (`tests/outages`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT_CODE = 130
+TOLD = "handoff: interrupted; 'handoff history NAME' tells whether it was released before"
+# For a server of its own that records how the run ended.
+_PATIENCE_S = 5.0
+
+
+@contextmanager
+def ending_soon() -> Iterator[None]:
+    """Let Ctrl-C end the process within seconds; raise `KeyboardInterrupt` where it was asked to.
+
+    Where the signal is ignored, as in what a shell starts in the background, it stays so.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    asked = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if asked.is_set():
+            _leave()
+        asked.set()
+        # What fails from now on fails for this.
+        logging.disable(logging.CRITICAL)
+        later = threading.Timer(_PATIENCE_S, _leave)
+        later.daemon = True
+        later.start()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except BaseException as error:
+        if asked.is_set():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if not asked.is_set():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked.is_set():
+        raise KeyboardInterrupt
+
+
+def _leave() -> None:
+    os.write(2, f"{TOLD}\n".encode())
+    os._exit(EXIT_CODE)

@@ -1,0 +1,56 @@
+"""What goes wrong between a command and its Prefect server, in sentences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
+
+
+class ServerBusy(EnvironmentLacking):
+    """The server answered that it can't just now."""
+
+
+@contextmanager
+def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
+    """Turn what Prefect's client raises into sentences.
+
+    `what` is asked of the server; where it refuses that, `expected` is what it takes. `remedy` is
+    said where it can't be reached. That it doesn't know something stays `ObjectNotFound`.
+    """
+    import httpx
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    try:
+        yield
+    except (PrefectHTTPStatusError, httpx.HTTPStatusError) as error:
+        raise _of_status(error, what, expected) from error
+    except (httpx.HTTPError, OSError) as error:
+        raise EnvironmentLacking(
+            "the Prefect server can't be reached", expected="an answer from PREFECT_API_URL",
+            got=(str(error).strip().splitlines() or [type(error).__name__])[0][:200],
+            remedy=f"Is it up ('handoff up' starts one)? {remedy}",
+        ) from error  # fmt: skip
+
+
+def _of_status(error: Any, what: str, expected: str) -> HandoffError:  # noqa: ANN401 - of httpx or of Prefect
+    status = int(error.response.status_code)
+    if status in (401, 403):
+        return EnvironmentLacking(
+            "the Prefect server doesn't let us in", expected="its login", got=f"HTTP {status}",
+            remedy="Set PREFECT_API_AUTH_STRING as the server has it",
+        )  # fmt: skip
+    detail = "".join(itertools.islice(filter(str.isprintable, error.response.text), 300))
+    if status in (409, 422):
+        return UsageProblem(
+            f"the Prefect server refuses {what}", expected=expected, got=detail,
+            remedy="Mend it; 'handoff deploy' renews what the server holds",
+        )  # fmt: skip
+    kind = ServerBusy if status in (429, 503) else EnvironmentLacking
+    return kind(
+        "the Prefect server failed", expected="an answer", got=f"HTTP {status}: {detail}",
+        remedy="Look at its log, and try again",
+    )  # fmt: skip

@@ -1,0 +1,125 @@
+"""The progress of steps on standard error: one line that is redrawn, or plain lines in a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from infra.cli_options import is_quiet
+from infra.console import size
+from infra.step_times import WHOLE, StepTimes
+
+NO_TIMES = StepTimes({})
+_START = "start"
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_TURNS_A_SECOND = 8
+# What takes less needs no announcement in a log.
+_LONG_S = 5.0
+
+
+class _PlainProgress(logging.Handler):
+    """One line at a step's end, and one at the beginning of a long one: what a log wants."""
+
+    def __init__(self, times: StepTimes) -> None:
+        super().__init__()
+        self._times = times
+
+    def emit(self, record: logging.LogRecord) -> None:
+        phase = getattr(record, "phase", "")
+        before = self._times.expected(getattr(record, "step", ""))
+        if phase == "begin":
+            if before is not None and before >= _LONG_S:
+                click.echo(f"{record.getMessage()} {_duration(before)} before", err=True)
+        elif phase != "under way":
+            told = f" ({_duration(before)} before)" if before is not None else ""
+            click.echo(record.getMessage() + told, err=True)
+
+
+class _LiveProgress(logging.Handler):
+    """A line for each step that is done, and one that is redrawn with those under way."""
+
+    def __init__(self, times: StepTimes, console: Console) -> None:
+        super().__init__()
+        self._times = times
+        self._began = time.monotonic()
+        # Nothing is announced before the flow runs, and an embedded Prefect takes seconds to start.
+        self._running: dict[str, float] = {_START: self._began}
+        self._moved: dict[str, str] = {}
+        self.live = Live(self, console=console, refresh_per_second=_TURNS_A_SECOND, transient=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        step: str = getattr(record, "step", record.getMessage())
+        phase, told = getattr(record, "phase", ""), record.__dict__
+        if self._running.pop(_START, None) is not None:
+            started_s = time.monotonic() - self._began
+            if started_s >= 0.5:
+                self._finish(_START, started_s, failed=False)
+        if phase == "begin":
+            self._running[step] = time.monotonic()
+        elif phase == "under way":
+            self._moved[step] = f"{size(told['done'])} of {size(told['total'])}"
+        elif self._running.pop(step, None) is not None:
+            self._finish(step, told.get("seconds", 0.0), failed=phase == "failed")
+
+    def _finish(self, step: str, took_s: float, *, failed: bool) -> None:
+        mark = Text("refused ", "red") if failed else Text("✓ ", "green")
+        before = self._times.expected(step)
+        told = f" ({_duration(before)} before)" if before is not None else ""
+        self.live.console.print(mark + Text(f"{step} {took_s:.1f} s") + Text(told, "dim"))
+
+    def __rich__(self) -> Text:
+        """Return the line as it is now: the whole first, since its end may be cut off."""
+        now = time.monotonic()
+        turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
+        whole = self._elapsed(WHOLE, now - self._began)
+        # A copy, because steps begin and end in other threads.
+        steps = [f"{s} {self._elapsed(s, now - began)}" for s, began in list(self._running.items())]
+        line = "  ".join([f"{turn} {whole}:", *steps])
+        return Text(line, style="cyan", no_wrap=True, overflow="ellipsis", end="")
+
+    def _elapsed(self, step: str, elapsed_s: float) -> str:
+        before = self._times.expected(step)
+        about = f" of about {_duration(before)}" if before is not None else ""
+        moved = self._moved.get(step)
+        return f"{elapsed_s:.0f} s{about}" + (f", {moved}" if moved else "")
+
+
+def _duration(took_s: float) -> str:
+    return f"{took_s:.1f} s" if took_s < 10 else f"{took_s:.0f} s"
+
+
+@contextmanager
+def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
+    """Show the steps' progress while the body runs, beside the `times` that they took before.
+
+    With `--quiet` nothing is shown.
+    """
+    logger = logging.getLogger("handoff.progress")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    if is_quiet():
+        yield
+        return
+    console = Console(stderr=True)
+    # A dumb terminal can't go back in its line.
+    live = None
+    if sys.stderr.isatty() and not console.is_dumb_terminal:
+        live = _LiveProgress(times, console)
+    handler: logging.Handler = live or _PlainProgress(times)
+    logger.addHandler(handler)
+    try:
+        if live:
+            with live.live:
+                yield
+        else:
+            yield
+    finally:
+        logger.removeHandler(handler)

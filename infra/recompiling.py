@@ -1,0 +1,46 @@
+"""`handoff recompile`: a night by hand, in this process, one model after the other."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import click
+
+from artifacts.errors import NightFailed
+from artifacts.night import read_nights
+from artifacts.record import to_plain
+from artifacts.stores.opening import open_store
+from infra.console import print_json
+from infra.flow_calls import call_flow
+from infra.progress import shown_progress
+from infra.registry import parse_reference, require_alias
+from infra.release import require_compiler
+from infra.settings import read_settings, require_writable_home
+
+
+def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> int:
+    """Rebuild the models that `alias` serves; print the night and return its exit status."""
+    settings = read_settings()
+    require_alias(alias)
+    for model in models:
+        parse_reference(model)
+    require_compiler()
+    require_writable_home(settings)
+
+    def flow() -> object:
+        from flows.parameters import RecompileParameters
+        from flows.recompile import recompile
+
+        return recompile(RecompileParameters(alias=alias, models=list(models)))
+
+    # What failed stands in the night's record, which is kept either way.
+    with shown_progress(), suppress(NightFailed):
+        call_flow(settings, None, flow)
+    (night,) = read_nights(open_store(settings.stores.objects), 1)
+    if as_json:
+        print_json({**to_plain(night), "exit_status": night.exit_status})
+    else:
+        from tasks.night_page import text_table
+
+        click.echo(text_table(night))
+    return night.exit_status

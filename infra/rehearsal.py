@@ -1,0 +1,157 @@
+"""What a release would build and why, found out with nothing written anywhere.
+
+The delivery is read, judged and taken through the recipe's passes, in a folder of its own that is
+gone afterwards. Store and ledger are only read; MLflow isn't asked at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from artifacts.digest import Digest
+from artifacts.ledger import LedgerEntry
+from artifacts.manifest import Manifest
+from artifacts.recipe import Recipe
+from artifacts.record import to_plain
+from artifacts.releases import Releases
+from artifacts.steps import (
+    FindPackageJob,
+    FoundPackage,
+    IntakeJob,
+    IntakeResult,
+    OptimizeResult,
+    Reused,
+    TraceabilityResult,
+)
+from artifacts.target import Target, installed_torch
+from infra.registry import releases_of
+from infra.settings import Settings, compiler_name
+from infra.step_times import StepTimes, read_times, times_folder
+from tasks.assemble import refuse_unsound
+from tasks.child import ProcessPlan, StepProcess
+from tasks.draft import require_free_alias
+from tasks.fingerprint import fingerprint_release
+from tasks.jobs import Jobs
+from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a release would do: find `version` again, or build `targets`, and `why`.
+
+    `targets` tell for each target what is in the compile cache: the package whole, its code, or
+    nothing; `times` hold the seconds that steps took in earlier releases of the model.
+    """
+
+    taken: IntakeResult
+    judged: TraceabilityResult
+    fingerprint: Digest
+    version: int | None
+    why: str
+    targets: dict[str, Reused]
+    times: StepTimes
+
+
+def rehearse(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str, scratch: Path, *, rebuild: bool
+) -> Rehearsal:
+    """Find out what a release of the `delivery` would do; work in the folder `scratch`.
+
+    Raises what a release would raise up to its first compilation.
+    """
+    jobs = Jobs(scratch, recipe, rebuild)
+    process = StepProcess(
+        ProcessPlan("dry-run", ("tasks.intake",), recipe.extensions), scratch / "logs" / "steps.log"
+    )
+    try:
+        taken = _step(process, "take in", IntakeJob(delivery, jobs.staging), IntakeResult)
+        judged = _step(process, "inspect", jobs.traceability(), TraceabilityResult)
+        refuse_unsound(judged)
+        model = taken.contract.model.name
+        fingerprint = fingerprint_release(taken.digest, recipe, compiler_name())
+        version, why = _reason(settings, taken, recipe, fingerprint, alias)
+        times = read_times(times_folder(settings), model)
+        targets: dict[str, Reused] = {}
+        if version is None or rebuild:
+            optimized = _step(process, "optimize", jobs.optimize(), OptimizeResult)
+            for target in recipe.resolved_targets():
+                job = _compilation(settings, jobs, optimized, target)
+                found = _step(process, f"look for {target.slug}", job, FoundPackage)
+                targets[target.slug] = found.reused
+        if version is not None and rebuild:
+            version, why = None, f"--rebuild asks for it, though version {version} is made of this"
+        return Rehearsal(taken, judged, fingerprint, version, why, targets, times)
+    finally:
+        process.close()
+
+
+def _compilation(
+    settings: Settings, jobs: Jobs, optimized: OptimizeResult, target: Target
+) -> FindPackageJob:
+    # The cache is the home's, beside the workspace that a release would have.
+    cache = settings.home / "builds" / "packages"
+    return FindPackageJob(replace(jobs.compile(optimized, target), cache=cache))
+
+
+def _step(process: StepProcess, name: str, job: object, kind: type[T]) -> T:
+    from flows.progress import announced
+
+    limits = {"take in": INTAKE_LIMIT_S, "inspect": TRACEABILITY_LIMIT_S}
+    with announced(name) as announcement:
+        result = process.run(job, limit_s=limits.get(name, OPTIMIZE_LIMIT_S))
+        announcement.seconds = process.seconds(job)
+    assert isinstance(result, kind)
+    return result
+
+
+def _reason(
+    settings: Settings, taken: IntakeResult, recipe: Recipe, fingerprint: Digest, alias: str
+) -> tuple[int | None, str]:
+    """Return the version that would be found again, or None and why one would be built."""
+    releases, model = releases_of(settings), taken.contract.model.name
+    known = model in releases.models()
+    head = releases.require_head(model).entry if known else None
+    require_free_alias(head, alias)
+    if head is None:
+        return None, f"nothing was released as {model} before"
+    same = _made_from(releases, head, fingerprint)
+    if same is not None and releases.is_whole(model, same.pointer):
+        return same.version, f"version {same.version} was made of the same"
+    if same is not None:
+        return None, f"files of version {same.version}, made of the same, are lost from the store"
+    if not head.kept:
+        return None, "every version before was retired"
+    newest = releases.find(model, None)
+    changed = ", ".join(_changes(releases.read(model, newest).manifest, taken, recipe))
+    return None, f"other than version {newest.version}: {changed}"
+
+
+def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
+    """Return the newest release that was made from the same, by the ledger itself."""
+    made = (
+        entry
+        for entry in reversed(releases.entries(head.model))
+        if entry.action == "release" and entry.fingerprint == fingerprint
+    )
+    return next((entry for entry in made if entry.version in head.kept), None)
+
+
+def _changes(before: Manifest, taken: IntakeResult, recipe: Recipe) -> list[str]:
+    torch = _plain_version(installed_torch() or "")
+    differences: list[tuple[str, Callable[[], bool]]] = [
+        ("the delivery", lambda: before.delivery != taken.digest),
+        ("the recipe", lambda: to_plain(before.recipe) != to_plain(recipe)),
+        (f"torch, {torch} now", lambda: _plain_version(before.toolchain["torch"]) != torch),
+    ]
+    changed = [name for name, differs in differences if differs()]
+    return changed or ["the compiler, or Handoff itself"]
+
+
+def _plain_version(version: str) -> str:
+    """Return torch's version without its build, which its metadata may leave out."""
+    return version.partition("+")[0]

@@ -1,0 +1,1 @@
+"""The served stack on one machine: Prefect, MLflow, PostgreSQL and workers, under supervisor."""

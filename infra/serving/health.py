@@ -1,0 +1,94 @@
+"""Whether each service does what it is for: asked over its own interface, not by its process."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from artifacts.errors import EnvironmentLacking
+from infra.serving import postgres
+from infra.serving.place import Place, Stack
+from infra.serving.pools import is_online
+from infra.serving.services import Service
+from infra.serving.supervision import Supervision
+
+# A fresh database is migrated first, which took 20 s on two busy cores.
+_LIMIT_S = 240.0
+_TRIES = 3
+_PAUSE_S = 0.25
+
+
+def is_healthy(service: Service, stack: Stack, place: Place, login: str, started: float) -> bool:
+    """Tell whether a service answers; `started` is when its process began, in s since 1970."""
+    match service.name:
+        case "postgres":
+            return postgres.answers(place)
+        case "prefect":
+            # That one asks the database, too.
+            return get_status(f"{stack.prefect_api}/ready") == 200
+        case "mlflow":
+            return get_status(f"{stack.mlflow}/health") == 200
+        case "s3":
+            return get_status(f"{stack.s3_endpoint}/moto-api/") == 200
+        case _:
+            return is_online(stack.prefect_api, login, service.pool, service.worker, started)
+
+
+def get_status(address: str, login: str = "") -> int:
+    """Return the HTTP status that an address answers with; 0 for no answer."""
+    request = urllib.request.Request(address)  # noqa: S310 - an http address of a setting
+    if login:
+        token = base64.b64encode(login.encode()).decode()
+        request.add_header("Authorization", f"Basic {token}")
+    # No proxy is between a machine and itself.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError):
+        return 0
+
+
+def wait_until_healthy(
+    service: Service, supervision: Supervision, place: Place, ask: Callable[[float], bool]
+) -> None:
+    """Wait for a service; raise `EnvironmentLacking` with its last words when it doesn't come up.
+
+    `ask` tells whether it is healthy, given when its process began.
+    """
+    deadline = time.monotonic() + _LIMIT_S
+    starts: set[float] = set()
+    while time.monotonic() < deadline:
+        state = supervision.state(service.name)
+        starts.add(state.started)
+        if state.is_up and ask(state.started):
+            return
+        if len(starts) > _TRIES or state.status == "FATAL":
+            break
+        time.sleep(_PAUSE_S)
+    log = place.logs / f"{service.name}.log"
+    raise EnvironmentLacking(
+        f"The service {service.name} doesn't come up", expected="it to answer",
+        got=last_words(log) or "no word from it",
+        remedy=f"Look into {log}, mend that, and run 'handoff up' again; 'handoff down' stops the "
+        "rest",
+    )  # fmt: skip
+
+
+def last_words(log: Path) -> str:
+    """Return the last line of a log that names an error, else the last one; shortened."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - 4096))
+            lines = stream.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    errors = [line for line in lines if re.search(r"\w(Error|Exception)\b.*:", line)]
+    return (errors or lines or [""])[-1].strip()[:300].rstrip(".")

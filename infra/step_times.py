@@ -1,0 +1,164 @@
+"""How long the steps of earlier releases took on this machine: what a wait is measured by.
+
+One small JSON file for each model, in a folder of its own below the home folder. It is a courtesy
+and nothing rests on it: a file that is damaged or can't be written counts as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from artifacts.manifest import Manifest
+from infra.settings import Settings
+
+Times = dict[str, tuple[float, ...]]
+
+# The whole command, from its start to its end.
+WHOLE = "release"
+_KEPT = 5  # times of each step
+_STEPS = 200  # steps of each model, of which a target has about ten
+_MODELS = 500
+_MAX_BYTES = 1 << 18
+_LONGEST_S = 1e6
+# What a target takes from the compile cache is another matter than what is compiled.
+CACHED = "{step}, from the cache"
+
+
+class StepTimes:
+    """The times of a model's steps, as they were when this was made."""
+
+    def __init__(self, times: Times) -> None:
+        """Hold the seconds of each step's last runs, oldest first."""
+        self._times = times
+
+    def expected(self, step: str) -> float | None:
+        """Return the median of a step's last times in seconds; None where it never ran here."""
+        known = self._times.get(step)
+        return statistics.median(known) if known else None
+
+
+def times_folder(settings: Settings) -> Path:
+    """Return the folder of all models' times."""
+    return settings.home / "times"
+
+
+def read_times(folder: Path, model: str) -> StepTimes:
+    """Return what is known of the model's steps; nothing where no file of it can be read."""
+    return StepTimes(_read(_file_of(folder, model)))
+
+
+def keep_times(folder: Path, model: str, seconds: Mapping[str, float]) -> None:
+    """Add one time for each step to what is known; the oldest go."""
+    if not seconds:
+        return
+    file = _file_of(folder, model)
+    with contextlib.suppress(OSError), _held(folder):
+        known = _read(file)
+        for step, took_s in seconds.items():
+            # At the end, where the steps are that ran last.
+            known[step] = (*known.pop(step, ()), round(took_s, 3))[-_KEPT:]
+        _write(file, dict(list(known.items())[-_STEPS:]))
+        _drop_old(folder)
+
+
+def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return a release's times under names that tell what was compiled from what was cached."""
+    cached = {f"compile {target.slug}" for target in manifest.targets if target.reused}
+    if cached:
+        cached.add(WHOLE)
+    return {CACHED.format(step=s) if s in cached else s: took_s for s, took_s in seconds.items()}
+
+
+@contextmanager
+def noted_times() -> Iterator[dict[str, float]]:
+    """Give what fills with the seconds of each step that is done while the body runs."""
+    noted: dict[str, float] = {}
+    handler = _Notes(noted)
+    logger = logging.getLogger("handoff.progress")
+    logger.addHandler(handler)
+    began = time.monotonic()
+    try:
+        yield noted
+        noted[WHOLE] = time.monotonic() - began
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    def __init__(self, noted: dict[str, float]) -> None:
+        super().__init__()
+        self._noted = noted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "phase", "") == "done":
+            told = record.__dict__
+            # A step that runs again, for a search's variants, counts with all its runs.
+            step = told["step"]
+            self._noted[step] = self._noted.get(step, 0.0) + told["seconds"]
+
+
+def _file_of(folder: Path, model: str) -> Path:
+    # A model's name is one path component (`artifacts.delivery.require_model_name`).
+    return folder / f"{model}.json"
+
+
+def _read(file: Path) -> Times:
+    try:
+        with file.open("rb") as stream:
+            plain = json.loads(stream.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(plain, dict):
+        return {}
+    return {step: times for step, given in plain.items() if (times := _whole(given))}
+
+
+def _whole(given: object) -> tuple[float, ...]:
+    """Return the times that make sense among what a file holds for a step."""
+    if not isinstance(given, list):
+        return ()
+    return tuple(
+        float(took_s)
+        for took_s in given[-_KEPT:]
+        if type(took_s) in (int, float) and 0 <= took_s < _LONGEST_S
+    )
+
+
+def _write(file: Path, times: Times) -> None:
+    """Write the file whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".times-", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(times, stream)
+        Path(temporary).replace(file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _drop_old(folder: Path) -> None:
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[_MODELS:]:
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the folder against other writers, which come after this one."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,21 @@
+"""Find package: would this compilation be taken from the cache? For who asks before a release."""
+
+from __future__ import annotations
+
+from artifacts.steps import FindPackageJob, FoundPackage
+from artifacts.target import CudaTarget
+from tasks.compiling.cache import read_entry, reusable
+from tasks.compiling.key import compilation_key, digest_weights
+from tasks.compiling.machine import require_compiler, toolchain_of
+from tasks.programs import load_program
+
+
+def run(job: FindPackageJob) -> FoundPackage:
+    """Return what `tasks.compile` would take from the cache for the same job."""
+    compiling = job.compiling
+    if compiling.cache is None or compiling.fresh or isinstance(compiling.target, CudaTarget):
+        return FoundPackage("")
+    program = load_program(compiling.program)
+    key = compilation_key(program, compiling, toolchain_of(require_compiler()))
+    entry = read_entry(compiling.cache, key)
+    return FoundPackage(reusable(entry, digest_weights(program)) if entry else "")

@@ -1,0 +1,67 @@
+"""A folder that appears under its name only once it is whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from artifacts.digest import Digest
+from artifacts.errors import UsageProblem
+
+
+@contextmanager
+def becoming(to: Path, digest: Digest) -> Iterator[Path]:
+    """Give the folder that becomes `to` at the end of the body, unless that raises.
+
+    What an interrupted fetch of the same `digest` left is in it, to go on from; what is of another
+    one is removed. Raises `UsageProblem` where `to` holds something, or is being fetched into.
+    """
+    _require_free(to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with _partial_folder(to, digest) as partial:
+        yield partial
+        partial.chmod(0o755)
+        if to.exists():
+            to.rmdir()
+        partial.rename(to)
+
+
+@contextmanager
+def _partial_folder(to: Path, digest: Digest) -> Iterator[Path]:
+    """Give the folder that what is fetched is put in; one process at a time has it.
+
+    A file appears in it under its name only once it is whole and verified. It stays behind when
+    the body fails, for the next one to go on from.
+    """
+    partial = to.parent / f".{to.name}.{digest.short}.partial"
+    for other in to.parent.glob(f".{to.name}.*.partial"):
+        if other != partial:
+            shutil.rmtree(other, ignore_errors=True)
+    partial.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UsageProblem(
+            f"{to} is being pulled into already", expected="one pull at a time", got="another one",
+            remedy="Wait for it, or name another folder with --to",
+        ) from error  # fmt: skip
+    try:
+        yield partial
+    finally:
+        os.close(descriptor)
+
+
+def _require_free(folder: Path) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(os.scandir(folder))):
+        return
+    raise UsageProblem(
+        f"{folder} can't be pulled into", expected="a new or an empty folder, or the same release",
+        got="a file" if folder.is_file() else "a folder with something else in it",
+        remedy="Name another folder with --to, or remove that one",
+    )  # fmt: skip

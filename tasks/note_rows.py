@@ -1,0 +1,12 @@
+"""Note rows: what became of some models, for the night's summary."""
+
+from __future__ import annotations
+
+from artifacts.night_notes import NotedRows, NoteRowsJob, note_row
+from artifacts.stores.opening import open_store
+
+
+def run(job: NoteRowsJob) -> NotedRows:
+    """Keep each row whose model has none of this night; return those; raise `StoreFailed`."""
+    store = open_store(job.stores.objects)
+    return NotedRows(tuple(row for row in job.rows if note_row(store, job.stamp, row)))

@@ -1,0 +1,11 @@
+"""Read the rows: what is known so far of a night's models."""
+
+from __future__ import annotations
+
+from artifacts.night_notes import NotedRows, ReadRowsJob, read_rows
+from artifacts.stores.opening import open_store
+
+
+def run(job: ReadRowsJob) -> NotedRows:
+    """Return the night's rows; raise `StoreFailed`."""
+    return NotedRows(read_rows(open_store(job.stores.objects), job.stamp))

@@ -1,0 +1,188 @@
+"""Pictures of a target's errors: how they lie, how they grow with magnitude, and per input."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from artifacts.manifest import Manifest, TargetRecord
+from artifacts.tolerance import LOWEST_BIN, Deviation, ErrorSpread, Tolerance
+from tasks.report.pictures import (
+    FAINT,
+    FIRST,
+    INK,
+    MUTED,
+    SECOND,
+    THIRD,
+    Picture,
+    draw,
+    make_logarithmic,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INPUTS_DRAWN = 30
+
+
+def draw_spread(name: str, output: str, spread: ErrorSpread, agreed: Tolerance) -> Picture:
+    """Return an output's errors over all ordinary inputs: a histogram, and against magnitude."""
+
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
+        _paint_histogram(left, spread)
+        _paint_magnitudes(right, spread, agreed)
+
+    largest = max((row[1] for row in spread.apart), default=LOWEST_BIN)
+    same = sum(count for _, error, count in spread.apart if error == LOWEST_BIN)
+    return draw(
+        name, (7.9, 3.1), paint,
+        caption=f"Output {output}, {spread.elements:,} elements of all ordinary inputs. Left: "
+        "distances to the same model in float64, of the package (filled) and of eager (line). "
+        "Right: differences to eager against eager's own magnitude; the fuller the colour, the "
+        "more elements, those without a difference in the lowest row; the line is the agreed "
+        "bound, at the output's usual size.",
+        text=f"Errors of output {output}: {_share(same, spread.elements)} of {spread.elements:,} "
+        f"elements are the same as eager's, and the largest difference is below "
+        f"{_edge(largest + 1):.1g}.",
+    )  # fmt: skip
+
+
+def draw_inputs(name: str, manifest: Manifest, target: TargetRecord) -> Picture | None:
+    """Return how far the package lies from eager on each input: quantiles and the largest."""
+    found = [d for d in target.deviations if d.figures is not None and math.isfinite(d.max_abs)]
+    if not found:
+        return None
+    # Those that come nearest to the bound, in the plan's order.
+    worst = sorted(found, key=lambda d: d.max_abs, reverse=True)[:INPUTS_DRAWN]
+    shown = [one for one in found if one in worst]
+    several = len({one.output for one in found}) > 1
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        floor = 0.3 * min((q for d in shown for q in _sizes(d) if q > 0), default=1e-9)
+        for place, one in enumerate(shown):
+            _paint_input(axes, place, one, floor)
+        names = [_named(manifest, one, several=several) for one in shown]
+        axes.set_yticks(range(len(shown)), names, fontsize=8)
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        make_logarithmic(axes)
+        axes.grid(axis="x")
+        axes.set_xlabel("|package - eager|")
+
+    left_out = len(found) - len(shown)
+    top = max(shown, key=lambda d: d.max_abs)
+    return draw(
+        name, (7.9, 1.1 + 0.21 * len(shown)), paint,
+        caption="Differences to eager on each input of the plan: the bar from the median to the "
+        "99.9 % quantile, the dot the largest; hollow for special values and layouts. A mark at "
+        "the left edge is a difference of 0."
+        + (f" {left_out} inputs with smaller differences are left out." if left_out else ""),
+        text=f"Largest difference of each input; the largest of all is {top.max_abs:.2g}, at "
+        f"{top.case}.",
+    )  # fmt: skip
+
+
+def _paint_histogram(axes: Axes, spread: ErrorSpread) -> None:
+    bins = [row[0] for row in (*spread.package, *spread.eager)]
+    seen = [one for one in bins if one > LOWEST_BIN] or [LOWEST_BIN + 1]
+    # What is exact stands a little left of the smallest error, as a bar of its own.
+    zero = min(seen) - 2
+    for rows, label in ((spread.package, "package"), (spread.eager, "eager")):
+        places = [zero if row[0] == LOWEST_BIN else row[0] for row in rows]
+        shares = [100.0 * row[1] / spread.elements for row in rows]
+        edges = [place + 0.5 for place in places]
+        if label == "package":
+            axes.bar(edges, shares, width=0.94, color=FIRST, alpha=0.55, label=label)
+        else:
+            axes.bar(
+                edges, shares, width=0.94, fill=False, edgecolor=SECOND, linewidth=1.6, label=label
+            )
+    ticks = [one for one in range(min(seen), max(seen) + 2) if one % 2 == 0]
+    ticks = ticks[:: max(1, math.ceil(len(ticks) / 6))]
+    has_exact = LOWEST_BIN in bins
+    labels = [*(["0"] if has_exact else []), *(f"1e{one // 2}" for one in ticks)]
+    axes.set_xticks([*([zero + 0.5] if has_exact else []), *map(float, ticks)], labels)
+    axes.set_xlabel("distance to float64")
+    axes.set_ylabel("elements, %")
+    axes.legend(loc="upper left", fontsize=8.5, handlelength=1.2)
+    axes.margins(y=0.28)
+
+
+def _paint_magnitudes(axes: Axes, spread: ErrorSpread, agreed: Tolerance) -> None:
+    most = math.log1p(max(row[2] for row in spread.apart))
+    real = [row for row in spread.apart if row[1] > LOWEST_BIN] or list(spread.apart)
+    lowest = min(row[1] for row in real) - 2
+    sizes = [row[0] for row in spread.apart if row[0] > LOWEST_BIN] or [0]
+    least = min(sizes)
+    for size, error, count in spread.apart:
+        x, y = max(size, least - 1), lowest if error == LOWEST_BIN else error
+        share = 0.12 + 0.88 * math.log1p(count) / most
+        axes.bar(x + 0.5, 1.0, bottom=y, width=1.0, color=THIRD, alpha=round(share, 2))
+    ends = [least - 1, max(sizes) + 1]
+    points = [ends[0] + (ends[1] - ends[0]) * step / 40 for step in range(41)]
+    bounds = [agreed.atol + agreed.rtol * max(10 ** (p / 2), spread.rms) for p in points]
+    if all(bound > 0 for bound in bounds):
+        axes.plot(points, [2 * math.log10(b) for b in bounds], color=INK, linewidth=1.3)
+        axes.annotate(
+            "agreed", (points[0], 2 * math.log10(bounds[0])), xytext=(2, 3),
+            textcoords="offset points", fontsize=8.5,
+        )  # fmt: skip
+    _label_halves(axes.xaxis, range(ends[0], ends[1] + 1), 6)
+    low, high = (int(one) for one in axes.get_ylim())
+    _label_halves(axes.yaxis, range(low, high + 1), 7)
+    axes.set_xlabel("|eager|")
+    axes.set_ylabel("|package - eager|")
+
+
+def _label_halves(axis: object, ends: range, count: int) -> None:
+    """Label an axis of half decades by powers of ten."""
+    ticks = [one for one in ends if one % 2 == 0]
+    ticks = ticks[:: max(1, math.ceil(len(ticks) / count))]
+    axis.set_ticks(ticks, [f"1e{one // 2}" for one in ticks])  # type: ignore[attr-defined]
+
+
+def _paint_input(axes: Axes, place: int, one: Deviation, floor: float) -> None:
+    assert one.figures is not None
+    median, _, upper = (max(floor, q) for q in (*one.figures.quantiles, 0.0, 0.0, 0.0)[:3])
+    color = MUTED if one.special else FIRST
+    is_bad = not one.accepted
+    axes.plot(
+        [floor, max(floor, one.max_abs)], [place, place], color=FAINT, linewidth=0.8, zorder=1
+    )
+    axes.plot([median, upper], [place, place], color=color, linewidth=4.0, alpha=0.45, zorder=2)
+    axes.plot(
+        [max(floor, one.max_abs)], [place], marker="o", markersize=4.5, zorder=3, linestyle="none",
+        color=SECOND if is_bad else color, markerfacecolor="none" if one.special else None,
+    )  # fmt: skip
+
+
+def _sizes(one: Deviation) -> tuple[float, ...]:
+    return (*(one.figures.quantiles if one.figures else ()), one.max_abs)
+
+
+def _named(manifest: Manifest, one: Deviation, *, several: bool) -> str:
+    name = one.case if len(one.case) <= 46 else one.case[:43] + "..."
+    named = several and not is_inside(one)
+    return f"{name}, {output_name(manifest, one.output)}" if named else name
+
+
+def is_inside(one: Deviation) -> bool:
+    """Tell whether values inside the graph were compared, which have no names of outputs."""
+    return one.case.startswith("inside, ")
+
+
+def output_name(manifest: Manifest, index: int) -> str:
+    """Return an output's name in the signature; its number where it has none."""
+    outputs = manifest.signature.outputs
+    return outputs[index].name if index < len(outputs) else str(index)
+
+
+def _edge(place: int) -> float:
+    """Return the lower end of a bin."""
+    return float(10 ** (place / 2))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100.0 * part / whole:.3g} %" if whole else "none"

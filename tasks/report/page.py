@@ -1,0 +1,146 @@
+"""Renders a release's record as one page: no network, no script, light and dark, for print too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from artifacts.manifest import Manifest, TargetRecord
+from artifacts.mechanics import Mechanics
+from artifacts.record import to_plain
+from tasks.report import view
+from tasks.report.error_pictures import draw_inputs, draw_spread, output_name
+from tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
+from tasks.report.latency_picture import draw_latency
+from tasks.report.mechanics import hostile_rows, mechanics_rows
+from tasks.report.numbers import comparisons_table, needs_table
+from tasks.report.pictures import Picture
+from tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
+from tasks.report.view import Cell, Table, table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+# The page has to stay small enough for MLflow's frame: a picture takes 15 to 35 kB.
+_SPREADS_DRAWN = 6
+_TARGETS_DRAWN = 3
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """One target's part of the page; what is None or empty is left out, with a sentence why."""
+
+    record: TargetRecord
+    needs: Table | None
+    comparisons: Table | None
+    spreads: tuple[Picture, ...]
+    spreads_left_out: int
+    inputs: Picture | None
+    latency: Picture | None
+    timings: Table | None
+    search: Picture | None
+    variants: Table | None
+    mechanics: Table | None
+    hostile: Table | None
+    is_drawn: bool
+
+
+def render_release(manifest: Manifest) -> str:
+    """Return the page of a release, accepted or refused; the same record gives the same page."""
+    graph = lay_out(manifest)
+    return (
+        _environment()
+        .get_template("release.html.j2")
+        .render(
+            manifest=manifest,
+            verdict=view.judge(manifest),
+            targets=view.targets_table(manifest),
+            signature=view.signature_table(manifest),
+            lineage=view.lineage_table(manifest),
+            findings=view.findings_table(manifest),
+            passes=view.passes_table(manifest),
+            graph=graph,
+            graph_table=graph and table("The graph", GRAPH_COLUMNS, graph.rows),
+            parts=[_view(manifest, place) for place in range(len(manifest.targets))],
+            toolchain=table("Toolchain", (), sorted(manifest.toolchain.items())),
+            digests=view.digests_table(manifest),
+            recipe=json.dumps(to_plain(manifest.recipe), indent=2, sort_keys=True),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("tasks.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _view(manifest: Manifest, place: int) -> TargetView:
+    target = manifest.targets[place]
+    # Ids on the page are made of these, so that they hold nothing of a delivery's.
+    own = f"t{place}"
+    is_drawn = place < _TARGETS_DRAWN
+    budget = _SPREADS_DRAWN // min(len(manifest.targets), _TARGETS_DRAWN)
+    spreads = target.spreads[: budget if is_drawn else 0]
+    return TargetView(
+        record=target,
+        needs=needs_table(manifest, target),
+        comparisons=comparisons_table(manifest, target),
+        spreads=tuple(
+            draw_spread(
+                f"{own}-spread{spread.output}",
+                output_name(manifest, spread.output),
+                spread,
+                manifest.recipe.tolerance_for(
+                    _dtype(manifest, spread.output),
+                    output_name(manifest, spread.output),
+                    target.slug,
+                ),
+            )
+            for spread in spreads
+        ),
+        spreads_left_out=len(target.spreads) - len(spreads),
+        inputs=draw_inputs(f"{own}-inputs", manifest, target) if is_drawn else None,
+        latency=draw_latency(f"{own}-latency", target) if is_drawn else None,
+        timings=view.timings_table(target),
+        search=draw_search(f"{own}-search", target) if is_drawn else None,
+        variants=table("Variants", SEARCH_COLUMNS, search_rows(target)),
+        mechanics=_measured(target.mechanics),
+        hostile=_hostile(target.mechanics),
+        is_drawn=is_drawn,
+    )
+
+
+def _dtype(manifest: Manifest, output: int) -> str:
+    outputs = manifest.signature.outputs
+    return outputs[output].dtype if output < len(outputs) else "float32"
+
+
+def _measured(found: Mechanics | None) -> Table | None:
+    return table("Without Python", (), mechanics_rows(found)) if found else None
+
+
+def _hostile(found: Mechanics | None) -> Table | None:
+    if found is None:
+        return None
+    # What the checks refuse is well, whatever the package alone does.
+    rows = [
+        (
+            hostile,
+            package,
+            Cell(guarded, "good" if guarded == "refused" else "bad"),
+            told,
+        )
+        for hostile, package, guarded, told in hostile_rows(found)
+    ]
+    columns = ("input", "the package alone", "with its checks", "told")
+    return table("Inputs that the package alone doesn't refuse", columns, rows)

@@ -1,0 +1,247 @@
+"""What the page's templates are given: the record's figures as words and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from artifacts.evidence import PassEffect
+from artifacts.manifest import Manifest, TargetRecord
+from tasks.report.latency_picture import milliseconds
+
+Tone = Literal["", "good", "warn", "bad", "code"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: its words, and how they are shown."""
+
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table under a caption; without `columns` the first cell of each row is its heading."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided, in one word, in one sentence, and in figures; `reasons` first if refused.
+
+    Reasons come with the target that they are told of, and how many more there are.
+    """
+
+    word: str
+    tone: Tone
+    sentence: str
+    figures: tuple[tuple[str, str, str], ...]
+    reasons: tuple[tuple[str, tuple[str, ...], int], ...]
+
+
+REASONS_SHOWN = 12
+
+
+def table(
+    caption: str, columns: tuple[str, ...], rows: Iterable[Sequence[str | Cell]]
+) -> Table | None:
+    """Return a table, or None where it would have no rows."""
+    cells = [tuple(c if isinstance(c, Cell) else Cell(c) for c in row) for row in rows]
+    return Table(caption, columns, tuple(cells)) if cells else None
+
+
+def number(value: float | None, form: str) -> str:
+    """Return a number, or a dash for one that isn't known."""
+    return "-" if value is None else format(value, form)
+
+
+def judge(manifest: Manifest) -> Verdict:
+    """Return the verdict on a release: refused where any target is, or the delivery is unsound."""
+    refused = [target for target in manifest.targets if target.verdict == "refused"]
+    waiting = [target for target in manifest.targets if target.unverified]
+    names = ", ".join(target.slug for target in manifest.targets)
+    if refused or manifest.verdict == "unsound":
+        told = ", ".join(target.slug for target in refused) or "its delivery"
+        word, sentence = "Refused", f"Nothing was released, because of {told}."
+        tone: Tone = "bad"
+    elif waiting:
+        word, tone = "Built, not yet verified", "warn"
+        sentence = f"Built for {names}; " + ", ".join(t.slug for t in waiting) + " was run nowhere."
+    else:
+        word, tone = "Accepted", "good"
+        both = all(target.mechanics for target in manifest.targets)
+        blessed = "Numbers and mechanics are accepted" if both else "Its numbers are accepted"
+        sentence = f"{blessed}; released for {names}."
+    reasons = tuple(
+        (t.slug, t.reasons[:REASONS_SHOWN], max(0, len(t.reasons) - REASONS_SHOWN)) for t in refused
+    )
+    return Verdict(word, tone, sentence, tuple(_figures(manifest)), reasons)
+
+
+def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
+    """Give what is looked for first: a name, a figure, and what it is beside."""
+    accepted = sum(target.accepted for target in manifest.targets)
+    yield "targets", f"{accepted} of {len(manifest.targets)}", "accepted"
+    count = len(manifest.findings)
+    yield "delivery", manifest.verdict, f"{count} finding" if count == 1 else f"{count} findings"
+    errors = [t.max_abs for t in manifest.targets if t.max_abs is not None]
+    if errors:
+        yield "largest error", f"{max(errors):.1e}", "to eager, on ordinary inputs"
+    ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
+    if ratios:
+        yield "RMSE to float64", f"{max(ratios):.2f}", "times eager's own"
+    timed = [target for target in manifest.targets if target.timings]
+    if timed:
+        fastest = max(timed, key=lambda one: one.speedup or 0.0)
+        best = fastest.timings[-1]
+        interval = f"{best.speedup_low:.2f} to {best.speedup_high:.2f}"
+        yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval})"
+
+
+def targets_table(manifest: Manifest) -> Table | None:
+    """Return one row for each target: verdict, figures, and what it asks of a machine."""
+    tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
+    columns = (
+        "target", "verdict", "max error", "RMSE / eager's", "speed-up", "size", "compiled in",
+        "runs on",
+    )  # fmt: skip
+    rows = [
+        (
+            Cell(target.slug, "code"),
+            Cell(target.verdict, tones.get(target.verdict, "warn")),
+            number(target.max_abs, ".2e"),
+            number(target.rmse_ratio, ".2f"),
+            number(target.speedup, ".2f"),
+            f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
+            f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
+            _machine(target),
+        )
+        for target in manifest.targets
+    ]
+    return table("Targets", columns, rows)
+
+
+def _machine(target: TargetRecord) -> str:
+    fit = target.fit
+    if fit is None:
+        return "-"
+    gpu = f", compute capability {fit.gpu_capability / 10:.1f}" if fit.gpu_capability else ""
+    glibc = f", glibc {fit.glibc}" if fit.glibc else ""
+    return f"{fit.machine}, torch {fit.torch}{gpu}{glibc}"
+
+
+def signature_table(manifest: Manifest) -> Table | None:
+    """Return what the packages take and give."""
+    rows: list[Sequence[str | Cell]] = [
+        (kind, Cell(spec.name, "code"), spec.dtype, " × ".join(map(str, spec.shape)) or "scalar",
+         _values(spec.low, spec.high))
+        for kind, specs in (("takes", manifest.signature.inputs),
+                            ("gives", manifest.signature.outputs))
+        for spec in specs
+    ]  # fmt: skip
+    rows += [
+        ("size", Cell(name, "code"), "", f"{limits.min} to {limits.max}", "")
+        for name, limits in manifest.signature.dimensions.items()
+    ]
+    return table("What it takes and gives", ("", "name", "dtype", "shape", "values"), rows)
+
+
+def _values(low: float | None, high: float | None) -> str:
+    if low is None and high is None:
+        return ""
+    return f"{number(low, 'g')} to {number(high, 'g')}"
+
+
+def lineage_table(manifest: Manifest) -> Table | None:
+    """Return where the release comes from, as far as it was said."""
+    source = manifest.lineage
+    rows: list[Sequence[str | Cell]] = [
+        ("delivery", Cell(manifest.delivery, "code")),
+        ("repository", source.repository),
+        ("commit", Cell(source.commit, "code") if source.commit else ""),
+        ("training run", source.training_run),
+        ("delivered by", source.author),
+        ("delivered", source.created),
+        ("released", manifest.created),
+    ]
+    return table("Where it comes from", (), [row for row in rows if row[1]])
+
+
+def findings_table(manifest: Manifest) -> Table | None:
+    """Return what was noticed about the delivery, the gravest first."""
+    order = ("unsound", "limit", "note")
+    tones: dict[str, Tone] = {"unsound": "bad", "limit": "warn"}
+    rows = [
+        (
+            Cell(one.severity, tones.get(one.severity, "")),
+            Cell(one.code, "code"),
+            Cell(one.where, "code") if one.where else "-",
+            one.message,
+            one.remedy,
+        )
+        for one in sorted(manifest.findings, key=lambda one: order.index(one.severity))
+    ]
+    return table("Findings", ("severity", "code", "where", "finding", "what to do"), rows)
+
+
+def passes_table(manifest: Manifest) -> Table | None:
+    """Return what each pass did, numbered as the picture numbers them."""
+    rows = [
+        (
+            str(place),
+            Cell(effect.name, "code"),
+            effect.level,
+            Cell("left out", "bad") if effect.left_out else _nodes(effect),
+            f"{effect.max_abs:.1e}" + (" (intended)" if effect.intended else ""),
+            "; ".join(filter(None, (effect.left_out, *effect.notes))),
+        )
+        for place, effect in enumerate(manifest.passes, start=1)
+    ]
+    columns = ("", "pass", "level", "nodes", "outputs moved, in float64", "notes")
+    return table("Passes, in order", columns, rows)
+
+
+def _nodes(effect: PassEffect) -> str:
+    return f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged"
+
+
+def timings_table(target: TargetRecord) -> Table | None:
+    """Return the seconds of eager and the package on each timed input."""
+    rows = [
+        (
+            t.case,
+            _interval(t.eager_s, t.eager_low_s, t.eager_high_s),
+            _interval(t.package_s, t.package_low_s, t.package_high_s),
+            f"{t.speedup:.2f} ({t.speedup_low:.2f} to {t.speedup_high:.2f})",
+            f"{t.rounds} rounds, {t.threads} threads",
+        )
+        for t in target.timings
+    ]
+    columns = ("input", "eager", "package", "speed-up (95 %)", "measured")
+    return table("Latency", columns, rows)
+
+
+def _interval(median: float, low: float, high: float) -> str:
+    told = milliseconds(median)
+    if not high:
+        return told
+    return f"{told} ({milliseconds(low).removesuffix(' ms')} to {milliseconds(high)})"
+
+
+def digests_table(manifest: Manifest) -> Table | None:
+    """Return every digest that the release is known by."""
+    rows: list[Sequence[str | Cell]] = [
+        ("this record", Cell(manifest.digest, "code"), ""),
+        ("delivery", Cell(manifest.delivery, "code"), ""),
+        ("all that it was made from", Cell(manifest.fingerprint, "code"), ""),
+    ]
+    if manifest.plan:
+        rows.append(("inputs that were compared", Cell(manifest.plan, "code"), ""))
+    files = [*manifest.files, *(file for target in manifest.targets for file in target.files)]
+    rows += [(f.path, Cell(f.digest, "code"), f"{f.size_bytes / 1e6:.1f} MB") for f in files]
+    return table("Digests", ("", "SHA-256", "size"), rows)

@@ -1,0 +1,21 @@
+"""Send: a folder becomes objects in the store, for another machine of the stack to fetch."""
+
+from __future__ import annotations
+
+from artifacts.exchange import SendJob, Sent
+from artifacts.objects import Objects
+from artifacts.part_list import write_parts
+from artifacts.stores.opening import open_store
+from tasks.progress import counter
+
+
+def run(job: SendJob) -> Sent:
+    """Keep every file; raise `StoreFailed`. What the store knows already isn't sent again."""
+    objects = Objects(open_store(job.stores.objects))
+    paths = sorted(path for path in job.folder.rglob("*") if path.is_file())
+    count = counter(sum(path.stat().st_size for path in paths))
+    parts = {
+        path.relative_to(job.folder).as_posix(): objects.put_parts(path, progress=count)
+        for path in paths
+    }
+    return Sent(objects.put_bytes(write_parts(parts)))

@@ -1,0 +1,41 @@
+"""Show a night: keep its record, draw the table, the page and the trends, and log it in MLflow."""
+
+from __future__ import annotations
+
+from artifacts.night import read_nights, write_night
+from artifacts.night_notes import ShowNightJob, ShownNight
+from artifacts.registry import Catalogue
+from artifacts.stores.opening import open_store
+from tasks.night_page import headline, render_night, render_night_page, text_table
+from tasks.trends import trends
+
+_LAST = 60
+# Of more models only those that something happened to are drawn.
+_MOST_PICTURES = 24
+
+
+def run(job: ShowNightJob) -> ShownNight:
+    """Keep and show the night; one that is kept already, since its run was repeated, as it is.
+
+    Raises `StoreFailed` and `RegistryFailed`; what is kept by then stays.
+    """
+    store, night = open_store(job.stores.objects), job.night
+    nights = read_nights(store, _LAST)
+    if kept := [one for one in nights if one.stamp == night.stamp]:
+        (night,) = kept
+    else:
+        write_night(store, night)
+        nights = (*nights, night)
+    is_small = len(night.rows) <= _MOST_PICTURES
+    models = [row.model for row in night.rows] if is_small else night.eventful
+    pictures = dict(trends(nights, models))
+    folder = job.folder
+    (folder / "trends").mkdir(parents=True, exist_ok=True)
+    for name, data in pictures.items():
+        (folder / "trends" / name).write_bytes(data)
+    (folder / "night.html").write_text(render_night_page(night, pictures), encoding="utf-8")
+    (folder / "night.md").write_text(render_night(night), encoding="utf-8")
+    (folder / "night.json").write_bytes(night.to_bytes())
+    catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
+    logged = catalogue.log_night(night, headline(night), folder)
+    return ShownNight(text_table(night), render_night(night), logged)

@@ -1,0 +1,120 @@
+"""Survey: which of the models that are served would be made of something else today.
+
+It reads ledgers and records alone: a model that nothing has changed about costs some requests to
+the store.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+
+from artifacts.errors import HandoffError, StoreFailed
+from artifacts.manifest import Manifest
+from artifacts.night import NightRow, read_nights
+from artifacts.recipe import Recipe, read_recipe
+from artifacts.releases import Releases, open_releases
+from artifacts.surveying import Survey, Surveyed, SurveyJob
+from artifacts.target import base_version
+from tasks.fingerprint import compiler_banner, fingerprint_release
+
+# What was found out in one of these isn't found out again.
+_LAST_NIGHTS = 30
+_Settled = dict[tuple[str, int | None, str], NightRow]
+
+
+def run(job: SurveyJob) -> Survey:
+    """Return what has changed since each model's served version was made.
+
+    A ledger that can't be read is its own model's problem, and is told there.
+    """
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    settled = {} if job.models else _settled(releases)
+    models = job.models or releases.models()
+    looked = tuple(one for model in models for one in _look(releases, job, model, settled))
+    return Survey(looked, _toolchain(job.compiler))
+
+
+def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> Iterator[Surveyed]:
+    """Give what there is to say of one model; nothing for one that the alias doesn't serve."""
+    try:
+        held = releases.require_head(model).entry.aliases.get(job.alias)
+        if held is None:
+            if job.models:
+                yield Surveyed(model, 0, Recipe(), problem=f"it has no alias {job.alias}")
+            return
+        release = releases.read(model, held)
+        manifest = release.manifest
+        recipe = _recipe_today(job, manifest)
+        today = fingerprint_release(manifest.delivery, recipe, job.compiler)
+        if today == manifest.fingerprint:
+            yield Surveyed(model, held.version, recipe, why="nothing has changed")
+            return
+        found = Surveyed(model, held.version, recipe, today=str(today))
+        before = settled.get((model, held.version, str(today)))
+        if before and before.outcome == "kept":
+            told = f"version {before.new}, made by today's toolchain, is kept back: {before.why}"
+            yield replace(found, why=told, kept_back=before.new)
+            return
+        yield replace(
+            found,
+            changed=tuple(_changes(manifest, recipe, job.compiler)),
+            refused=before.why if before else "",
+            problem="" if release.claim.delivery else "its delivery was not kept with it",
+        )
+    except (HandoffError, ValueError) as error:
+        # What one model's ledger or recipe has must not stop the night of the others.
+        yield Surveyed(model, 0, Recipe(), problem=str(error))
+
+
+def _settled(releases: Releases) -> _Settled:
+    """Return what the last nights have kept back or refused, by model, version and fingerprint.
+
+    Where a record can't be read, all is compared again.
+    """
+    try:
+        nights = read_nights(releases.store, _LAST_NIGHTS)
+    except StoreFailed:
+        return {}
+    return {
+        (row.model, row.old, row.made_from): row
+        for night in nights
+        for row in night.rows
+        if row.outcome in ("kept", "refused") and row.made_from
+    }
+
+
+def _recipe_today(job: SurveyJob, manifest: Manifest) -> Recipe:
+    """Return the recipe that the machine has for the model, else the one it was made by."""
+    path = job.recipes / f"{manifest.model}.toml"
+    return read_recipe(path) if path.exists() else manifest.recipe
+
+
+def _changes(manifest: Manifest, recipe: Recipe, compiler: str) -> Iterator[str]:
+    """Give what differs from what a version was made with, as far as its record tells."""
+    before = manifest.toolchain
+    now = _toolchain(compiler)
+    found = [
+        f"{name} {known} is now {now[name]}"
+        for name, value in before.items()
+        if name in now and (known := base_version(value) if name == "torch" else value) != now[name]
+    ]
+    if recipe != manifest.recipe:
+        found.append("the recipe")
+    if [target.slug for target in manifest.targets] != [t.slug for t in recipe.resolved_targets()]:
+        found.append("the targets")
+    # The record doesn't name the code: it is what is left.
+    yield from found or ["Handoff itself"]
+
+
+def _toolchain(compiler: str) -> dict[str, str]:
+    """Return what a package would be built with today, by the names that records use."""
+    return {
+        "torch": base_version(version("torch")),
+        "compiler": (compiler_banner(compiler).splitlines() or [""])[0],
+        "glibc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,123 @@
+"""The folder of each build below the home folder: held while it is built, kept after a refusal.
+
+What a build leaves that was killed is removed by the next one that begins, or by the last one that
+ends, since nobody was told of it.
+"""
+
+from __future__ import annotations
+
+import calendar
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
+_KEPT_BUILDS = 4
+_REFUSED = "refused"
+_STAMP = "%Y%m%d-%H%M%S"
+# What the steps write beside the builds and rename when it is whole: cache entries, the runner.
+_UNFINISHED = ("packages/.entry-*", "programs/.building-*", "compiler/[!t]*", "compiler/tmp*")
+
+
+def open_workspace(builds: Path) -> Path:
+    """Return a new folder in `builds` that this process holds until it ends.
+
+    Builds that were killed are removed, and of those that were refused all but the newest.
+    """
+    builds.mkdir(parents=True, exist_ok=True)
+    with _locked(builds):
+        _sweep(builds, kept=_KEPT_BUILDS - 1)
+        workspace = builds / f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
+        workspace.mkdir(mode=0o700)
+        # Never closed: the lock ends with the process, however that ends.
+        fcntl.flock(os.open(workspace, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
+    return workspace
+
+
+@contextmanager
+def scratch_workspace(builds: Path) -> Iterator[Path]:
+    """Give a folder for logs and temporary files, which is gone when the body ends."""
+    workspace = open_workspace(builds)
+    try:
+        yield workspace
+    finally:
+        remove_workspace(workspace)
+
+
+def remove_workspace(workspace: Path) -> None:
+    """Remove the folder of a build that is over, and what others have left that nobody builds.
+
+    A killed one's compiler may write for seconds more, beyond the beginning of the next build.
+    """
+    shutil.rmtree(workspace, ignore_errors=True)
+    with _locked(workspace.parent):
+        _sweep(workspace.parent, kept=_KEPT_BUILDS)
+
+
+def keep_for_a_look(workspace: Path) -> None:
+    """Let the builds that come next leave this one where it is, for a while."""
+    (workspace / _REFUSED).touch()
+
+
+def _sweep(builds: Path, kept: int) -> None:
+    """Remove what killed builds have left, and of those that were refused all but the newest."""
+    others = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
+    ended = [path for path in others if not _is_held(path)]
+    refused = [path for path in ended if (path / _REFUSED).exists()]
+    for path in {*ended} - {*refused[-kept:]}:
+        shutil.rmtree(path, ignore_errors=True)
+    # What was written before the oldest of those at work began is nobody's.
+    began = min((_began(path) for path in {*others} - {*ended}), default=float("inf"))
+    for path in [found for pattern in _UNFINISHED for found in builds.glob(pattern)]:
+        if _written(path) < began:
+            _remove(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _began(workspace: Path) -> float:
+    """Return when a build began, in seconds since 1970, as its folder's name tells; else 0."""
+    try:
+        return calendar.timegm(time.strptime(workspace.name[:15], _STAMP))
+    except ValueError:
+        return 0.0
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _is_held(workspace: Path) -> bool:
+    try:
+        descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

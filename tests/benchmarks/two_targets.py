@@ -1,0 +1,157 @@
+"""Real parallel: two targets compiled at once, against each of them alone, in turns.
+
+    make bench-targets
+    python -m tests.benchmarks.two_targets --rounds 3
+    python -m tests.benchmarks.two_targets --whole --factory examples.user_model:build
+
+Each round compiles the program of a delivery for `cpu-avx512`, for both, and for `cpu-avx2`, in the
+processes of a release, nothing cached. With `--whole` it runs the command `handoff release`
+instead, and tells where its time goes. Ratios are within a round, because the load of a shared
+machine changes from one to the next. CPU seconds are the compilers' own and their children's: what
+two idle cores would need at least is the larger of the slower target's and half of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from artifacts.recipe import Recipe
+from artifacts.steps import IntakeJob, OptimizeResult
+from infra.console import print_table
+from tasks.lanes import COMPILE_LIMIT_S, INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, Lanes
+
+_SLUGS = ("cpu-avx512", "cpu-avx2")
+_KINDS = (_SLUGS[:1], _SLUGS, _SLUGS[1:])
+_STEP = re.compile(r"^(?P<step>[a-z][a-z0-9 -]*): (?P<seconds>\d+\.\d) s$", re.MULTILINE)
+_VERBS = ("inspect", "optimize", "reference", "compile", "verify", "probe",
+          "measure", "benchmark")  # fmt: skip
+_LIMIT_S = 1800
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: its targets, wall seconds, those of its parts, and the load before it."""
+
+    targets: tuple[str, ...]
+    wall_s: float
+    parts: dict[str, float]
+    load: float
+
+
+def main() -> None:
+    """Measure and print; with `--json FILE`, keep what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--factory", default="examples.resnet18:build")
+    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rounds: list[list[Run]] = []
+    with tempfile.TemporaryDirectory(prefix="handoff-bench-", dir="/var/tmp") as scratch:
+        folder = Path(scratch)
+        _handoff(folder, "deliver", asked.factory, "--to", str(folder / "delivery"))
+        program = None if asked.whole else _optimize(folder)
+        for _ in range(asked.rounds):
+            rounds.append([])
+            for kind in _KINDS:
+                run = _compile(folder, program, kind) if program else _release(folder, kind)
+                rounds[-1].append(run)
+                print(run, flush=True)
+                if asked.json:
+                    asked.json.write_text(json.dumps([[vars(r) for r in e] for e in rounds]))
+    _print(rounds, _VERBS if asked.whole else ("CPU cpu-avx512", "CPU cpu-avx2"))
+
+
+def _optimize(folder: Path) -> OptimizeResult:
+    with Lanes(folder / "builds" / "program", Recipe(targets=_SLUGS[:1])) as lanes:
+        taking = IntakeJob(folder / "delivery", lanes.jobs.staging)
+        lanes.graph.run(taking, limit_s=INTAKE_LIMIT_S)
+        found: OptimizeResult = lanes.graph.run(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
+        return found
+
+
+def _compile(folder: Path, program: OptimizeResult, targets: tuple[str, ...]) -> Run:
+    """Compile for the targets at once, as a release does, in fresh processes with fresh caches."""
+    workspace = Path(tempfile.mkdtemp(dir=folder / "builds"))
+    with Lanes(workspace, Recipe(targets=targets), fresh=True) as lanes:
+        lanes.graph.close()
+        jobs = {t: lanes.jobs.compile(program, t) for t in lanes.targets}
+        load = psutil.getloadavg()[0]
+        # A process that is busy with its imports takes the job when it is through with them.
+        futures = [lanes.compiler(t).submit(job, limit_s=COMPILE_LIMIT_S)
+                   for t, job in jobs.items()]  # fmt: skip
+        wait(futures)
+        for future in futures:
+            future.result()
+        seconds = {t.slug: lanes.compiler(t).seconds(job) or 0.0 for t, job in jobs.items()}
+        cpu = {f"CPU {t.slug}": _cpu(lanes.compiler(t)._process.pid) for t in jobs}
+    return Run(targets, max(seconds.values()), {**seconds, **cpu}, load)
+
+
+def _cpu(pid: int) -> float:
+    """Return the CPU seconds of a process and of its children that have ended."""
+    return float(sum(psutil.Process(pid).cpu_times()[:4]))
+
+
+def _handoff(folder: Path, *arguments: str) -> str:
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    environment = {**os.environ, "HANDOFF_HOME": str(folder / "home"), "TMPDIR": str(scratch)}
+    environment.pop("PREFECT_API_URL", None)
+    ended = subprocess.run(
+        [sys.executable, "-m", "infra.cli", *arguments], env=environment, timeout=_LIMIT_S,
+        check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    if ended.returncode:
+        raise RuntimeError(f"{arguments} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+    return ended.stderr
+
+
+def _release(folder: Path, targets: tuple[str, ...]) -> Run:
+    recipe = folder / f"{'-'.join(targets)}.toml"
+    recipe.write_text(f"targets = {json.dumps(targets)}\n")
+    load, began = psutil.getloadavg()[0], time.monotonic()
+    delivery = str(folder / "delivery")
+    told = _handoff(folder, "release", delivery, "--recipe", str(recipe), "--rebuild")
+    wall_s = time.monotonic() - began
+    parts: dict[str, float] = {}
+    for found in _STEP.finditer(told):
+        verb = found["step"].split(" cpu-")[0]
+        parts[verb] = parts.get(verb, 0.0) + float(found["seconds"])
+    return Run(targets, wall_s, parts, load)
+
+
+def _print(rounds: list[list[Run]], parts: Sequence[str]) -> None:
+    rows = [
+        (
+            str(number), " and ".join(run.targets), f"{run.wall_s:.1f}",
+            *(f"{run.parts[part]:.1f}" if part in run.parts else "-" for part in parts),
+            f"{run.load:.1f}",
+        )
+        for number, each in enumerate(rounds, 1)
+        for run in each
+    ]  # fmt: skip
+    print_table("Two targets", ("round", "targets", "seconds", *parts, "load"), rows)
+    ratios = sorted(both.wall_s / max(a.wall_s, b.wall_s) for a, both, b in rounds)
+    print(
+        f"both over the slower one alone: {statistics.median(ratios):.2f} "
+        f"({ratios[0]:.2f} to {ratios[-1]:.2f}, {len(ratios)} rounds)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Each block of README.md and `docs/` says how it is checked, and is."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import UsageProblem
+from artifacts.recipe import read_recipe
+from tests.docs.commands import problems_in
+from tests.docs.pages import ROOT, Block, all_blocks, blocks_of, code_spans, documents, read_blocks
+from tests.docs.running import run_blocks
+
+KINDS = ("run", "python", "file", "recipe", "walk", "walk-on", "as", "needs", "drawing", "rendered")
+NEEDS = (
+    "minutes", "network", "a server", "a terminal of its own", "S3", "docker", "a cluster",
+    "a GPU", "a C++ program of yours", "torchvision, timm and transformers",
+)  # fmt: skip
+BLOCKS = all_blocks()
+QUICK = [page for page in documents() if any(b.kind in ("run", "python") for b in blocks_of(page))]
+
+
+def place(block: Block) -> str:
+    return block.place
+
+
+def of_kind(*kinds: str) -> list[Block]:
+    return [block for block in BLOCKS if block.kind in kinds]
+
+
+def test_every_block_says_how_it_is_checked() -> None:
+    assert [block.place for block in BLOCKS if block.kind not in KINDS] == []
+
+
+@pytest.mark.parametrize("block", of_kind("needs"), ids=place)
+def test_what_is_not_run_says_what_it_needs(block: Block) -> None:
+    assert block.argument in NEEDS
+
+
+def test_a_block_without_a_mark_above_it_has_no_kind() -> None:
+    texts = ("```sh\nls\n```\n", "<!-- example: run -->\n\n```sh\nls\n```\n", "~~~\nls\n~~~\n")
+    for text in texts:
+        (block,) = read_blocks(ROOT / "README.md", text)
+        assert block.kind == ""
+    (block,) = read_blocks(ROOT / "README.md", "<!-- example: file a.py -->\n```python\n1\n```\n")
+    assert (block.kind, block.argument, block.text) == ("file", "a.py", "1\n")
+
+
+@pytest.mark.parametrize("page", QUICK, ids=lambda page: page.name)
+def test_a_page_s_quick_blocks_run_in_its_order(page: Path, tmp_path: Path) -> None:
+    chosen = [block for block in blocks_of(page) if block.kind in ("file", "run", "python")]
+    ran = run_blocks(chosen, tmp_path, limit_s=580)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stderr.count("== docs/") == len(chosen)
+
+
+@pytest.mark.parametrize("block", of_kind("recipe"), ids=place)
+def test_a_recipe_is_one_that_the_reader_of_recipes_takes(block: Block, tmp_path: Path) -> None:
+    from tasks.passes import PASSES
+
+    path = tmp_path / "recipe.toml"
+    path.write_text(block.text, encoding="utf-8")
+    for chosen in read_recipe(path).passes:
+        PASSES[chosen.name](chosen.parameters)
+    path.write_text(block.text + "\n[nowhere]\n", encoding="utf-8")
+    with pytest.raises(UsageProblem, match="no other keys"):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize("block", of_kind("as"), ids=place)
+def test_a_repeated_block_is_word_for_word_the_other_page_s(block: Block) -> None:
+    page = block.page.parent / block.argument
+    others = [(other.language, other.text) for other in blocks_of(page) if other.kind != "as"]
+    assert (block.language, block.text) in others
+
+
+@pytest.mark.parametrize("block", of_kind("needs", "walk", "walk-on", "run", "as"), ids=place)
+def test_a_block_has_a_sound_syntax_and_commands_that_exist(block: Block) -> None:
+    if block.language == "python":
+        compile(block.text, block.place, "exec")
+    elif block.language == "sh":
+        read = subprocess.run(
+            ["bash", "-n"], input=block.text, text=True, capture_output=True, check=False
+        )
+        assert read.returncode == 0, read.stderr
+        assert list(problems_in(block.text)) == []
+    else:
+        assert block.language == "cpp"
+
+
+@pytest.mark.parametrize("block", of_kind("drawing"), ids=place)
+def test_a_drawing_has_no_language_and_holds_no_command(block: Block) -> None:
+    assert block.language == ""
+    starts = ("handoff ", ".venv/", "make ", "$ ")
+    assert [line for line in block.text.splitlines() if line.strip().startswith(starts)] == []
+
+
+@pytest.mark.parametrize("page", documents(), ids=lambda page: page.name)
+def test_commands_in_a_page_s_text_exist(page: Path) -> None:
+    spans = [span for span in code_spans(page) if span.startswith(("handoff ", "make "))]
+    assert [problem for span in spans for problem in problems_in(span)] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (".venv/bin/handoff relaese delivery", ["main has no command relaese"]),
+        ("$H release delivery --fast # quickly", ["release has no option --fast"]),
+        ("there $H keys tell > file", ["keys has no command tell"]),
+        ("eval \"$(handoff up --print-everything)\"", ["up has no option --print-everything"]),
+        ("make tests", ["make tests: no such target"]),
+        ("handoff release delivery --json | jq --raw-output .version", []),
+        ("handoff pull a@1 --to b \\\n  --for cpu-avx2", []),
+    ],
+)  # fmt: skip
+def test_a_command_that_does_not_exist_is_told(command: str, told: list[str]) -> None:
+    assert list(problems_in(command)) == told

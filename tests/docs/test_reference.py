@@ -1,0 +1,27 @@
+"""The reference of recipes is what the models say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from infra.documenting.recipe_reference import field_meanings, write_reference
+from tests.docs.pages import ROOT
+
+
+def test_the_committed_reference_is_what_the_models_say() -> None:
+    committed = (ROOT / "docs" / "recipe-reference.md").read_text(encoding="utf-8")
+    assert committed == write_reference(), "run 'make reference', and commit what it writes"
+
+
+@dataclass(frozen=True)
+class Half:
+    told: int = 0
+    """What it is."""
+    untold: int = 0
+
+
+def test_a_field_that_nothing_is_said_of_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"each field of Half, got none for untold"):
+        field_meanings(Half)

@@ -1,0 +1,32 @@
+"""The first release's page is what happens to a newcomer: its blocks are run as they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, all_blocks, blocks_of
+from tests.docs.running import run_blocks
+
+PAGE = ROOT / "docs" / "first-release.md"
+
+
+@pytest.mark.demo
+@pytest.mark.timeout(1800)
+def test_the_walk_ends_with_the_versions_that_it_says(tmp_path: Path) -> None:
+    (tmp_path / "infra").symlink_to(ROOT / "infra")
+    walked = [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]
+    further = [b for b in all_blocks() if (b.kind, b.argument) == ("walk-on", PAGE.name)]
+    assert len(further) >= 1
+    ran = run_blocks([*walked, *further], tmp_path, limit_s=1700)
+    told = ran.stdout
+    assert ran.returncode == 0, told + ran.stderr
+    assert "mymodel: production stands for version 1" in told
+    assert "mymodel: production stands for version 2, and was 1" in told
+    assert "times as fast as what it replaces" in told
+    assert "mymodel version 2: cpu-" in told
+    assert "torch.Size([3, 4])" in told
+    assert "mymodel: production stands for version 1, and was 2" in told
+    assert "5 entries, signed and in one chain" in told
+    assert "worse than it looked" in told

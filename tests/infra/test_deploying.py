@@ -1,0 +1,221 @@
+"""`handoff deploy`, against a real Prefect server: what it holds, once and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from flows.names import RELEASE
+from tests.prefect_server import prefect_server
+
+# Prefect looks for what is to be scheduled once a minute.
+_SCHEDULED_LIMIT_S = 150.0
+_CRON = ("--cron", "15 3 * * *", "--time-zone", "Europe/Berlin")
+
+
+def deploy(api: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `handoff deploy` as a person does."""
+    return subprocess.run(
+        [sys.executable, "-m", "infra.cli", "deploy", *arguments],
+        env={**os.environ, "PREFECT_API_URL": api, "HANDOFF_HOME": str(home)},
+        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def deployed(api: str, home: Path) -> dict[str, str]:
+    """Deploy, and return the deployments' ids by their names."""
+    answer = deploy(api, home, *_CRON, "--json")
+    assert answer.returncode == 0, answer.stderr
+    return {one["name"]: one["id"] for one in json.loads(answer.stdout)["deployments"]}
+
+
+@contextmanager
+def listening(told: Queue[bytes]) -> Iterator[str]:
+    """Give the address of a server that puts what is posted to it into `told`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.put(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that holds nothing yet."""
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def ids(api: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The ids of the deployments, which were applied once."""
+    return deployed(api, tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def client(api: str) -> Iterator[Any]:
+    """Prefect's own client."""
+    from prefect.client.orchestration import SyncPrefectClient
+
+    with SyncPrefectClient(api) as opened:
+        yield opened
+
+
+@pytest.mark.server
+def test_to_deploy_again_changes_nothing_and_mends_what_was_changed_by_hand(
+    api: str, ids: dict[str, str], client: Any, tmp_path: Path
+) -> None:
+    before = client.read_deployment_by_name(RELEASE)
+    automations = {one.name: one for one in client.read_automations()}
+    assert len(automations) == 4
+    client.pause_deployment(before.id)
+    client.delete_automation(automations["handoff: repeat runs that crashed"].id)
+    client.pause_automation(automations["handoff: end runs whose process is gone"].id)
+    assert client.read_deployment_by_name(RELEASE).paused
+
+    assert deployed(api, tmp_path) == ids
+    after = client.read_deployment_by_name(RELEASE)
+    assert not after.paused
+    assert (after.work_pool_name, after.tags) == (before.work_pool_name, before.tags)
+    assert after.job_variables == {"command": "python -m infra.flow_run"}
+    told = client.read_automations()
+    assert sorted(one.name for one in told) == sorted(automations)
+    assert all(one.enabled for one in told)
+    assert len(client.read_deployment_by_name("recompile/handoff").schedules) == 1
+
+
+@pytest.mark.server
+def test_the_schedule_makes_runs_at_the_time_zones_own_hour(
+    ids: dict[str, str], client: Any
+) -> None:
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+
+    wanted = DeploymentFilter(id=DeploymentFilterId(any_=[ids["recompile/handoff"]]))
+    deadline = time.monotonic() + _SCHEDULED_LIMIT_S
+    while not (runs := client.read_flow_runs(deployment_filter=wanted)):
+        assert time.monotonic() < deadline, "no run is scheduled"
+        time.sleep(1)
+    assert {str(run.deployment_id) for run in runs} == {ids["recompile/handoff"]}
+    assert {run.state.type.value for run in runs} == {"SCHEDULED"}
+    assert {"handoff", "handoff-resume"} <= set(runs[0].tags)
+    begins = [run.expected_start_time.astimezone(ZoneInfo("Europe/Berlin")) for run in runs]
+    assert {(at.hour, at.minute) for at in begins} == {(3, 15)}
+
+
+@pytest.mark.server
+def test_a_night_may_begin_without_being_told_anything(ids: dict[str, str], client: Any) -> None:
+    # As the schedule begins it.
+    assert client.create_flow_run_from_deployment(ids["recompile/handoff"]).id
+    assert client.create_flow_run_from_deployment(ids["collect-garbage/handoff"]).id
+
+
+@pytest.mark.server
+def test_the_parameters_have_a_form_which_refuses_what_is_wrong(
+    ids: dict[str, str], client: Any
+) -> None:
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    form = client.read_deployment(ids[RELEASE]).parameter_openapi_schema
+    delivery = form["definitions"]["ReleaseParameters"]["properties"]["delivery"]
+    assert (delivery["maxLength"], form["required"]) == (2000, ["parameters"])
+    named = {"delivery": "/d", "model": "No Name"}
+    wrongs: list[dict[str, Any]] = [{"parameters": {}}, {"parameters": named}]
+    for wrong in wrongs:
+        with pytest.raises(PrefectHTTPStatusError, match="409 Conflict"):
+            client.create_flow_run_from_deployment(ids[RELEASE], parameters=wrong)
+    good = {"parameters": {"delivery": "/d", "model": "name"}}
+    assert client.create_flow_run_from_deployment(ids[RELEASE], parameters=good).id
+
+
+@pytest.mark.server
+def test_a_night_that_failed_is_told_through_the_block_that_was_named(
+    api: str, ids: dict[str, str], client: Any, tmp_path: Path
+) -> None:
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.states import Completed, Failed
+
+    told: Queue[bytes] = Queue()
+    with listening(told) as address, temporary_settings({PREFECT_API_URL: api}):
+        block = CustomWebhookNotificationBlock(
+            name="team", url=address, json_data={"text": "{{subject}}: {{body}}"},
+            allow_private_urls=True,
+        )  # fmt: skip
+        block.save("team", overwrite=True)
+        assert deploy(api, tmp_path, *_CRON, "--notify", "custom-webhook/team").returncode == 0
+        nightly = ids["recompile/handoff"]
+        well = client.create_flow_run_from_deployment(nightly, name="a good night")
+        client.set_flow_run_state(well.id, Completed(), force=True)
+        bad = client.create_flow_run_from_deployment(nightly, name="a bad night")
+        client.set_flow_run_state(bad.id, Failed(message="1 of 3 models"), force=True)
+        text = json.loads(told.get(timeout=60))["text"]
+    assert text == "Handoff: the nightly Failed: a bad night: 1 of 3 models"
+    assert told.empty()
+
+
+@pytest.mark.server
+def test_a_block_that_is_not_there_is_a_sentence(
+    api: str, ids: dict[str, str], tmp_path: Path
+) -> None:
+    assert ids
+    answer = deploy(api, tmp_path, *_CRON, "--notify", "slack-webhook/nobody")
+    assert answer.returncode == 64
+    assert "has no such block" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--target", "cuda-sm1"), "that is no target: expected one of cpu-"),
+        (("--cron", "at two"), "that is no schedule: expected a cron line"),
+        (("--time-zone", "Berlin"), "got '0 2 * * *' in 'Berlin'"),
+    ],
+)
+def test_what_cant_be_deployed_is_a_sentence(
+    arguments: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    answer = deploy("http://127.0.0.1:9/api", tmp_path, *arguments)
+    assert answer.returncode == 64
+    assert answer.stderr.startswith("handoff: that is no ")
+    assert told in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_server_that_cant_be_reached_is_a_sentence(tmp_path: Path) -> None:
+    began = time.monotonic()
+    answer = deploy("http://127.0.0.1:9/api", tmp_path)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("handoff: the Prefect server can't be reached: expected")
+    assert time.monotonic() - began < 60
+
+
+def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:
+    answer = deploy("", tmp_path)
+    assert answer.returncode == 1
+    assert "deployments need a Prefect server" in answer.stderr
+    assert "handoff up" in answer.stderr

@@ -1,0 +1,124 @@
+"""Progress: one line that is redrawn on a terminal, plain lines in a log, nothing with --quiet."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A release's steps as they are announced, the compilation being one of a second.
+_STEPS = """
+import json, sys, time
+from flows.progress import announced
+from infra.progress import shown_progress
+from infra.step_times import StepTimes
+times = StepTimes({step: (took_s,) for step, took_s in json.loads(sys.argv[1]).items()})
+with shown_progress(times):
+    with announced("take in"):
+        pass
+    with announced("compile cpu"):
+        time.sleep(1.0)
+    try:
+        with announced("verify cpu"):
+            raise RuntimeError
+    except RuntimeError:
+        pass
+print("the result")
+"""
+
+
+def environment(**added: str) -> dict[str, str]:
+    unset = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
+    return {**{k: v for k, v in os.environ.items() if k not in unset}, **added}
+
+
+def piped(*arguments: str, times: dict[str, float] | None = None) -> tuple[str, str]:
+    result = subprocess.run(
+        [sys.executable, "-c", _STEPS, json.dumps(times or {}), *arguments],
+        env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return result.stdout, result.stderr
+
+
+def on_a_terminal(*arguments: str, columns: int, times: dict[str, float], **added: str) -> str:
+    """Return all that the program wrote to a terminal of that width."""
+    leader, follower = pty.openpty()
+    asked = environment(TERM="xterm", COLUMNS=str(columns), LINES="24", **added)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STEPS, json.dumps(times), *arguments],
+        env=asked, stdout=follower, stderr=follower,
+    )  # fmt: skip
+    os.close(follower)
+    written = b""
+    try:
+        while piece := os.read(leader, 65536):
+            written += piece
+    except OSError:  # how Linux tells that the other end is closed
+        pass
+    os.close(leader)
+    assert process.wait() == 0
+    return written.decode()
+
+
+def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
+    printed, told = piped(times={"compile cpu": 12.0})
+    assert printed == "the result\n"
+    lines = told.splitlines()
+    assert lines[0] == "take in: 0.0 s"
+    assert lines[1] == "compile cpu ... 12 s before"
+    assert re.fullmatch(r"compile cpu: 1\.\d s \(12 s before\)", lines[2])
+    assert lines[3].startswith("verify cpu: refused after")
+    assert "\x1b" not in told
+    assert "\r" not in told
+
+
+def test_the_first_run_says_nothing_of_earlier_ones() -> None:
+    _, told = piped()
+    assert "before" not in told
+    assert "about" not in told
+
+
+def test_with_quiet_only_the_result_is_told() -> None:
+    assert piped("--quiet", times={"compile cpu": 12.0}) == ("the result\n", "")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_terminal_has_one_line_that_is_redrawn_and_fits(columns: int) -> None:
+    times = {"release": 41.0, "compile cpu": 12.0}
+    written = on_a_terminal(columns=columns, times=times)
+    drawn = re.findall(r"\d+ s of about 41 s:[^\x1b\r\n]*", written)
+    assert len(drawn) > 3
+    assert any("compile cpu" in line for line in drawn)
+    assert all(len(line) <= columns for line in drawn)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
+    assert "✓ take in 0.0 s" in plain
+    assert re.search(r"✓ compile cpu 1\.\d s \(12 s before\)", plain)
+    assert "refused verify cpu" in plain
+    assert plain.endswith("the result\r\n")
+
+
+def test_colours_are_on_a_terminal_and_not_with_no_color() -> None:
+    coloured = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
+    assert coloured.search(on_a_terminal(columns=80, times={}))
+    assert not coloured.search(on_a_terminal(columns=80, times={}, NO_COLOR="1"))
+
+
+def test_findings_are_coloured_on_a_terminal_alone(tmp_path: Path) -> None:
+    code = (
+        "from infra.cli import main; import infra.explaining.telling\n"
+        "import sys; sys.argv = ['handoff', 'explain', 'unmoved-output']; main()"
+    )
+    asked = [sys.executable, "-c", code]
+    for no_color, is_bold in (("", True), ("1", False)):
+        leader, follower = pty.openpty()
+        env = environment(NO_COLOR=no_color, HANDOFF_HOME=str(tmp_path))
+        subprocess.run(asked, env=env, stdout=follower, check=True)
+        os.close(follower)
+        assert (b"\x1b[1m" in os.read(leader, 65536)) == is_bold
+        os.close(leader)

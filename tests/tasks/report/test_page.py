@@ -1,0 +1,163 @@
+"""The report of a release: one page that needs nothing else, its verdict first, all escaped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from artifacts.evidence import Finding, ModuleChange
+from artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
+from artifacts.manifest import Manifest, parse_manifest
+from tasks.evidence import evidence
+from tests.artifacts.samples import sample_manifest, sample_target
+from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "manifest-1.json"
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)> $\\frac{"
+
+
+def page_of(manifest: Manifest) -> str:
+    (text,) = evidence(manifest).values()
+    return text.decode()
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """Return the page of a record that holds everything; pages are read, never changed."""
+    return page_of(full_manifest())
+
+
+def test_the_report_is_one_page_and_the_same_each_time(text: str) -> None:
+    assert set(evidence(full_manifest())) == {"report.html"}
+    assert page_of(full_manifest()) == text
+    assert len(text.encode()) < 600_000
+
+
+def test_the_page_needs_nothing_from_elsewhere(text: str) -> None:
+    page = Page(text)
+    assert page.open == []
+    assert {"h1", "table", "svg", "style", "nav", "main"} <= set(page.tags)
+    assert not {"script", "link", "iframe", "img"} & set(page.tags)
+    assert all(address.startswith("#") for address in page.addresses)
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+
+
+def test_links_lead_to_what_is_there_and_no_id_stands_twice(text: str) -> None:
+    page = Page(text)
+    assert len(page.ids) == len(set(page.ids))
+    referred = [address.removeprefix("#") for address in page.addresses]
+    referred += re.findall(r"url\(#([^)]*)\)", text)
+    assert set(referred) <= set(page.ids)
+
+
+def test_each_picture_has_words_for_it(text: str) -> None:
+    page = Page(text)
+    assert len(page.pictures) == 5, "graph, spread, inputs, latency, search"
+    for picture in page.pictures:
+        assert picture["role"] == "img"
+        title = picture["aria-labelledby"]
+        assert re.search(rf'<title id="{title}">[^<]{{20,}}</title>', text)
+
+
+def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
+    words = Page(text).words
+    assert words.index("toy Accepted") < words.index("Numbers and mechanics are accepted")
+    words = words[words.index("Numbers and mechanics are accepted; released for cpu-avx2.") :]
+    order = (
+        "Lineage", "0123abcd", "unused-input", "module.py:7", "fold-batch-norm",
+        "Tolerance needed beside the agreed one", "Latency", "6.00 (5.90 to 6.10)", "freezing",
+        "8 threads 12,346 calls/s", "ids:last=9", "handoff verify release",
+    )  # fmt: skip
+    # What stands at the top stands again where it belongs.
+    places = [words.index(part, words.index("Lineage")) for part in order]
+    assert places == sorted(places)
+    assert "grew by 3.0 MiB" in words
+    assert "50 ms (49 to 56 ms)" in words
+
+
+def test_a_refusal_says_why_before_anything_else() -> None:
+    refused = replace(searched_target(), accepted=False, reasons=("tanh <is> wrong by 3",) * 15)
+    words = Page(page_of(full_manifest(searched_target("cpu-avx512"), refused))).words
+    assert "Nothing was released, because of cpu-avx2." in words
+    assert "and 3 more" in words
+    assert words.index("tanh <is> wrong by 3") < words.index("largest error")
+    assert "released for" not in words
+
+
+def test_a_package_that_nobody_ran_is_no_accepted_one() -> None:
+    waiting = replace(
+        sample_target("cuda-sm90"), accepted=False, unverified="no GPU here", deviations=(),
+        timings=(), skipped=(),
+    )  # fmt: skip
+    words = Page(page_of(sample_manifest(waiting))).words
+    assert "Built, not yet verified" in words
+    assert "cuda-sm90 was run nowhere" in words
+    assert "Nothing was timed" in words
+    assert "No output was compared" in words
+
+
+def test_what_a_delivery_says_stays_text() -> None:
+    manifest = full_manifest()
+    graph = FoldedGraph(2, (FoldedModule(HOSTILE, {HOSTILE: 1}),))
+    effect = replace(manifest.passes[0], changes=(ModuleChange(HOSTILE, {HOSTILE: 1}, {}),))
+    target = manifest.targets[0]
+    deviations = tuple(replace(one, case=HOSTILE) for one in target.deviations)
+    timings = tuple(replace(one, case=HOSTILE) for one in target.timings)
+    hostile = replace(
+        manifest,
+        lineage=replace(manifest.lineage, training_run=HOSTILE, repository="javascript:alert(1)"),
+        findings=(Finding(HOSTILE, "limit", HOSTILE, HOSTILE, HOSTILE),),
+        passes=(effect,),
+        graphs=FoldedGraphs(graph, graph),
+        targets=(replace(target, deviations=deviations, timings=timings, notes=(HOSTILE,)),),
+    )
+    page = Page(page_of(hostile))
+    assert page.open == []
+    assert not {"script", "img"} & set(page.tags)
+    assert all(address.startswith("#") for address in page.addresses)
+    assert page.words.count("<script>alert(1)</script>") > 8
+
+
+def test_verdicts_are_coloured_and_say_so_in_words() -> None:
+    target = searched_target()
+    wrong = replace(target.deviations[0], reasons=("wrong by 3",))
+    refused = replace(target, accepted=False, reasons=("wrong",), deviations=(wrong,))
+    text = page_of(sample_manifest(refused))
+    assert '<td class="bad">refused</td>' in text
+    assert '<td class="bad">no</td>' in text
+    assert '<td class="good">accepted</td>' not in text
+
+
+def test_a_record_of_before_these_pictures_still_makes_a_page() -> None:
+    words = Page(page_of(parse_manifest(GOLDEN.read_bytes()))).words
+    assert "There is no picture of the graph" in words
+    assert "How the errors lie was not counted" in words
+    assert "2.00 (1.90 to 2.10)" in words
+
+
+def test_many_outputs_and_targets_still_make_a_small_page() -> None:
+    many = replace(searched_target(), spreads=tuple(sample_spread(place) for place in range(8)))
+    targets = [replace(many, slug=slug) for slug in ("cpu-avx2", "cpu-avx512", "cpu-amx", "cpu")]
+    text = page_of(full_manifest(*targets))
+    assert len(text.encode()) < 600_000
+    words = Page(text).words
+    assert "The errors of 6 more outputs are not drawn" in words
+    assert "Of further targets the report has tables" in words
+
+
+@pytest.mark.parametrize("size", [float("inf"), 0.0, 1e-300, 1e300])
+def test_errors_of_any_size_make_a_page(size: float) -> None:
+    target = searched_target()
+    figures = target.deviations[0].figures
+    assert figures is not None
+    odd = replace(
+        target.deviations[0], max_abs=size, required_rtol=size, rmse_package=size,
+        figures=replace(figures, quantiles=(0.0, size, size)),
+    )  # fmt: skip
+    spread = replace(sample_spread(), apart=((-40, -40, 9),), package=((16, 9),), eager=((-40, 9),))
+    shown = replace(target, deviations=(odd,), spreads=(spread,))
+    assert "Tolerance needed" in page_of(full_manifest(shown))

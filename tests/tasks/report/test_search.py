@@ -1,0 +1,48 @@
+"""The picture of a search: every timed variant with its name, and the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from artifacts.evidence import Candidate
+from artifacts.manifest import TargetRecord
+from tasks.report.search import draw_search
+from tests.artifacts.samples import sample_target
+
+TIMED = tuple(
+    Candidate(
+        name, accepted=True, compile_s=9.0, size_bytes=48_000_000, max_abs=error,
+        times_s=(1.0,), ratios=(ratio,), ratios_low=(ratio - 0.1,), ratios_high=(ratio + 0.1,),
+    )
+    for name, ratio, error in (
+        ("plain", 1.0, 1e-7), ("freezing", 1.4, 3e-7), ("bfloat16", 2.9, 1e-2), ("exact", 0.9, 0.0),
+    )
+)  # fmt: skip
+CRASHED = Candidate("max-autotune", accepted=False, reasons=("it crashed",))
+
+
+def searched(*candidates: Candidate) -> TargetRecord:
+    return replace(sample_target("cpu-avx2"), candidates=candidates, chosen="bfloat16")
+
+
+def test_every_timed_variant_is_drawn_and_what_crashed_is_not() -> None:
+    picture = draw_search("search", searched(*TIMED, CRASHED))
+    assert picture is not None
+    words = re.findall(r">([^<>]+)</text>", picture.svg)
+    assert {"plain", "freezing", "bfloat16", "exact", "shipped"} <= set(words)
+    assert "max-autotune" not in words
+    assert words.count("shipped") == 1
+    assert draw_search("search", searched(*TIMED, CRASHED)) == picture
+
+
+def test_a_picture_follows_the_pages_colours_and_says_its_numbers_plainly() -> None:
+    picture = draw_search("search", searched(*TIMED))
+    assert picture is not None
+    assert "var(--first)" in picture.svg
+    assert not re.search(r"#[0-9a-f]{6}\b", picture.svg), "every colour is one of the page's"
+    assert "mathdefault" not in picture.svg
+
+
+def test_a_search_that_timed_the_plain_package_alone_has_no_picture() -> None:
+    assert draw_search("search", searched(TIMED[0], CRASHED)) is None
