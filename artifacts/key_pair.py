@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from artifacts.errors import EnvironmentLacking
+from artifacts.held_folder import held
 from artifacts.signing import public_pem
 
 
@@ -19,9 +19,7 @@ def make_key(private: Path, public: Path) -> None:
     try:
         private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         public.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(private.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with held(private.parent) as folder:
             if not private.exists():
                 secret = _new_secret()
                 # The public key first: whoever is killed in between has made no key, and the next
@@ -29,8 +27,6 @@ def make_key(private: Path, public: Path) -> None:
                 _write(public, public_pem(secret), 0o644)
                 _write(private, secret, 0o600)
                 os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError as error:
         raise EnvironmentLacking(
             f"a signing key can't be made in {private.parent}",

@@ -6,12 +6,12 @@ signatures (a rollback or freeze attack, as The Update Framework calls it).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
 
 from artifacts.errors import PackageRefused
+from artifacts.held_folder import held
 
 
 class SeenLedgers:
@@ -61,17 +61,16 @@ class SeenLedgers:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         partial = self.file.with_name(f".{self.file.name}.unfinished")
         # Of two that note at once neither undoes what the other one noted.
-        folder = os.open(self.file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with held(self.file.parent):
             seen = self._read()
-            if sequence > seen.get(place, (0, ""))[0]:
-                seen[place] = (sequence, digest)
+            if sequence <= seen.get(place, (0, ""))[0]:
+                return
+            seen[place] = (sequence, digest)
+            try:
                 with partial.open("w", encoding="utf-8") as stream:
                     stream.write(json.dumps(seen, sort_keys=True) + "\n")
                     stream.flush()
                     os.fsync(stream.fileno())
                 partial.replace(self.file)
-        finally:
-            partial.unlink(missing_ok=True)
-            os.close(folder)
+            finally:
+                partial.unlink(missing_ok=True)

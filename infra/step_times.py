@@ -7,7 +7,6 @@ and nothing rests on it: a file that is damaged or can't be written counts as no
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from artifacts.held_folder import held
 from artifacts.manifest import Manifest
 from infra.settings import Settings
 
@@ -62,13 +62,15 @@ def keep_times(folder: Path, model: str, seconds: Mapping[str, float]) -> None:
     if not seconds:
         return
     file = _file_of(folder, model)
-    with contextlib.suppress(OSError), _held(folder):
-        known = _read(file)
-        for step, took_s in seconds.items():
-            # At the end, where the steps are that ran last.
-            known[step] = (*known.pop(step, ()), round(took_s, 3))[-_KEPT:]
-        _write(file, dict(list(known.items())[-_STEPS:]))
-        _drop_old(folder)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with held(folder):
+            known = _read(file)
+            for step, took_s in seconds.items():
+                # At the end, where the steps are that ran last.
+                known[step] = (*known.pop(step, ()), round(took_s, 3))[-_KEPT:]
+            _write(file, dict(list(known.items())[-_STEPS:]))
+            _drop_old(folder)
 
 
 def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
@@ -150,15 +152,3 @@ def _drop_old(folder: Path) -> None:
     files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[_MODELS:]:
         file.unlink(missing_ok=True)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold the folder against other writers, which come after this one."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

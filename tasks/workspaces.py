@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from artifacts.held_folder import held
+
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
 _KEPT_BUILDS = 4
 _REFUSED = "refused"
@@ -29,7 +31,7 @@ def open_workspace(builds: Path) -> Path:
     Builds that were killed are removed, and of those that were refused all but the newest.
     """
     builds.mkdir(parents=True, exist_ok=True)
-    with _locked(builds):
+    with held(builds):
         _sweep(builds, kept=_KEPT_BUILDS - 1)
         workspace = builds / f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
         workspace.mkdir(mode=0o700)
@@ -54,7 +56,7 @@ def remove_workspace(workspace: Path) -> None:
     A killed one's compiler may write for seconds more, beyond the beginning of the next build.
     """
     shutil.rmtree(workspace, ignore_errors=True)
-    with _locked(workspace.parent):
+    with held(workspace.parent):
         _sweep(workspace.parent, kept=_KEPT_BUILDS)
 
 
@@ -75,16 +77,6 @@ def _sweep(builds: Path, kept: int) -> None:
     for path in [found for pattern in _UNFINISHED for found in builds.glob(pattern)]:
         if _written(path) < began:
             _remove(path)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _began(workspace: Path) -> float:

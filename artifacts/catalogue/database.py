@@ -6,13 +6,13 @@ between leaves a file that no later one can use, since a migration doesn't expec
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from artifacts.held_folder import held
 from artifacts.unfinished import UnfinishedFiles
 
 
@@ -27,9 +27,7 @@ def make_database(file: Path, make_tables: Callable[[str], object]) -> None:
     if file.exists():
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with held(file.parent) as folder:
         if file.exists():
             return
         unfinished = UnfinishedFiles(file.parent / ".unfinished")
@@ -40,5 +38,3 @@ def make_database(file: Path, make_tables: Callable[[str], object]) -> None:
                 source.backup(copy)
             whole.replace(file)
         os.fsync(folder)
-    finally:
-        os.close(folder)
