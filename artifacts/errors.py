@@ -145,6 +145,11 @@ ERRORS: dict[str, type[HandoffError]] = {
 }
 
 
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """Return the first line of an error's message, cut at `limit`; its class where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
+
+
 def error_from_record(record: dict[str, str]) -> HandoffError:
     """Return the error that `as_record` described; an unknown class gives `HandoffError`."""
     kind = ERRORS.get(record["class"], HandoffError)

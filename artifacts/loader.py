@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from artifacts.archive import require_plain_members
 from artifacts.checked_inputs import InputChecks
-from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
+from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
 from artifacts.manifest import Manifest, PackageFile, TargetRecord, read_manifest
 from artifacts.package import read_release
 from artifacts.sealing import check_file, seal_file
@@ -231,10 +231,9 @@ def _open(descriptor: int, path: Path, device: str, runners: int) -> Run:
     try:
         return _run_of(f"/proc/self/fd/{descriptor}", path, device, runners)
     except RuntimeError as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise PackageRefused(
             f"{path.name} can't be opened", expected=f"a package for torch {torch.__version__}",
-            got=lines[0][:300],
+            got=first_line(error),
             remedy="Pull the release again, or load it with the torch that it was built with",
         ) from error  # fmt: skip
 

@@ -18,7 +18,7 @@ from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import ModelSignature
 from artifacts.strict_json import parse_json
 from artifacts.target import Fit
-from artifacts.tolerance import Deviation, ErrorSpread, largest_difference
+from artifacts.tolerance import Deviation, ErrorSpread, largest_difference, pooled_rmse
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"
@@ -104,11 +104,10 @@ class TargetRecord:
         ratios = []
         for output in {deviation.output for deviation in self.deviations}:
             own = [d for d in self.deviations if d.output == output and not d.special]
-            # No powers, which raise where they leave the range: errors may be that large.
-            eager = sum(d.elements * d.rmse_eager * d.rmse_eager for d in own)
-            package = sum(d.elements * d.rmse_package * d.rmse_package for d in own)
-            if eager > 0:
-                ratios.append((package / eager) ** 0.5)
+            eager = pooled_rmse((d.elements, d.rmse_eager) for d in own)
+            package = pooled_rmse((d.elements, d.rmse_package) for d in own)
+            if eager and package is not None:
+                ratios.append(package / eager)
         return max(ratios, default=None)
 
 

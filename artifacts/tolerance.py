@@ -135,11 +135,6 @@ class Deviation:
         """Tell whether no rule was broken."""
         return not self.reasons
 
-    @property
-    def is_closer(self) -> bool:
-        """Tell whether the package is at least as close to float64 as eager is."""
-        return self.rmse_package <= self.rmse_eager
-
 
 @dataclass(frozen=True)
 class ErrorSpread:
@@ -161,6 +156,19 @@ class ErrorSpread:
 
 
 LOWEST_BIN, HIGHEST_BIN = -40, 16
+
+
+def pooled_rmse(parts: Iterable[tuple[int, float]]) -> float | None:
+    """Return the RMSE of all parts together, each given by its elements and its RMSE.
+
+    None where there is no element.
+    """
+    count, total = 0, 0.0
+    for elements, rmse in parts:
+        count += elements
+        # No powers, which raise where they leave the range: errors may be that large.
+        total += elements * rmse * rmse
+    return math.sqrt(total / count) if count else None
 
 
 def largest_difference(deviations: Iterable[Deviation]) -> float | None:

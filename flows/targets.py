@@ -73,10 +73,9 @@ class _Chosen(_Stage):
 
 
 @dataclass(frozen=True)
-class _Probed(_Stage):
+class _Probed(_Chosen):
     """It was called and ill-treated; what is left is to time it."""
 
-    chosen: _Chosen
     probed: ProbeResult
 
 
@@ -186,21 +185,20 @@ def _probe(state: _Chosen) -> _Probed:
     """Have the package called and ill-treated by a program without Python."""
     work = state.work
     found = probe(work.lanes.runner(work.target), state.probing, work.target.slug)
-    return _Probed(work, state, found)
+    return _Probed(work, state.winner, state.candidates, found)
 
 
 def _time(state: _Probed) -> TargetRecord:
     """Time the package with and without Python; return the target's record."""
-    work, chosen = state.work, state.chosen
+    work, winner = state.work, state.winner
     runner, slug = work.lanes.runner(work.target), work.target.slug
-    measured = measure(runner, MeasureJob(chosen.probing, state.probed), slug)
+    measured = measure(runner, MeasureJob(state.probing, state.probed), slug)
     jobs = work.lanes.jobs
     timing = BenchmarkJob(jobs.staging, jobs.package(work.target), work.reference.file, slug)
     timed = benchmark(runner, timing, slug)
-    winner = chosen.winner
     record = assemble.bless(slug, winner.compiled, work.reference, winner.verified, timed)
     record = assemble.with_mechanics(record, measured)
-    return assemble.with_search(record, chosen.candidates, winner.told.name)
+    return assemble.with_search(record, state.candidates, winner.told.name)
 
 
 def _refuse(work: Work, plain: Variant) -> TargetRecord:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
+from artifacts.delivery_uri import redacted
 from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe
 from artifacts.record import to_plain
@@ -61,7 +61,7 @@ def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> 
         ],
         "steps": _expected_steps(found),
         "store": settings.stores.objects,
-        "registry": _shown(settings.stores.tracking_uri),
+        "registry": redacted(settings.stores.tracking_uri),
         "alias": alias,
         "recipe": to_plain(recipe),
     }
@@ -105,7 +105,7 @@ def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> N
     click.echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores
     click.echo(f"  registered  in {stores.objects}, as {model}@{alias}")
-    click.echo(f"  shown       in {_shown(stores.tracking_uri)}")
+    click.echo(f"  shown       in {redacted(stores.tracking_uri)}")
     if found.targets:
         rows = [_target_row(found.times, *one) for one in found.targets.items()]
         print_table("", ("target", "package", "took before"), rows)
@@ -132,8 +132,3 @@ def _tell_times(found: Rehearsal) -> None:
     whole = found.times.expected(_whole(found))
     if whole is not None:
         click.echo(f"The whole release took {seconds(whole)}")
-
-
-def _shown(uri: str) -> str:
-    """Return an address without the credentials in it."""
-    return re.sub(r"//[^@/]*@", "//", uri)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.errors import EnvironmentLacking, HandoffError
+from artifacts.errors import EnvironmentLacking, HandoffError, first_line
 from infra.environments import prepare_prefect
 from infra.interruption import ending_soon
 from infra.orphans import end_orphans_later
@@ -37,7 +37,7 @@ def call_flow(settings: Settings, workspace: Path | None, flow: Callable[[], T])
         raise EnvironmentLacking(
             "Prefect could not run the flow",
             expected=settings.prefect_api or "an embedded server that starts",
-            got=(str(error).strip().splitlines() or [type(error).__name__])[0][:300],
+            got=first_line(error),
             remedy="Look at PREFECT_API_URL and whether that server is up, or unset it to run "
             "embedded; --debug shows the trace",
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
+from artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem, first_line
 
 
 class ServerBusy(EnvironmentLacking):
@@ -31,7 +31,7 @@ def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
     except (httpx.HTTPError, OSError) as error:
         raise EnvironmentLacking(
             "the Prefect server can't be reached", expected="an answer from PREFECT_API_URL",
-            got=(str(error).strip().splitlines() or [type(error).__name__])[0][:200],
+            got=first_line(error, 200),
             remedy=f"Is it up ('handoff up' starts one)? {remedy}",
         ) from error  # fmt: skip
 

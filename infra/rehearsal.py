@@ -6,7 +6,6 @@ gone afterwards. Store and ledger are only read; MLflow isn't asked at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +14,6 @@ from artifacts.digest import Digest
 from artifacts.ledger import LedgerEntry
 from artifacts.manifest import Manifest
 from artifacts.recipe import Recipe
-from artifacts.record import to_plain
 from artifacts.releases import Releases
 from artifacts.steps import (
     FindPackageJob,
@@ -26,7 +24,7 @@ from artifacts.steps import (
     Reused,
     TraceabilityResult,
 )
-from artifacts.target import Target, installed_torch
+from artifacts.target import Target
 from infra.registry import releases_of
 from infra.settings import Settings, compiler_name
 from infra.step_times import StepTimes, read_times, times_folder
@@ -36,6 +34,7 @@ from tasks.draft import require_free_alias
 from tasks.fingerprint import fingerprint_release
 from tasks.jobs import Jobs
 from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
+from tasks.toolchain import changes_since
 
 T = TypeVar("T")
 
@@ -132,7 +131,10 @@ def _reason(
 
 
 def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
-    """Return the newest release that was made from the same, by the ledger itself."""
+    """Return the newest release that was made from the same.
+
+    It goes by the ledger itself: `Releases.made_from` needs copies that a release publishes first.
+    """
     made = (
         entry
         for entry in reversed(releases.entries(head.model))
@@ -141,17 +143,8 @@ def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> Le
     return next((entry for entry in made if entry.version in head.kept), None)
 
 
-def _changes(before: Manifest, taken: IntakeResult, recipe: Recipe) -> list[str]:
-    torch = _plain_version(installed_torch() or "")
-    differences: list[tuple[str, Callable[[], bool]]] = [
-        ("the delivery", lambda: before.delivery != taken.digest),
-        ("the recipe", lambda: to_plain(before.recipe) != to_plain(recipe)),
-        (f"torch, {torch} now", lambda: _plain_version(before.toolchain["torch"]) != torch),
-    ]
-    changed = [name for name, differs in differences if differs()]
-    return changed or ["the compiler, or Handoff itself"]
-
-
-def _plain_version(version: str) -> str:
-    """Return torch's version without its build, which its metadata may leave out."""
-    return version.partition("+")[0]
+def _changes(before: Manifest, taken: IntakeResult, recipe: Recipe) -> tuple[str, ...]:
+    delivery = () if before.delivery == taken.digest else ("the delivery",)
+    changed = (*delivery, *changes_since(before, recipe, compiler_name()))
+    # The record doesn't name the code: it is what is left.
+    return changed or ("Handoff itself",)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from artifacts.digest import Digest
+from artifacts.errors import first_line
 from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.compare import identical
@@ -62,8 +63,8 @@ def run(job: ReferenceJob) -> ReferenceResult:
                 if planned.values == "drawn":
                     raise
                 # What the model itself doesn't take can't be compared.
-                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-                skipped.append(f"{planned.name}: the model itself fails: {reason[:200]}")
+                why = first_line(error, 200)
+                skipped.append(f"{planned.name}: the model itself fails: {why}")
     job.file.parent.mkdir(parents=True, exist_ok=True)
     save_cases(cases, job.file)
     names = tuple(case.name for case in cases)

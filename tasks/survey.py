@@ -6,10 +6,8 @@ the store.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import version
 
 from artifacts.errors import HandoffError, StoreFailed
 from artifacts.manifest import Manifest
@@ -17,8 +15,8 @@ from artifacts.night import NightRow, read_nights
 from artifacts.recipe import Recipe, read_recipe
 from artifacts.releases import Releases, open_releases
 from artifacts.surveying import Survey, Surveyed, SurveyJob
-from artifacts.target import base_version
-from tasks.fingerprint import compiler_banner, fingerprint_release
+from tasks.fingerprint import fingerprint_release
+from tasks.toolchain import changes_since, toolchain_today
 
 # What was found out in one of these isn't found out again.
 _LAST_NIGHTS = 30
@@ -35,7 +33,7 @@ def run(job: SurveyJob) -> Survey:
     settled = {} if job.models else _settled(releases)
     models = job.models or releases.models()
     looked = tuple(one for model in models for one in _look(releases, job, model, settled))
-    return Survey(looked, _toolchain(job.compiler))
+    return Survey(looked, toolchain_today(job.compiler))
 
 
 def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> Iterator[Surveyed]:
@@ -61,7 +59,8 @@ def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> 
             return
         yield replace(
             found,
-            changed=tuple(_changes(manifest, recipe, job.compiler)),
+            # The record doesn't name the code: it is what is left.
+            changed=changes_since(manifest, recipe, job.compiler) or ("Handoff itself",),
             refused=before.why if before else "",
             problem="" if release.claim.delivery else "its delivery was not kept with it",
         )
@@ -91,30 +90,3 @@ def _recipe_today(job: SurveyJob, manifest: Manifest) -> Recipe:
     """Return the recipe that the machine has for the model, else the one it was made by."""
     path = job.recipes / f"{manifest.model}.toml"
     return read_recipe(path) if path.exists() else manifest.recipe
-
-
-def _changes(manifest: Manifest, recipe: Recipe, compiler: str) -> Iterator[str]:
-    """Give what differs from what a version was made with, as far as its record tells."""
-    before = manifest.toolchain
-    now = _toolchain(compiler)
-    found = [
-        f"{name} {known} is now {now[name]}"
-        for name, value in before.items()
-        if name in now and (known := base_version(value) if name == "torch" else value) != now[name]
-    ]
-    if recipe != manifest.recipe:
-        found.append("the recipe")
-    if [target.slug for target in manifest.targets] != [t.slug for t in recipe.resolved_targets()]:
-        found.append("the targets")
-    # The record doesn't name the code: it is what is left.
-    yield from found or ["Handoff itself"]
-
-
-def _toolchain(compiler: str) -> dict[str, str]:
-    """Return what a package would be built with today, by the names that records use."""
-    return {
-        "torch": base_version(version("torch")),
-        "compiler": (compiler_banner(compiler).splitlines() or [""])[0],
-        "glibc": " ".join(platform.libc_ver()),
-        "python": platform.python_version(),
-    }

@@ -23,8 +23,9 @@ from artifacts.comparison import (
     ThreeWayJob,
     recorded_figures,
 )
+from artifacts.errors import first_line
 from artifacts.manifest import TargetRecord
-from artifacts.tolerance import Deviation
+from artifacts.tolerance import Deviation, pooled_rmse
 from tasks.benchmark import timed_cases
 from tasks.compare import Typical, compare, typical_error
 from tasks.float64 import flat_tensors
@@ -62,7 +63,7 @@ class _Package:
         try:
             given = from_the_host(self.call, device)(copies(case.inputs))
         except RuntimeError as error:
-            self._give_up(f"it fails at {case.name}: {_first_line(error)}")
+            self._give_up(f"it fails at {case.name}: {first_line(error, 200)}")
             return None
         if len(given) != len(case.eager):
             self._give_up(f"it gives {len(given)} outputs, the model {len(case.eager)}")
@@ -115,7 +116,7 @@ def _open(
     try:
         library = open_shared_library(folder / record.slug / SHARED_LIBRARY, device)
     except (OSError, RuntimeError) as error:
-        why = f"it can't be opened: {_first_line(error)}"
+        why = f"it can't be opened: {first_line(error, 200)}"
         return _Package(record, version, None, why, has_failed=True)
     return _Package(record, version, library)
 
@@ -144,8 +145,8 @@ def _compare_outputs(
             output=job.outputs[index] if index < len(job.outputs) else f"output {index}",
             elements=sum(case.eager[index].numel() for case in cases),
             rmse_eager=error.rmse,
-            rmse_old=_pooled(old.deviations, index),
-            rmse_new=_pooled(new.deviations, index),
+            rmse_old=_rmse(old.deviations, index),
+            rmse_new=_rmse(new.deviations, index),
             apart=apart[index] if ran_both else None,
         )
         for index, error in enumerate(typical)
@@ -165,11 +166,9 @@ def _deviations(
         )
 
 
-def _pooled(deviations: Sequence[Deviation], output: int) -> float | None:
+def _rmse(deviations: Sequence[Deviation], output: int) -> float | None:
     """Return a package's RMSE to float64 over all cases; None where it wasn't run."""
-    own = [one for one in deviations if one.output == output]
-    count = sum(one.elements for one in own)
-    return math.sqrt(sum(o.elements * o.rmse_package**2 for o in own) / count) if count else None
+    return pooled_rmse((d.elements, d.rmse_package) for d in deviations if d.output == output)
 
 
 def _distance(left: torch.Tensor, right: torch.Tensor) -> float:
@@ -239,7 +238,3 @@ def _within_the_rules(compared: Comparison) -> tuple[str, ...]:
         why = f" (by its record: {one.why})" if one.basis == "recorded" else ""
         told.append(f"{name} has {speed}{error}{why}")
     return (f"{compared.target}: no worse as far as is known: {'; '.join(told)}",)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from artifacts.digest import digest_file
+from artifacts.errors import first_line
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.compare import Typical, compare, identical, typical_error
@@ -106,7 +107,7 @@ def run(job: VerifyJob) -> VerifyResult:
             outputs = library(given)
             again = package(copies(case.inputs))
         except RuntimeError as error:
-            found.reasons.append(f"{case.name}: the package failed: {_first_line(error)}")
+            found.reasons.append(f"{case.name}: the package failed: {first_line(error)}")
             continue
         if not identical(outputs, again):
             found.reasons.append(f"{case.name}: model.pt2 and model.so give different bits")
@@ -132,10 +133,6 @@ def _inputs_changed(case: ReferenceCase, given: Tensors) -> Iterator[str]:
         want = case.left[place] if case.left else before
         if not torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True):
             yield f"{case.name}: the package writes something else to input {place} than eager does"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _try_manners(found: _Findings, library: Package, cases: Sequence[ReferenceCase]) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from artifacts.manifest import Manifest, TargetRecord
-from artifacts.tolerance import Tolerance
+from artifacts.tolerance import Tolerance, pooled_rmse
 from tasks.report.error_pictures import is_inside, output_name
 from tasks.report.view import Cell, Table, table
 
@@ -44,6 +44,7 @@ def needs_of(manifest: Manifest, target: TargetRecord) -> list[Need]:
     found = []
     for output in sorted({d.output for d in target.deviations if not is_inside(d)}):
         own = [d for d in target.deviations if d.output == output and not is_inside(d)]
+        usual = [d for d in own if not d.special]
         name = output_name(manifest, output)
         found.append(
             Need(
@@ -52,8 +53,8 @@ def needs_of(manifest: Manifest, target: TargetRecord) -> list[Need]:
                 agreed=manifest.recipe.tolerance_for(own[0].dtype, name, target.slug),
                 max_abs=max(d.max_abs for d in own),
                 required_rtol=max(d.required_rtol for d in own),
-                rmse_package=_pooled([(d.elements, d.rmse_package) for d in own if not d.special]),
-                rmse_eager=_pooled([(d.elements, d.rmse_eager) for d in own if not d.special]),
+                rmse_package=pooled_rmse((d.elements, d.rmse_package) for d in usual) or 0.0,
+                rmse_eager=pooled_rmse((d.elements, d.rmse_eager) for d in usual) or 0.0,
                 is_accepted=all(d.accepted for d in own),
             )
         )
@@ -103,8 +104,3 @@ def comparisons_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     more = len(target.deviations) - len(ordered)
     caption = f"Every comparison ({len(target.deviations)})"
     return table(caption + (f", without {more} more" if more > 0 else ""), columns, rows)
-
-
-def _pooled(parts: list[tuple[int, float]]) -> float:
-    count = sum(elements for elements, _ in parts)
-    return math.sqrt(sum(n * rmse * rmse for n, rmse in parts) / count) if count else 0.0

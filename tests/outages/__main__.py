@@ -68,7 +68,7 @@ def main() -> int:
 def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
     began = time.monotonic()
     outcomes: list[Any] = []
-    strike = partial(_served, given.only) if part == "served" else _PARTS[part]
+    strike = partial(_served, only=given.only) if part == "served" else _PARTS[part]
     for outcome in strike(scratch, given.every):
         outcomes.append(outcome)
         if not outcome.is_survived:
@@ -167,7 +167,7 @@ def _races(scratch: Path, every: int) -> Iterator[Outcome]:
         yield whole_races.promote_at_once(workshop)
 
 
-def _served(only: str, scratch: Path, every: int) -> Iterator[Survival]:
+def _served(scratch: Path, every: int, only: str = "") -> Iterator[Survival]:
     return served.strike_everywhere(scratch / "served", every, only)
 
 
@@ -178,7 +178,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome | Survival]]] = {
     "disks": _disks,
     "races": _races,
     "releases": _releases,
-    "served": partial(_served, ""),
+    "served": _served,
 }
 
 

@@ -1,0 +1,36 @@
+"""What packages are made with today, and what a version was made with that isn't so any more."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+from artifacts.manifest import Manifest
+from artifacts.recipe import Recipe
+from artifacts.target import base_version
+from tasks.fingerprint import compiler_banner
+
+
+def toolchain_today(compiler: str) -> dict[str, str]:
+    """Return what a package would be built with today, by the names that records use."""
+    return {
+        "torch": base_version(version("torch")),
+        "compiler": (compiler_banner(compiler).splitlines() or [""])[0],
+        "glibc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def changes_since(manifest: Manifest, recipe: Recipe, compiler: str) -> tuple[str, ...]:
+    """Return what differs from what a version was made with, as far as its record tells."""
+    now = toolchain_today(compiler)
+    found = [
+        f"{name} {known} is now {now[name]}"
+        for name, value in manifest.toolchain.items()
+        if name in now and (known := base_version(value) if name == "torch" else value) != now[name]
+    ]
+    if recipe != manifest.recipe:
+        found.append("the recipe")
+    if [target.slug for target in manifest.targets] != [t.slug for t in recipe.resolved_targets()]:
+        found.append("the targets")
+    return tuple(found)
