@@ -18,11 +18,11 @@ constexpr char kStatementType[] = "https://in-toto.io/Statement/v1";
 constexpr char kPredicateType[] = "https://slsa.dev/provenance/v1";
 constexpr char kBuildType[] = "urn:handoff:release:1";
 constexpr std::size_t kEnvelopeLimit = 2 << 20;
-constexpr char kPullAgain[] =
+constexpr char kUseNothing[] =
     "Don't use it: somebody has changed it, or it was never whole. Pull it again";
 
 [[noreturn]] void refuse(const std::string& folder, const std::string& expected,
-                         const std::string& got, const std::string& remedy = kPullAgain) {
+                         const std::string& got, const std::string& remedy = kUseNothing) {
   throw Refused("the release in " + folder + " is not verified", expected, got, remedy);
 }
 

@@ -28,7 +28,7 @@ constexpr Dtype kDtypes[] = {
 
 constexpr std::uint64_t kHeaderLimit = 100 << 20;  // as the format's own library has it
 
-[[noreturn]] void refuse(const std::string& path, const std::string& expected,
+[[noreturn]] void refuse_file(const std::string& path, const std::string& expected,
                          const std::string& got) {
   throw Refused(path + " is not a file of tensors", expected, got,
                 "Write it with safetensors, or with this runner");
@@ -38,7 +38,7 @@ std::vector<std::int64_t> shape_of(const std::string& path, const Json& record) 
   std::vector<std::int64_t> shape;
   for (const Json& size : record.at("shape").items()) {
     shape.push_back(size.integer());
-    if (shape.back() < 0) refuse(path, "sizes of 0 or more", std::to_string(shape.back()));
+    if (shape.back() < 0) refuse_file(path, "sizes of 0 or more", std::to_string(shape.back()));
   }
   return shape;
 }
@@ -54,13 +54,13 @@ at::Tensor read_one(std::ifstream& stream, const std::string& path, const Json& 
     std::uint64_t bytes = at::elementSize(dtype.type);
     for (const std::int64_t axis : shape) {
       if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(axis), &bytes)) {
-        refuse(path, "a tensor that fits into memory", "a larger one");
+        refuse_file(path, "a tensor that fits into memory", "a larger one");
       }
     }
     const auto first = static_cast<std::uint64_t>(offsets.at(0).integer());
     const auto last = static_cast<std::uint64_t>(offsets.at(1).integer());
     if (first > last || last > size - begin || last - first != bytes) {
-      refuse(path, "offsets that fit the shape and the file", "others");
+      refuse_file(path, "offsets that fit the shape and the file", "others");
     }
     at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype.type));
     stream.seekg(static_cast<std::streamoff>(begin + first));
@@ -68,10 +68,10 @@ at::Tensor read_one(std::ifstream& stream, const std::string& path, const Json& 
       stream.read(static_cast<char*>(tensor.mutable_data_ptr()),
                   static_cast<std::streamsize>(bytes));
     }
-    if (!stream) refuse(path, std::to_string(bytes) + " bytes of a tensor", "fewer");
+    if (!stream) refuse_file(path, std::to_string(bytes) + " bytes of a tensor", "fewer");
     return tensor;
   }
-  refuse(path, "a dtype that packages take", written);
+  refuse_file(path, "a dtype that packages take", written);
 }
 
 }  // namespace
@@ -93,14 +93,14 @@ std::string name_of(at::ScalarType dtype) {
 
 std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
   std::ifstream stream(path, std::ios::binary | std::ios::ate);
-  if (!stream) refuse(path, "a file", "none that can be read");
+  if (!stream) refuse_file(path, "a file", "none that can be read");
   const auto size = static_cast<std::uint64_t>(stream.tellg());
   stream.seekg(0);
   unsigned char prefix[8] = {};
   stream.read(reinterpret_cast<char*>(prefix), sizeof prefix);
   std::uint64_t length = 0;
   for (int byte = 7; byte >= 0; --byte) length = length << 8 | prefix[byte];
-  if (!stream || length > kHeaderLimit || length + 8 > size) refuse(path, "a header", "none");
+  if (!stream || length > kHeaderLimit || length + 8 > size) refuse_file(path, "a header", "none");
   std::string header(length, '\0');
   stream.read(header.data(), static_cast<std::streamsize>(length));
   const Json record = Json::parse(header);
@@ -125,7 +125,7 @@ void write_tensors(const std::string& path, const std::map<std::string, at::Tens
     for (const Dtype& dtype : kDtypes) {
       if (dtype.type == tensor.scalar_type()) known = &dtype;
     }
-    if (known == nullptr) refuse(path, "a dtype that files hold", name_of(tensor.scalar_type()));
+    if (known == nullptr) refuse_file(path, "a dtype that files hold", name_of(tensor.scalar_type()));
     header << (held.size() > 1 ? "," : "") << quote(name) << ":{\"dtype\":\""
            << known->safetensors << "\",\"shape\":[";
     for (std::int64_t axis = 0; axis < tensor.dim(); ++axis) {
