@@ -41,9 +41,12 @@ DOCS := .venv-docs
 
 MUTATIONS ?= 100000
 
-# Several at once (TEST_PROCESSES=4) need some 3 GB of memory and two cores each: on two cores, two
-# are slower than one, since the threads of numerics wait for each other.
-TEST_PROCESSES ?= 0
+# One for each core, where there are some 3 GB of memory for each.
+TEST_PROCESSES ?= $(shell m=$$(awk '/MemAvailable/ {print int($$2 / 3e6)}' /proc/meminfo); n=$$(nproc); \
+  echo $$((m < 2 ? 0 : m < n ? m : n)))
+
+# A release starts some ten processes, which would compile the same source each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test bench bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 

@@ -32,7 +32,8 @@ _CHILD_NAMES = frozenset(
         "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV",
         "PYTHONPATH", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "LD_LIBRARY_PATH", "LD_PRELOAD",
         "CC", "CXX", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
-        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
+        "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_SPINCOUNT",
+        "MKL_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
     }
 )  # fmt: skip
 _NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
@@ -98,12 +99,7 @@ def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
         }
     )
     if settings.is_embedded:
-        defaults |= {
-            "PREFECT_HOME": str(settings.home / "prefect"),
-            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-            # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        }
+        defaults["PREFECT_HOME"] = str(settings.home / "prefect")
     if retries is not None:
         defaults["PREFECT_CLIENT_MAX_RETRIES"] = str(retries)
     for name, value in defaults.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from artifacts.errors import EnvironmentLacking, HandoffError, first_line
+from infra.embedded_server import begin_server
 from infra.environments import prepare_prefect
 from infra.interruption import ending_soon
 from infra.orphans import end_orphans_later
@@ -15,20 +16,26 @@ from infra.settings import Settings, read_site
 T = TypeVar("T")
 
 
-def call_flow(settings: Settings, workspace: Path | None, flow: Callable[[], T]) -> T:
-    """Return what `flow` returns, which calls one; raise `HandoffError` alone.
+def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Callable[[], T]]) -> T:
+    """Return what the function returns that `load` returns, which calls a flow.
 
-    Flows are to be imported in it: Prefect reads its settings when it is imported. `workspace` is
-    the folder of a build that is open already.
+    Flows are to be imported in `load`: Prefect reads its settings when it is imported, and its
+    embedded server starts meanwhile. `workspace` is the folder of a build that is open already.
+    Raises `HandoffError` alone.
     """
     prepare_prefect(settings)
+    server = None
     if settings.is_embedded:
         end_orphans_later()
+        server = begin_server()
     from flows import site
 
     site.tell(lambda: read_site(settings, workspace))
     try:
         with ending_soon():
+            flow = load()
+            if server is not None:
+                server.wait()
             return flow()
     except HandoffError:
         raise

@@ -1,6 +1,6 @@
 """End what a command started and could not end itself, because it was killed.
 
-Prefect starts its embedded server as a process of its own, which would serve nobody for ever. A
+Prefect's embedded server is a process of its own, which would serve nobody for ever. A
 small process waits until the command is gone, however that happens, and then ends what carries the
 command's mark in its environment. (Steps need no such care: the kernel ends them, `infra.sandbox`.)
 """
@@ -35,6 +35,11 @@ def end_orphans_later() -> None:
     # The writing end is never closed nor inherited: its end is this process's.
     os.set_inheritable(writing, False)
     _WATCHERS.append(watcher)
+
+
+def marks() -> dict[str, str]:
+    """Return the variables that a process has to have to be ended with this one."""
+    return {_MARK: os.environ[_MARK]} if _MARK in os.environ else {}
 
 
 def end_marked(mark: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import click
@@ -27,15 +28,15 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
     require_compiler()
     require_writable_home(settings)
 
-    def flow() -> object:
+    def load() -> Callable[[], object]:
         from flows.parameters import RecompileParameters
         from flows.recompile import recompile
 
-        return recompile(RecompileParameters(alias=alias, models=list(models)))
+        return lambda: recompile(RecompileParameters(alias=alias, models=list(models)))
 
     # What failed stands in the night's record, which is kept either way.
     with shown_progress(), suppress(NightFailed):
-        call_flow(settings, None, flow)
+        call_flow(settings, None, load)
     (night,) = read_nights(open_store(settings.stores.objects), 1)
     if as_json:
         print_json({**to_plain(night), "exit_status": night.exit_status})

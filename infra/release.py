@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,13 +175,13 @@ def _note(text: str) -> None:
 
 
 def _run_flow(settings: Settings, workspace: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    def flow() -> dict[str, Any]:
+    def load() -> Callable[[], dict[str, Any]]:
         from flows.parameters import ReleaseParameters
         from flows.release import release
 
-        return release(ReleaseParameters(**asked))
+        return lambda: release(ReleaseParameters(**asked))
 
-    return call_flow(settings, workspace, flow)
+    return call_flow(settings, workspace, load)
 
 
 def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from tests.tasks.built_release import BuiltRelease
 
 BUCKET = "models"
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads of numerics that spin while they wait take the cores from those of the other tests:
+    # two processes did two fifths of the work of one, and do as much when they sleep (libgomp).
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # What the markers of pyproject.toml cost, the dearest last.
 _COSTS = ("compile", "server", "demo")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.docs.pages import ROOT, Block
-from tests.infra.test_cli import share_programs
+from tests.infra.test_cli import share_built
 
 
 def run_blocks(
@@ -22,7 +22,7 @@ def run_blocks(
     """
     programs = _make_programs(scratch)
     home = scratch / "home"
-    share_programs(home)
+    share_built(home)
     lines = ["set -euo pipefail"]
     for number, block in enumerate(blocks):
         lines.append(f"echo '== {block.place}' >&2")

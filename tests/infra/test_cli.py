@@ -20,16 +20,18 @@ COMMANDS = (
 )  # fmt: skip
 
 
-_PROGRAMS = tempfile.TemporaryDirectory(prefix="handoff-programs-")
+_BUILT = tempfile.TemporaryDirectory(prefix="handoff-built-")
 
 
-def share_programs(home: Path) -> None:
-    """Let every home have the C++ runner that the first one builds."""
-    link = home / "builds" / "programs"
+def share_built(home: Path) -> None:
+    """Let every home have what the first one builds: the C++ runner, precompiled headers."""
     # A home that can't be made is what one of the tests is about.
     with contextlib.suppress(OSError):
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(_PROGRAMS.name)
+        (home / "builds").mkdir(parents=True, exist_ok=True)
+        for name in ("programs", "compiler"):
+            built = Path(_BUILT.name, name)
+            built.mkdir(exist_ok=True)
+            (home / "builds" / name).symlink_to(built)
 
 
 def handoff(
@@ -41,7 +43,7 @@ def handoff(
 ) -> subprocess.CompletedProcess[str]:
     """Run `handoff` with its state in `home`; return what it printed and its exit code."""
     if arguments[0] == "release":
-        share_programs(home)
+        share_built(home)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "infra.cli", *arguments],
