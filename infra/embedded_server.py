@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from infra.orphans import marks
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.05
 _END_S = 5.0
+_ERROR = re.compile(r"[\w.]*(Error|Exception): ")
 _started: list[EmbeddedServer] = []
 
 
@@ -98,6 +100,8 @@ class EmbeddedServer:
     def _failed(self) -> EnvironmentLacking:
         self._told.seek(0)
         lines = self._told.read().decode("utf-8", "replace").strip().splitlines()
+        # A trace's last line, before what uvicorn says of it.
+        lines = [line for line in lines if _ERROR.match(line)] or lines
         ended = self._process.poll()
         got = "no answer" if ended is None else f"it ended with {ended}"
         return EnvironmentLacking(

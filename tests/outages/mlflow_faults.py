@@ -26,6 +26,8 @@ KINDS: tuple[Fault, ...] = (
 WHERE = "catalogue"
 # A session with MLflow gives up after so many seconds here, and after 45 in a release.
 PATIENCE_S = 3.0
+# Longer than any release takes.
+_LONG_S = 280.0
 
 
 class MlflowBench:
@@ -80,15 +82,20 @@ class MlflowBench:
         assert ended.refusal is None, ended.refusal
 
 
-def lock_database(place: Place, seconds: float) -> Outcome:
-    """Let another process hold MLflow's SQLite database for `seconds` during a release."""
+def lock_database(place: Place, seconds: float | None) -> Outcome:
+    """Let another process hold MLflow's SQLite database during a release.
+
+    It does so for `seconds`; where they are None, until the release has ended.
+    """
     place.restore()
     database = place.state / "mlflow" / "mlflow.db"
-    holder = start_child(lambda: _hold(database, seconds))
+    holder = start_child(lambda: _hold(database, seconds or _LONG_S))
     time.sleep(0.3)
     ended = run_in_child(lambda: impatient(lambda: release(place.registry, place.second)))
+    if seconds is None:
+        holder.process.kill()
     holder.wait()
-    kind = f"locked SQLite, {'for a while' if seconds < PATIENCE_S else 'for ever'}"
+    kind = f"locked SQLite, {'for ever' if seconds is None else 'for a while'}"
     return settle(place, kind, ended)
 
 

@@ -1,0 +1,65 @@
+"""Prefect's embedded server: it answers, knows no secret, ends, and tells why it can't start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import EnvironmentLacking
+from infra.embedded_server import EmbeddedServer
+from infra.orphans import marked
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for a server")
+    monkeypatch.setenv("HANDOFF_STARTED_BY", "this test")
+    server = EmbeddedServer()
+    yield server
+    server.end()
+
+
+def test_it_answers_with_its_database_in_the_home_and_without_the_stores_secrets(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    server.wait()
+    with urllib.request.urlopen(f"{server.api}/admin/version") as answer:
+        assert json.load(answer).startswith("3.")
+    assert (tmp_path / "prefect.db").exists()
+    ((process, environment),) = marked("HANDOFF_STARTED_BY", "this test").items()
+    assert "AWS_SECRET_ACCESS_KEY" not in environment
+    server.end()
+    assert not Path("/proc", str(process)).exists()
+
+
+def test_one_that_cannot_start_is_told_with_its_own_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("a file where a folder should be")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
+    server = EmbeddedServer()
+    try:
+        with pytest.raises(EnvironmentLacking, match="embedded server did not start") as caught:
+            server.wait()
+    finally:
+        server.end()
+    assert "it ended with " in caught.value.got
+    assert "Error: " in caught.value.got
+
+
+def test_a_process_that_has_imported_prefect_leaves_it_to_prefect() -> None:
+    program = (
+        "import prefect\nfrom infra.embedded_server import begin_server\n"
+        "assert begin_server() is None"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ}, timeout=120)
