@@ -8,15 +8,18 @@ have. A package's name would then say less than the package needs.
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from torch._inductor import cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
+from artifacts.digest import digest_bytes
 from artifacts.errors import EnvironmentLacking
 from artifacts.target import CpuTarget, Isa
-from tasks.compiling.patching import replaced
+from tasks.compiling.patching import environment, replaced
 
 
 class _PlainAVX512(VecAVX512):
@@ -36,13 +39,15 @@ class _PlainAVX512(VecAVX512):
 def vector_isa(isa: Isa) -> VecISA:
     """Return Inductor's description of the level, once it was seen to compile and load here.
 
-    Raises `EnvironmentLacking` where this machine or its compiler lacks the level. The probe takes
-    seconds with a cache of its own.
+    Raises `EnvironmentLacking` where this machine or its compiler lacks the level. The test program
+    takes seconds to compile, and is kept beside the precompiled headers, by the processor, the
+    compiler's version and its flags.
     """
     chosen: VecISA = {
         "avx2": VecAVX2, "avx512": _PlainAVX512, "avx512-bf16": VecAVX512, "amx": VecAMX,
     }[isa]()  # fmt: skip
-    usable = bool(chosen)
+    with environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_programs())}):
+        usable = bool(chosen)
     if isa == "avx512-bf16":
         usable = usable and "avx512bf16" in chosen.build_arch_flags()
     if not usable:
@@ -53,6 +58,13 @@ def vector_isa(isa: Isa) -> VecISA:
             remedy="Build on such a machine, or leave that target out of the recipe",
         )
     return chosen
+
+
+def _test_programs() -> Path:
+    """Return where this processor's test programs are; a build's own cache is gone with it."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return Path(tempfile.gettempdir(), f"torchinductor_isa_{digest_bytes(flags.encode()).short}")
 
 
 @contextmanager
