@@ -26,6 +26,7 @@ _PASSING_CODES = frozenset({
     "BadDigest", "InvalidDigest", "IncompleteBody", "XAmzContentSHA256Mismatch",
     "XAmzContentChecksumMismatch",
 })  # fmt: skip
+_ABSENCES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload", "NoSuchVersion"})
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 8.0
 
@@ -143,9 +144,11 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, exceptions.ClientError):
         status = status_of(error)
         # 501 is a server that will never know what was asked of it.
-        return (
-            code_of(error) in _PASSING_CODES or status == 429 or (status >= 500 and status != 501)
-        )
+        # An absence without a known word for it is an answer that was damaged on its way. (HEAD has
+        # no words; who asks by it looks at the status.)
+        is_damaged = status == 404 and code_of(error) not in _ABSENCES
+        is_busy = status == 429 or (status >= 500 and status != 501)
+        return code_of(error) in _PASSING_CODES or is_busy or is_damaged
     if isinstance(error, exceptions.SSLError):
         return False
     passing = (

@@ -141,6 +141,15 @@ def test_a_fault_that_does_not_pass_is_told_and_a_second_try_succeeds(
     assert sizes_below(tmp_path) == {"source": len(SMALL), "back": len(SMALL)}
 
 
+def test_an_answer_that_a_key_is_not_there_may_be_damaged_anywhere(server: FaultyServer) -> None:
+    store = s3_store(patience_s=30)
+    # The longer the key, the further on in the answer's XML is the bit that is flipped.
+    for length in range(1, 200, 7):
+        server.plan("flip_answer", method="GET", path="k" * length)
+        assert store.read("k" * length, 10) is None
+    assert faults_seen(server).count("flip_answer") == len(range(1, 200, 7))
+
+
 def test_a_download_that_broke_off_is_gone_on_from(
     server: FaultyServer, tmp_path: Path, large: Path
 ) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.flows.test_release import FACTORY
-from tests.infra.test_cli import handoff
+from tests.infra.test_cli import handoff, share_built
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
 
 # Half precision, within a tolerance that lets it pass: what no one wants to be promoted to.
@@ -28,6 +32,20 @@ WHOLE = """
 atol = 0.5
 rtol = 0.5
 rmse_factor = 1e6
+"""
+# A commit is what the training side calls one; git's form is not asked of it.
+SERVE = """
+import sys
+from pathlib import Path
+from artifacts.delivery import Lineage
+from artifacts.recipe import read_recipe
+from infra import api as handoff
+from small import build
+
+for name in sys.argv[1:]:
+    handoff.deliver(*build(), name, name=name, lineage=Lineage(commit="v1.2 of May"))
+    released = handoff.release(name, recipe=read_recipe(Path(f"{name}.toml")))
+    assert handoff.promote(f"{name}@{released.version}") == 1
 """
 
 
@@ -49,7 +67,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which four models are in production, and today's recipes are others for three."""
     folder = tmp_path_factory.mktemp("night")
     (folder / "small.py").write_text(FACTORY)
-    (folder / "half.toml").write_text(HALF)
     recipes = folder / "recipes"
     recipes.mkdir()
     for name, before, today in (
@@ -58,16 +75,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("worse", "", HALF),
         ("wrong", "", 'extensions = ["no_such_module@sha256:' + "0" * 64 + '"]\n'),
     ):
-        recipe = folder / f"{name}.toml"
-        recipe.write_text(before)
-        run(folder, "deliver", "small:build", "--to", name, "--name", name)
-        contract = folder / name / "delivery.toml"
-        # A commit is what the training side calls one; git's form is not asked of it.
-        contract.write_text(contract.read_text().replace('commit = ""', 'commit = "v1.2 of May"'))
-        run(folder, "release", name, "--recipe", str(recipe))
-        run(folder, "promote", f"{name}@1")
+        (folder / f"{name}.toml").write_text(before)
         if today is not None:
             (recipes / f"{name}.toml").write_text(today)
+    share_built(folder)
+    # In one process, as a notebook would: several releases by one embedded server.
+    ended = subprocess.run(
+        [sys.executable, "-c", SERVE, "steady", "better", "worse", "wrong"],
+        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
+        env={**os.environ, "HANDOFF_HOME": str(folder), "PYTHONPATH": f"{ROOT}:{folder}"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
     return folder
 
 
