@@ -1,5 +1,6 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
+# make test-all  the same with the tests that are marked as long
 # make bench   the road's own cost, against a bare script with the same torch calls
 # make bench-night [MODELS=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
 # make bench-targets  two targets compiled at once, against one after the other
@@ -45,16 +46,21 @@ MUTATIONS ?= 100000
 TEST_PROCESSES ?= $(shell m=$$(awk '/MemAvailable/ {print int($$2 / 3e6)}' /proc/meminfo); n=$$(nproc); \
   echo $$((m < 2 ? 0 : m < n ? m : n)))
 
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test bench bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
+.PHONY: demo test test-all bench bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
 
 test: ready lint
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+test-all: ready lint
+	$(PYTEST)
 
 bench: ready
 	$(BIN)/python -m tests.benchmarks.release

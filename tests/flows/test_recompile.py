@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.test_release import FACTORY
+from tests.flows.small_delivery import FACTORY
 from tests.infra.test_cli import handoff, share_built
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,148 @@
+"""Releases by other recipes, of other models and for other targets: each is built anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.cross.inspect_binary import inspect_binary
+from tasks.cross.toolkit import why_not_here
+from tests.flows.small_delivery import released
+from tests.infra.test_cli import assert_is_a_sentence, handoff
+
+pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server, pytest.mark.long]
+
+
+def test_a_head_of_zeros_is_seen_through(training: Path, home: Path) -> None:
+    made = handoff(
+        "deliver", "small:fresh", "--to", "fresh", "--name", "fresh", home=home, cwd=training
+    )
+    assert made.returncode == 0, made.stderr
+    result = handoff("release", str(training / "fresh"), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["accepted"]
+    assert "output 0 is 0 at every input" in target["notes"]
+    assert any("measured inside the graph instead, at relu" in note for note in target["notes"])
+    inside = [d for d in target["deviations"] if d["case"].startswith("inside, relu")]
+    assert inside
+    assert all(deviation["rms"] > 0 for deviation in inside)
+
+
+def test_a_rebuild_takes_nothing_from_the_cache_and_gives_the_same_bytes(
+    training: Path, home: Path
+) -> None:
+    arguments = ("release", str(training / "delivery"), "--rebuild", "--alias", "trial", "--json")
+    result = handoff(*arguments, home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["reused"] == ""
+    assert target["files"] == released(home)["targets"][0]["files"]
+
+
+def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
+    training: Path, home: Path
+) -> None:
+    recipe = training / "search.toml"
+    recipe.write_text(
+        '[verify]\npropagation = "note"\n'
+        '[search]\nseconds = 300\ncandidates = ["freezing", "channels-last", "bfloat16"]\n'
+    )
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
+    result = handoff(*arguments, "--json", "--alias", "trial", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    told = {one["name"]: one for one in target["candidates"]}
+    assert list(told) == ["plain", "freezing", "channels-last", "bfloat16"]
+    assert told["plain"]["ratios"] == [1.0, 1.0]
+    assert all(told[name]["accepted"] and told[name]["ratios"] for name in ("plain", "freezing"))
+    assert "nothing to change" in told["channels-last"]["reasons"][0], "there is no image"
+    assert "lower-precision changes what the model" in told["bfloat16"]["reasons"][0]
+    assert told[target["chosen"]]["accepted"]
+    shown = handoff("show", "small@trial", home=home)
+    assert "freezing" in shown.stdout
+    assert "shipped" in shown.stdout
+    pages = [page.read_text() for page in home.rglob("report.html")]
+    assert any(re.search(r"<text[^>]*>freezing</text>", page) for page in pages), "it is drawn"
+
+
+def test_a_search_without_time_ships_the_plain_package(training: Path, home: Path) -> None:
+    recipe = training / "short.toml"
+    recipe.write_text('[search]\nseconds = 0.001\ncandidates = ["freezing"]\n')
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
+    result = handoff(*arguments, "--json", "--alias", "trial", home=home)
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["chosen"] == "plain"
+    assert not target["candidates"][1]["accepted"]
+    assert target["candidates"][1]["reasons"]
+
+
+@pytest.fixture(scope="module")
+def for_gpu(
+    training: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """Release for this processor and for a GPU that isn't here; return home and what came out."""
+    if reason := why_not_here():
+        pytest.skip(reason)
+    home, recipe = tmp_path_factory.mktemp("gpu-home"), training / "gpu.toml"
+    recipe.write_text(
+        'targets = ["cpu", "cuda-sm90"]\n[options]\nfreezing = true\n'
+        '[verify]\npropagation = "note"\n'
+    )
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe))
+    refused = handoff(*arguments, "--alias", "production", home=home)
+    assert_is_a_sentence(refused, 4, "production", "cuda-sm90 is not yet verified", "candidate")
+    result = handoff(*arguments, "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    return home, json.loads(result.stdout)
+
+
+def test_a_gpu_that_is_not_here_gets_a_package_that_is_not_yet_verified(
+    for_gpu: tuple[Path, dict[str, Any]],
+) -> None:
+    cpu, gpu = for_gpu[1]["targets"]
+    assert cpu["accepted"]
+    assert not gpu["accepted"]
+    assert "nothing was run" in gpu["unverified"]
+    assert gpu["kernels"]
+    assert not gpu["reasons"]
+
+
+def test_only_who_names_it_gets_a_package_that_is_not_yet_verified(
+    for_gpu: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    home, reference = for_gpu[0], "small@candidate"
+    pulled = handoff("pull", reference, "--to", str(tmp_path / "auto"), "--json", home=home)
+    assert json.loads(pulled.stdout)["target"].startswith("cpu-")
+    there = tmp_path / "gpu"
+    named = handoff("pull", reference, "--to", str(there), "--target", "cuda-sm90", home=home)
+    assert named.returncode == 0, named.stderr
+    found = inspect_binary(there / "cuda-sm90" / "model.so")
+    assert {kernel.capability for kernel in found.kernels} == {90}
+    targets = json.loads((there / "manifest.json").read_text())["targets"]
+    (fit,) = [target["fit"] for target in targets if target["slug"] == "cuda-sm90"]
+    assert re.fullmatch(r"1[23]\.\d+", fit["cuda"])
+    assert re.fullmatch(r"2\.\d+(\.\d+)?", fit["glibc"])
+    refused = handoff("verify", str(there), home=home)
+    assert_is_a_sentence(refused, 6, "cuda-sm90 is not for this machine")
+
+
+def test_an_intended_change_is_compared_with_the_changed_model(
+    training: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    replaced = '[[passes]]\nname = "replace-operator"\n'
+    replaced += 'parameters = { old = "relu.default", new = "leaky_relu.default" }\n'
+    home = tmp_path / "home"
+    delivery = str(training / "delivery")
+    recipe.write_text(replaced)
+    result = handoff("release", delivery, "--recipe", str(recipe), home=home)
+    assert_is_a_sentence(result, 4, "replace-operator", "intended = true")
+    recipe.write_text(replaced + "intended = true\n")
+    result = handoff("release", delivery, "--recipe", str(recipe), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["targets"][0]["accepted"]
