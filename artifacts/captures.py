@@ -53,6 +53,27 @@ class CaptureRow:
         """Tell whether it was captured and gave eager's results wherever it was tried."""
         return self.captured and not self.wrong and self.tried > 0
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, below `COLUMNS`."""
+        if not self.captured:
+            return self.road, "no", "", "", "", ""
+        right = f"{self.tried - len(self.wrong)} of {self.tried}"
+        speed = f"{self.speedup:.2f} ({self.speedup_low:.2f} to {self.speedup_high:.2f})"
+        breaks = f", {len(self.breaks)} breaks" if self.breaks else ""
+        return (
+            self.road, f"yes{breaks}", right, f"{self.max_abs:.1e}", speed if self.speedup else "",
+            f"{self.capture_s:.1f} s",
+        )  # fmt: skip
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Why it wasn't captured, else the first of what is wrong and of the graph's breaks."""
+        return (self.reason,) if self.reason else (*self.wrong[:3], *self.breaks[:3])
+
+
+COLUMNS = ("captured by", "captured", "right elsewhere", "max error", "x eager", "capture")
+
 
 def recommend(rows: tuple[CaptureRow, ...]) -> str:
     """Return in words which road suits the model, and why: the rows' measurements decide.

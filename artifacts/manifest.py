@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from artifacts.captures import CaptureRow
 from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
@@ -120,6 +121,7 @@ class Manifest:
     share (the examples with their golden outputs). `fingerprint` stands for everything that the
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
     the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
+    `captures` are the capture table, where the recipe asks for it.
     """
 
     model: str
@@ -138,6 +140,7 @@ class Manifest:
     schema: int = SCHEMA
     plan: str = later("")
     graphs: FoldedGraphs | None = later(None)
+    captures: tuple[CaptureRow, ...] = later(())
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

@@ -183,6 +183,9 @@ class Recipe:
     """Which variants are tried beside the plain package."""
     promotion: Promotion = later(USUAL_PROMOTION)
     """How much worse than what it replaces a promoted version may be."""
+    captures: bool = later(False)
+    """Whether the capture table is filled, which the report shows: what each capture technology
+    makes of the model. That takes half a minute or more."""
 
     def __post_init__(self) -> None:
         """Check targets, options, lineage, extensions and the dtypes that have tolerances."""

@@ -79,6 +79,7 @@ FETCH = {**_STEP, "name": "fetch"}
 TAKE_IN = {**_STEP, "name": "take in"}
 INSPECT = {**_STEP, "name": "inspect"}
 LOOK_UP = {**_STEP, "name": "look up"}
+CAPTURE = {**_STEP, "name": "capture"}
 OPTIMIZE = {**_STEP, "name": "optimize"}
 REFERENCE = {**_STEP, "name": "reference"}
 COMPILE = {**_STEP, "name": "compile", "task_run_name": "compile {slug}"}

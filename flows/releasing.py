@@ -19,7 +19,7 @@ from artifacts.steps import IntakeJob
 from flows.elsewhere import Elsewhere, collect_targets, send_targets
 from flows.parameters import ReleaseParameters
 from flows.registering import Wanted, register, register_again
-from flows.steps import fetch, inspect, look_up, open_key, optimize, take_in
+from flows.steps import capture, fetch, inspect, look_up, open_key, optimize, take_in
 from flows.targets import build
 from tasks import assemble
 from tasks.child import StepProcess
@@ -97,6 +97,8 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     built = build(lanes, optimized, signature)
     if away:
         built = collect_targets(lanes, wanted, away, taken.digest, built)
+    # Alone, because it times what it captures.
+    captures = capture(lanes.jobs) if recipe.captures else ()
     manifest = assemble.assemble(
         lanes.jobs.release,
         recipe=recipe,
@@ -106,6 +108,7 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
         optimized=optimized,
         signature=signature,
         built=built,
+        captures=captures,
     )
     assemble.require_accepted(manifest)
     told = register(lanes, wanted, manifest)

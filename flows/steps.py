@@ -6,6 +6,7 @@ from typing import cast
 
 from prefect import task
 
+from artifacts.captures import CaptureRow
 from artifacts.comparison import Comparison, ThreeWayJob
 from artifacts.exchange import Received, ReceiveJob, SendJob, Sent
 from artifacts.fetching import FetchJob, FetchResult
@@ -57,7 +58,9 @@ from flows import policies
 from flows.progress import announced
 from tasks.appending import Appended, Change
 from tasks.appending import append as append_change
+from tasks.capture_rows import fill_rows
 from tasks.child import StepProcess
+from tasks.jobs import Jobs
 
 
 @task(**policies.FETCH)
@@ -70,6 +73,13 @@ def fetch(process: StepProcess, job: FetchJob) -> FetchResult:
 def take_in(process: StepProcess, job: IntakeJob) -> IntakeResult:
     """Copy the delivery into staging and read it without executing it."""
     return cast(IntakeResult, _wait(process, job, "take in", policies.LIMITS_S["intake"]))
+
+
+@task(**policies.CAPTURE)
+def capture(jobs: Jobs) -> tuple[CaptureRow, ...]:
+    """Fill the capture table: each technology in a process of its own, one after the other."""
+    with announced("capture"):
+        return fill_rows(jobs.staging, jobs.recipe.extensions, jobs.workspace / "logs")
 
 
 @task(**policies.INSPECT)

@@ -20,12 +20,13 @@ from artifacts.steps import (
     TraceabilityResult,
 )
 from artifacts.target import installed_torch
-from infra.captures import capture_table, print_captures
+from infra.captures import print_captures
 from infra.cli_options import is_quiet
 from infra.console import print_findings, print_json, print_table, size
 from infra.explaining.telling import hint_for
 from infra.release import require_folder
 from infra.settings import read_settings
+from tasks.capture_rows import fill_rows
 from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
 
@@ -61,7 +62,7 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = judge_delivery(delivery, staging, wanted)
-        rows = capture_table(staging, wanted.extensions) if captures else ()
+        rows = fill_rows(staging, wanted.extensions, Path(scratch)) if captures else ()
     if as_json:
         print_json(_inspection(taken, judged, rows))
     else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from artifacts.captures import CaptureRow
 from artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
 from artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
 from artifacts.digest import Digest, digest_file
@@ -249,6 +250,7 @@ def assemble(
     optimized: OptimizeResult,
     signature: ModelSignature,
     built: BuiltTargets,
+    captures: tuple[CaptureRow, ...] = (),
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest.
 
@@ -277,6 +279,7 @@ def assemble(
         toolchain=built.toolchain,
         plan=built.plan,
         graphs=optimized.graphs,
+        captures=captures,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())

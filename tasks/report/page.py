@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from artifacts.captures import recommend
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.mechanics import Mechanics
 from artifacts.record import to_plain
 from tasks.report import view
+from tasks.report.captures import captures_table
+from tasks.report.commands import repeating_commands
 from tasks.report.error_pictures import draw_inputs, draw_spread, output_name
 from tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
 from tasks.report.latency_picture import draw_latency
@@ -60,12 +63,15 @@ def render_release(manifest: Manifest) -> str:
             signature=view.signature_table(manifest),
             lineage=view.lineage_table(manifest),
             findings=view.findings_table(manifest),
+            captures=captures_table(manifest),
+            recommendation=recommend(manifest.captures) if manifest.captures else "",
             passes=view.passes_table(manifest),
             graph=graph,
             graph_table=graph and table("The graph", GRAPH_COLUMNS, graph.rows),
             parts=[_view(manifest, place) for place in range(len(manifest.targets))],
             toolchain=table("Toolchain", (), sorted(manifest.toolchain.items())),
             digests=view.digests_table(manifest),
+            commands=repeating_commands(manifest),
             recipe=json.dumps(to_plain(manifest.recipe), indent=2, sort_keys=True),
         )
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from artifacts.captures import ROADS
 from tasks.cross.inspect_binary import inspect_binary
 from tasks.cross.toolkit import why_not_here
 from tests.flows.small_delivery import released
@@ -142,7 +143,12 @@ def test_an_intended_change_is_compared_with_the_changed_model(
     recipe.write_text(replaced)
     result = handoff("release", delivery, "--recipe", str(recipe), home=home)
     assert_is_a_sentence(result, 4, "replace-operator", "intended = true")
-    recipe.write_text(replaced + "intended = true\n")
+    recipe.write_text("captures = true\n" + replaced + "intended = true\n")
     result = handoff("release", delivery, "--recipe", str(recipe), "--json", home=home)
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["targets"][0]["accepted"]
+    told = json.loads(result.stdout)
+    assert told["targets"][0]["accepted"]
+    captures = {row["road"]: row for row in told["captures"]}
+    assert captures["torch.export"]["captured"]
+    assert not captures["torch.export"]["wrong"]
+    assert len(captures) == len(ROADS)

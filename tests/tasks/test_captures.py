@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import infra.captures
 from artifacts.captures import ROADS, CaptureJob, CaptureRow, Road, recommend
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from infra.commands import inspect_delivery
+from tasks import capture_rows
 from tasks.captures import run
 from tasks.capturing.judging import try_road
 from tests.tasks.deliveries import write_delivery
@@ -158,12 +158,12 @@ def test_inspect_prints_the_table_and_crashes_are_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_delivery(tmp_path / "toy", Plain().eval(), {"x": X})
-    monkeypatch.setattr(infra.captures, "ROADS", ("torch.fx", "torch.export"))
+    monkeypatch.setattr(capture_rows, "ROADS", ("torch.fx", "torch.export"))
     assert inspect_delivery(folder, None, captures=True, as_json=True) == 0
     told = json.loads(capsys.readouterr().out)["captures"]
     assert [row["captured"] for row in told["rows"]] == [True, True]
     assert "compile it ahead of time" in told["recommendation"]
-    monkeypatch.setattr(infra.captures, "_LIMIT_S", 0.01)
+    monkeypatch.setattr(capture_rows, "_LIMIT_S", 0.01)
     assert inspect_delivery(folder, None, captures=True, as_json=False) == 0
     assert "torch.fx: crashed: no result within" in capsys.readouterr().out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from artifacts.captures import CaptureRow
 from artifacts.evidence import Candidate, ModuleChange, PassEffect, Timing
 from artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from artifacts.manifest import Manifest, TargetRecord
@@ -93,7 +94,14 @@ def full_manifest(*targets: TargetRecord) -> Manifest:
         changes=(ModuleChange("layer1", {"batch_norm": 2}, {"add": 1}),),
     )  # fmt: skip
     manifest = sample_manifest(*(targets or (searched_target(),)))
-    return replace(manifest, graphs=sample_graphs(), passes=(effect,))
+    captures = (
+        CaptureRow("torch.export", True, "", 3, (), 1e-7, 2.5, 1.4, 1.3, 1.5),
+        CaptureRow(
+            "torch.jit.trace", True, "", 3, ("batch 5: other shape",), 0.5, 0.4, 1.1, 1, 1.2
+        ),
+        CaptureRow("torch.onnx", False, "onnxscript is not installed"),
+    )
+    return replace(manifest, graphs=sample_graphs(), passes=(effect,), captures=captures)
 
 
 def sample_graphs() -> FoldedGraphs:
