@@ -88,6 +88,22 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class ServedTiming:
+    """How fast the version in production was when it was released: eager by its package.
+
+    It was timed on another day, and maybe on another machine: its ratio is beside a release's own
+    for a look. A promotion times both versions in turns.
+    """
+
+    version: int
+    target: str
+    case: str
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A variant of a package that was tried, and what became of it.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from artifacts.delivery import Lineage
 from artifacts.digest import Digest
+from artifacts.evidence import ServedTiming
 from artifacts.manifest import Manifest
 
 
@@ -78,10 +79,14 @@ class LookUpJob:
 
 @dataclass(frozen=True)
 class LookUpResult:
-    """The version that would be made again, where its files are all in the store; else None."""
+    """The version that would be made again, where its files are all in the store; else None.
+
+    `served` are the timings of the version in production, where a new one is made.
+    """
 
     version: int | None
     manifest: Digest | None = None
+    served: tuple[ServedTiming, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
         signature=signature,
         built=built,
         captures=captures,
+        served=known.served,
     )
     assemble.require_accepted(manifest)
     told = register(lanes, wanted, manifest)

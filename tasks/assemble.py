@@ -23,7 +23,7 @@ from artifacts.errors import (
     StepCrashed,
     UsageProblem,
 )
-from artifacts.evidence import Candidate, PassEffect
+from artifacts.evidence import Candidate, PassEffect, ServedTiming
 from artifacts.localization import LocalizeResult
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.probes import ProbeResult
@@ -251,6 +251,7 @@ def assemble(
     signature: ModelSignature,
     built: BuiltTargets,
     captures: tuple[CaptureRow, ...] = (),
+    served: tuple[ServedTiming, ...] = (),
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest.
 
@@ -280,6 +281,7 @@ def assemble(
         plan=built.plan,
         graphs=optimized.graphs,
         captures=captures,
+        served=served,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())

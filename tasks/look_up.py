@@ -7,8 +7,10 @@ packages: such a release is found again rather than made again.
 from __future__ import annotations
 
 from artifacts.copies import publish
+from artifacts.errors import PackageRefused, StoreFailed
+from artifacts.evidence import ServedTiming
 from artifacts.registering import LookUpJob, LookUpResult
-from artifacts.releases import open_releases
+from artifacts.releases import Head, Releases, open_releases
 from tasks.draft import require_free_alias
 
 
@@ -25,6 +27,22 @@ def run(job: LookUpJob) -> LookUpResult:
     publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
     if head is None or found is None or not releases.is_whole(job.model, found):
-        return LookUpResult(None)
+        return LookUpResult(None, served=_served(releases, head))
     manifest = releases.released(job.model, found.version).manifest
     return LookUpResult(found.version, manifest)
+
+
+def _served(releases: Releases, head: Head | None) -> tuple[ServedTiming, ...]:
+    served = head.entry.aliases.get("production") if head else None
+    if head is None or served is None:
+        return ()
+    try:
+        targets = releases.read(head.entry.model, served).manifest.targets
+    except (PackageRefused, StoreFailed):
+        # Whoever loads it is told what is wrong with it; a new version is the way out.
+        return ()
+    return tuple(
+        ServedTiming(served.version, target.slug, t.case, t.speedup, t.speedup_low, t.speedup_high)
+        for target in targets
+        for t in target.timings
+    )

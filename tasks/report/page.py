@@ -117,7 +117,7 @@ def _view(manifest: Manifest, place: int) -> TargetView:
         spreads_left_out=len(target.spreads) - len(spreads),
         inputs=draw_inputs(f"{own}-inputs", manifest, target) if is_drawn else None,
         latency=draw_latency(f"{own}-latency", target) if is_drawn else None,
-        timings=view.timings_table(target),
+        timings=view.timings_table(manifest, target),
         search=draw_search(f"{own}-search", target) if is_drawn else None,
         variants=table("Variants", SEARCH_COLUMNS, search_rows(target)),
         mechanics=_measured(target.mechanics),

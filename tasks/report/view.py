@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from artifacts.evidence import PassEffect
+from artifacts.evidence import PassEffect, ServedTiming
 from artifacts.manifest import Manifest, TargetRecord
 from tasks.report.latency_picture import milliseconds
 
@@ -210,20 +210,30 @@ def _nodes(effect: PassEffect) -> str:
     return f"{effect.nodes_before} to {effect.nodes_after}" if effect.modified else "unchanged"
 
 
-def timings_table(target: TargetRecord) -> Table | None:
+def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the seconds of eager and the package on each timed input."""
+    served = {one.case: one for one in manifest.served if one.target == target.slug}
     rows = [
         (
             t.case,
             _interval(t.eager_s, t.eager_low_s, t.eager_high_s),
             _interval(t.package_s, t.package_low_s, t.package_high_s),
             f"{t.speedup:.2f} ({t.speedup_low:.2f} to {t.speedup_high:.2f})",
+            *([_recorded(served.get(t.case))] if served else []),
             f"{t.rounds} rounds, {t.threads} threads",
         )
         for t in target.timings
     ]
-    columns = ("input", "eager", "package", "speed-up (95 %)", "measured")
+    beside = ("in production, when it was released",) if served else ()
+    columns = ("input", "eager", "package", "speed-up (95 %)", *beside, "measured")
     return table("Latency", columns, rows)
+
+
+def _recorded(one: ServedTiming | None) -> str:
+    if one is None:
+        return "-"
+    ratio = f"{one.speedup:.2f} ({one.speedup_low:.2f} to {one.speedup_high:.2f})"
+    return f"version {one.version}: {ratio}"
 
 
 def _interval(median: float, low: float, high: float) -> str:
