@@ -5,7 +5,7 @@ Those that change a ledger are in `artifacts.changes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.delivery import Lineage
@@ -119,14 +119,15 @@ class Uploaded:
 class CatalogueJob:
     """Show in MLflow, and in the store's copies for people, what a model's ledger says.
 
-    `folder` holds the files of `version`, where they are still here.
+    `folder` holds the files of `version`, where they are still here. `flow_run` is the page of the
+    run that released it, or its id.
     """
 
     stores: Stores
     model: str
     version: int | None = None
     folder: Path | None = None
-    tags: dict[str, str] = field(default_factory=dict)
+    flow_run: str = ""
 
 
 @dataclass(frozen=True)

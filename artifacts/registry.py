@@ -91,17 +91,17 @@ class Catalogue:
         *,
         release: Digest,
         evidence: Mapping[str, bytes],
-        tags: Mapping[str, str],
+        flow_run: str = "",
         known: Collection[int] = (),
         releases: Mapping[int, Digest] | None = None,
     ) -> Listing:
         """List a release whose files are in `folder`, or find it listed; return its listing.
 
         `release` is the digest of the signed statement, `evidence` the report and its pictures by
-        file name; `tags` are added to the run's and the model's. Versions are made in the ledger's
-        order: those of `known` that are before this one are waited for while they appear, and then
-        `EarlierMissing` is raised with the rest, for the caller to list first. What was uploaded
-        until then is found again.
+        file name; `flow_run` the page or the id of the run that released it. Versions are made in
+        the ledger's order: those of `known` that are before this one are waited for while they
+        appear, and then `EarlierMissing` is raised with the rest, for the caller to list first.
+        What was uploaded until then is found again.
         """
         require_model_name(claim.model)
         with told_session(self.tracking_uri, self._patience_s, "list a release") as session:
@@ -111,7 +111,7 @@ class Catalogue:
                 return found
             log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
             training = _training_run(session, manifest)
-            new = NewVersion(claim, manifest, release, tuple(evidence), training)
+            new = NewVersion(claim, manifest, release, tuple(evidence), training, flow_run)
             logged = log.find(release)
             if logged is None:
                 log.sweep(release, keep_run="")
@@ -122,7 +122,7 @@ class Catalogue:
                         folder,
                         release,
                         evidence,
-                        {**run_tags(manifest, claim, release), **tags},
+                        run_tags(manifest, claim, release),
                         new.describe,
                         _outputs_of(session, training),
                     )

@@ -16,7 +16,8 @@ class Site:
     folders. `builds` is the folder of the builds, of which `workspace` is one that is open already
     (None: the flow opens its own). `recipes` holds a `MODEL.toml` for each model that has a recipe
     of its own. `compiler` is the C++ compiler, `by` who asks where a run doesn't say it.
-    A machine that `is_worker` of a stack may have others do a part of the work.
+    A machine that `is_worker` of a stack may have others do a part of the work. `has_server` says
+    that a Prefect server keeps the runs, whose pages can be linked to.
     """
 
     builds: Path
@@ -27,3 +28,4 @@ class Site:
     by: str
     workspace: Path | None = None
     is_worker: bool = False
+    has_server: bool = False

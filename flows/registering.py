@@ -16,6 +16,7 @@ from artifacts.recipe import Recipe
 from artifacts.registering import CatalogueJob, LookUpResult, UploadJob
 from artifacts.site import Site
 from flows.parameters import ReleaseParameters
+from flows.showing import own_page, show_released
 from flows.steps import append, catalogue, upload
 from tasks.appending import Appended, Change, told_as_done
 from tasks.lanes import Lanes
@@ -51,9 +52,16 @@ def register(lanes: Lanes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]
     change = Change(request, author, stores, site.key, manifest, uploaded)
     appended = append(lanes.registrar(), lanes.signer(), change)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
-    job = CatalogueJob(stores, manifest.model, appended.version, folder if is_ours else None)
+    job = CatalogueJob(
+        stores,
+        manifest.model,
+        appended.version,
+        folder if is_ours else None,
+        flow_run=own_page(site) if is_ours else "",
+    )
     with told_as_done(manifest.model, appended):
         catalogue(lanes.registrar(), job)
+    show_released(site, manifest, appended.version, appended.aliases)
     told = _told(manifest.model, appended, reused=not is_ours)
     return {**told, "notes": uploaded.lacking}
 

@@ -19,6 +19,7 @@ from artifacts.steps import IntakeJob
 from flows.elsewhere import Elsewhere, collect_targets, send_targets
 from flows.parameters import ReleaseParameters
 from flows.registering import Wanted, register, register_again
+from flows.showing import show_refused
 from flows.steps import capture, fetch, inspect, look_up, open_key, optimize, take_in
 from flows.targets import build
 from tasks import assemble
@@ -111,6 +112,8 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
         captures=captures,
         served=known.served,
     )
+    if assemble.refused_targets(manifest):
+        show_refused(manifest)
     assemble.require_accepted(manifest)
     told = register(lanes, wanted, manifest)
     return {**told, "notes": (*told["notes"], *elsewhere.notes)}

@@ -132,6 +132,7 @@ def read_site(
         by=author_name(),
         workspace=workspace,
         is_worker=is_worker,
+        has_server=not settings.is_embedded,
     )
 
 

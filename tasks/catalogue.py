@@ -103,7 +103,8 @@ class _Showing:
             folder,
             release=release.digest,
             evidence=evidence,
-            tags=self.job.tags,
+            # What another run has released, and not listed, is not this one's.
+            flow_run=self.job.flow_run if claim.version == self.job.version else "",
             known=list(known),
             releases=known,
         )

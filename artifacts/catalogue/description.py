@@ -40,21 +40,22 @@ def named_run(training_run: str) -> str | None:
 
 def describe_version(
     manifest: Manifest, claim: Claim, release: Digest, run: RunAddress, *,
-    report: str, training: RunAddress | None,
+    report: str, training: RunAddress | None, flow_run: str = "",
 ) -> str:  # fmt: skip
     """Return the description of a version; `report` is the report's file name in the run.
 
-    `training` is the run of the same MLflow that trained the model, where it is known.
+    `training` is the run of the same MLflow that trained the model, and `flow_run` the page or the
+    id of the Prefect run that released it, where they are known.
     """
     name = f"{manifest.model}@{claim.version}"
     page = run.link(f"/artifacts/{report}")
     parts = [
         _verdict_line(manifest),
-        _targets(manifest),
+        targets_table(manifest),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
-        _lineage(manifest, claim, release, training),
+        _lineage(manifest, claim, release, training, flow_run),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -78,7 +79,8 @@ def _verdict_line(manifest: Manifest) -> str:
     )
 
 
-def _targets(manifest: Manifest) -> str:
+def targets_table(manifest: Manifest) -> str:
+    """Return each target's figures as a table in Markdown."""
     columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
     rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
     # MLflow's tables have no space between the columns.
@@ -100,17 +102,20 @@ def _target_row(target: TargetRecord) -> tuple[str, ...]:
     )
 
 
-def _lineage(manifest: Manifest, claim: Claim, release: Digest, training: RunAddress | None) -> str:
+def _lineage(
+    manifest: Manifest, claim: Claim, release: Digest, training: RunAddress | None, flow_run: str
+) -> str:
     source = manifest.lineage
-    trained = _plain(source.training_run)
+    trained = as_code(source.training_run)
     if training:
         trained = f"[{training.run}]({training.link()})"
     named = {
-        "repository": _plain(source.repository),
-        "commit": _plain(source.commit),
+        "repository": as_code(source.repository),
+        "commit": as_code(source.commit),
         "training run": trained,
-        "delivered by": _plain(source.author),
+        "delivered by": as_code(source.author),
         "released": manifest.created,
+        "flow run": _linked(flow_run),
         "delivery": f"`{manifest.delivery.short}`",
         "record": f"`{claim.manifest.short}`",
         "signed statement": f"`{release.short}`",
@@ -118,7 +123,12 @@ def _lineage(manifest: Manifest, claim: Claim, release: Digest, training: RunAdd
     return "\n".join(f"- {name}: {value}" for name, value in named.items() if value)
 
 
-def _plain(text: str) -> str:
+def _linked(flow_run: str) -> str:
+    name = flow_run.rpartition("/")[2]
+    return f"[{name}]({flow_run})" if "://" in flow_run else name
+
+
+def as_code(text: str) -> str:
     """Return a delivery's own words as code, so that they make no page of their own.
 
     Nothing in them ends the code early.

@@ -48,7 +48,8 @@ class Listing:
 class NewVersion:
     """What a version says: the release, the names of its evidence files.
 
-    `training` is the run of the same MLflow that trained the model, where it is known.
+    `training` is the run of the same MLflow that trained the model, and `flow_run` the page or the
+    id of the Prefect run that released it, where they are known.
     """
 
     claim: Claim
@@ -56,6 +57,7 @@ class NewVersion:
     release: Digest
     evidence: tuple[str, ...]
     training: RunAddress | None
+    flow_run: str = ""
 
     @property
     def report(self) -> str:
@@ -71,6 +73,7 @@ class NewVersion:
             run,
             report=self.report,
             training=self.training,
+            flow_run=self.flow_run,
         )
 
     def tags(self, logged: LoggedRelease) -> dict[str, str]:

@@ -82,7 +82,8 @@ def list_signed(catalogue: Catalogue, signed: Signed, known: Collection[int] = (
     """List a release with the sample's evidence."""
     return catalogue.list_release(
         signed.claim, signed.manifest, signed.folder,
-        release=signed.release, evidence=EVIDENCE, tags={"handoff.run": "7"}, known=known,
+        release=signed.release, evidence=EVIDENCE, flow_run="https://prefect/flow-runs/7",
+        known=known,
     )  # fmt: skip
 
 

@@ -61,12 +61,12 @@ def test_a_listed_release_has_everything_that_a_person_looks_for(
     assert run.data.metrics[f"{slug}/max_abs"] == 3e-7
     assert run.data.params["passes"] == "fold-batch-norm"
     assert run.data.tags["handoff.commit"] == "0123abcd"
-    assert run.data.tags["handoff.run"] == "7"
     assert {one.path for one in client.list_artifacts(listing.run_id)} == set(EVIDENCE)
     version = client.get_model_version("toy", "1")
     assert version.tags["handoff.blessing.numeric"] == "accepted"
     assert "handoff pull toy@1 --to toy" in version.description
     assert f"/runs/{listing.run_id}/artifacts/report.html" in version.description
+    assert "- flow run: [7](https://prefect/flow-runs/7)" in version.description
     folder = Path(listing.report).parent
     assert all_files(folder) == {
         *EVIDENCE, "MLmodel", "manifest.json", "release.dsse.json", "examples.safetensors",

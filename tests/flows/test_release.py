@@ -10,9 +10,11 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from tasks.extensions import digest_extension
 from tests.flows.small_delivery import released
@@ -293,6 +295,16 @@ def test_a_prefect_server_that_is_not_there_is_told(training: Path, tmp_path: Pa
     assert_is_a_sentence(result, 1, "PREFECT_API_URL", "http://127.0.0.1:9/api")
 
 
+def found_on(address: str, kind: str) -> list[dict[str, Any]]:
+    """Return all of a kind that a Prefect server keeps."""
+    request = urllib.request.Request(
+        f"{address}/{kind}/filter", b"{}", {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        found: list[dict[str, Any]] = json.loads(reply.read())
+    return found
+
+
 def test_a_named_prefect_server_records_the_run_and_its_steps(
     training: Path, tmp_path: Path
 ) -> None:
@@ -308,16 +320,23 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(
         deadline = time.monotonic() + 30
         names: set[str] = set()
         while not steps <= names and time.monotonic() < deadline:
-            request = urllib.request.Request(
-                f"{address}/task_runs/filter", b"{}", {"content-type": "application/json"}
-            )
-            with urllib.request.urlopen(request, timeout=10) as reply:
-                runs = json.loads(reply.read())
             names = {
-                run["name"].rpartition("-")[0] for run in runs if run["state_type"] == "COMPLETED"
+                run["name"].rpartition("-")[0]
+                for run in found_on(address, "task_runs")
+                if run["state_type"] == "COMPLETED"
             }
             time.sleep(0.5)
+        ((run,), (report,)) = found_on(address, "flow_runs"), found_on(address, "artifacts")
     assert steps <= names
+    assert (report["key"], report["flow_run_id"]) == ("release-small", run["id"])
+    assert report["data"].startswith("**small@1** is released as @candidate.")
+    assert "speed-up (95 %)" in report["data"]
+    # And back: MLflow's page of the version leads to the run's.
+    client = MlflowClient(f"sqlite:///{tmp_path / 'home' / 'mlflow' / 'mlflow.db'}")
+    page = address.removesuffix("/api")
+    description = client.get_model_version("small", "1").description
+    assert description is not None
+    assert f"- flow run: [{run['id']}]({page}/" in description
 
 
 def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
