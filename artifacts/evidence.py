@@ -89,18 +89,29 @@ class Timing:
 
 @dataclass(frozen=True)
 class ServedTiming:
-    """How fast the version in production was when it was released: eager by its package.
+    """How fast a package was when it was released: eager's time by its own, on one input.
 
     It was timed on another day, and maybe on another machine: its ratio is beside a release's own
     for a look. A promotion times both versions in turns.
     """
 
-    version: int
     target: str
     case: str
     speedup: float
     speedup_low: float
     speedup_high: float
+
+
+@dataclass(frozen=True)
+class Served:
+    """The version that was in production when another one was released.
+
+    `changed` tells in words what the new one was made from that is other than in that version.
+    """
+
+    version: int
+    changed: tuple[str, ...]
+    timings: tuple[ServedTiming, ...]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from artifacts.captures import CaptureRow
 from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
-from artifacts.evidence import Candidate, Finding, PassEffect, ServedTiming, Timing, Verdict
+from artifacts.evidence import Candidate, Finding, PassEffect, Served, Timing, Verdict
 from artifacts.folded_graph import FoldedGraphs
 from artifacts.mechanics import Mechanics
 from artifacts.recipe import Recipe
@@ -121,7 +121,7 @@ class Manifest:
     share (the examples with their golden outputs). `fingerprint` stands for everything that the
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
     the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
-    `captures` are the capture table, where the recipe asks for it. `served` are the timings of
+    `captures` are the capture table, where the recipe asks for it. `served` tells of
     the version that was in production.
     """
 
@@ -142,7 +142,7 @@ class Manifest:
     plan: str = later("")
     graphs: FoldedGraphs | None = later(None)
     captures: tuple[CaptureRow, ...] = later(())
-    served: tuple[ServedTiming, ...] = later(())
+    served: Served | None = later(None)
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

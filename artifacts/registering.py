@@ -10,8 +10,9 @@ from pathlib import Path
 
 from artifacts.delivery import Lineage
 from artifacts.digest import Digest
-from artifacts.evidence import ServedTiming
+from artifacts.evidence import Served
 from artifacts.manifest import Manifest
+from artifacts.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -68,25 +69,29 @@ class KeyResult:
 class LookUpJob:
     """Find the version of `model` that was released from what `fingerprint` stands for.
 
-    `alias` is the one that the release is going to move.
+    `alias` is the one that the release is going to move. The `delivery`, the `recipe` and the
+    `compiler` are what the fingerprint stands for: what changed is told by them.
     """
 
     model: str
     fingerprint: Digest
     stores: Stores
     alias: str
+    delivery: Digest
+    recipe: Recipe
+    compiler: str
 
 
 @dataclass(frozen=True)
 class LookUpResult:
     """The version that would be made again, where its files are all in the store; else None.
 
-    `served` are the timings of the version in production, where a new one is made.
+    `served` tells of the version in production, where a new one is made.
     """
 
     version: int | None
     manifest: Digest | None = None
-    served: tuple[ServedTiming, ...] = ()
+    served: Served | None = None
 
 
 @dataclass(frozen=True)

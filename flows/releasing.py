@@ -80,7 +80,9 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     taken = assemble.with_source(taken, parameters.model or "", wanted.said)
     model = taken.contract.model.name
     fingerprint = fingerprint_release(taken.digest, recipe, site.compiler)
-    looking = LookUpJob(model, fingerprint, site.stores, parameters.alias)
+    looking = LookUpJob(
+        model, fingerprint, site.stores, parameters.alias, taken.digest, recipe, site.compiler
+    )
     earlier = look_up.submit(lanes.registrar(), looking)
     # What could not be signed is not built.
     opening.result()

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from artifacts.digest import Digest
 from artifacts.ledger import LedgerEntry
-from artifacts.manifest import Manifest
 from artifacts.recipe import Recipe
 from artifacts.releases import Releases
 from artifacts.steps import (
@@ -126,7 +125,9 @@ def _reason(
     if not head.kept:
         return None, "every version before was retired"
     newest = releases.find(model, None)
-    changed = ", ".join(_changes(releases.read(model, newest).manifest, taken, recipe))
+    changed = ", ".join(
+        changes_since(releases.read(model, newest).manifest, taken.digest, recipe, compiler_name())
+    )
     return None, f"other than version {newest.version}: {changed}"
 
 
@@ -141,10 +142,3 @@ def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> Le
         if entry.action == "release" and entry.fingerprint == fingerprint
     )
     return next((entry for entry in made if entry.version in head.kept), None)
-
-
-def _changes(before: Manifest, taken: IntakeResult, recipe: Recipe) -> tuple[str, ...]:
-    delivery = () if before.delivery == taken.digest else ("the delivery",)
-    changed = (*delivery, *changes_since(before, recipe, compiler_name()))
-    # The record doesn't name the code: it is what is left.
-    return changed or ("Handoff itself",)

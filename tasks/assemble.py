@@ -23,7 +23,7 @@ from artifacts.errors import (
     StepCrashed,
     UsageProblem,
 )
-from artifacts.evidence import Candidate, PassEffect, ServedTiming
+from artifacts.evidence import Candidate, PassEffect, Served
 from artifacts.localization import LocalizeResult
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.probes import ProbeResult
@@ -251,7 +251,7 @@ def assemble(
     signature: ModelSignature,
     built: BuiltTargets,
     captures: tuple[CaptureRow, ...] = (),
-    served: tuple[ServedTiming, ...] = (),
+    served: Served | None = None,
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from artifacts.copies import publish
 from artifacts.errors import PackageRefused, StoreFailed
-from artifacts.evidence import ServedTiming
+from artifacts.evidence import Served, ServedTiming
 from artifacts.registering import LookUpJob, LookUpResult
 from artifacts.releases import Head, Releases, open_releases
 from tasks.draft import require_free_alias
+from tasks.toolchain import changes_since
 
 
 def run(job: LookUpJob) -> LookUpResult:
@@ -27,22 +28,27 @@ def run(job: LookUpJob) -> LookUpResult:
     publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
     if head is None or found is None or not releases.is_whole(job.model, found):
-        return LookUpResult(None, served=_served(releases, head))
+        return LookUpResult(None, served=_served(releases, head, job))
     manifest = releases.released(job.model, found.version).manifest
     return LookUpResult(found.version, manifest)
 
 
-def _served(releases: Releases, head: Head | None) -> tuple[ServedTiming, ...]:
-    served = head.entry.aliases.get("production") if head else None
-    if head is None or served is None:
-        return ()
+def _served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | None:
+    pointer = head.entry.aliases.get("production") if head else None
+    if pointer is None:
+        return None
     try:
-        targets = releases.read(head.entry.model, served).manifest.targets
+        manifest = releases.read(job.model, pointer).manifest
     except (PackageRefused, StoreFailed):
         # Whoever loads it is told what is wrong with it; a new version is the way out.
-        return ()
-    return tuple(
-        ServedTiming(served.version, target.slug, t.case, t.speedup, t.speedup_low, t.speedup_high)
-        for target in targets
+        return None
+    timings = (
+        ServedTiming(target.slug, t.case, t.speedup, t.speedup_low, t.speedup_high)
+        for target in manifest.targets
         for t in target.timings
+    )
+    return Served(
+        pointer.version,
+        tuple(changes_since(manifest, job.delivery, job.recipe, job.compiler)),
+        tuple(timings),
     )

@@ -59,8 +59,7 @@ def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> 
             return
         yield replace(
             found,
-            # The record doesn't name the code: it is what is left.
-            changed=changes_since(manifest, recipe, job.compiler) or ("Handoff itself",),
+            changed=changes_since(manifest, manifest.delivery, recipe, job.compiler),
             refused=before.why if before else "",
             problem="" if release.claim.delivery else "its delivery was not kept with it",
         )

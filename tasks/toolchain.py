@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 
+from artifacts.digest import Digest
 from artifacts.manifest import Manifest
 from artifacts.recipe import Recipe
 from artifacts.target import base_version
@@ -21,10 +22,16 @@ def toolchain_today(compiler: str) -> dict[str, str]:
     }
 
 
-def changes_since(manifest: Manifest, recipe: Recipe, compiler: str) -> tuple[str, ...]:
-    """Return what differs from what a version was made with, as far as its record tells."""
+def changes_since(
+    manifest: Manifest, delivery: Digest, recipe: Recipe, compiler: str
+) -> tuple[str, ...]:
+    """Return what differs from what a version was made from, as far as its record tells.
+
+    It is for what has another fingerprint: where nothing of the record differs, our code does.
+    """
     now = toolchain_today(compiler)
-    found = [
+    found = [] if delivery == manifest.delivery else ["the delivery"]
+    found += [
         f"{name} {known} is now {now[name]}"
         for name, value in manifest.toolchain.items()
         if name in now and (known := base_version(value) if name == "torch" else value) != now[name]
@@ -33,4 +40,5 @@ def changes_since(manifest: Manifest, recipe: Recipe, compiler: str) -> tuple[st
         found.append("the recipe")
     if [target.slug for target in manifest.targets] != [t.slug for t in recipe.resolved_targets()]:
         found.append("the targets")
-    return tuple(found)
+    # The record doesn't name the code: it is what is left.
+    return tuple(found) or ("Handoff itself",)

@@ -52,6 +52,7 @@ def describe_version(
     parts = [
         _verdict_line(manifest),
         targets_table(manifest),
+        _changes(manifest),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
@@ -85,6 +86,14 @@ def targets_table(manifest: Manifest) -> str:
     rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
     # MLflow's tables have no space between the columns.
     return "\n".join("| " + " &emsp; | ".join(row) + " |" for row in rows).replace("- &emsp;", "-")
+
+
+def _changes(manifest: Manifest) -> str:
+    served = manifest.served
+    if served is None:
+        return ""
+    changed = ", ".join(served.changed)
+    return f"Other than in version {served.version}, which was in production: {changed}."
 
 
 def _target_row(target: TargetRecord) -> tuple[str, ...]:

@@ -169,6 +169,9 @@ def lineage_table(manifest: Manifest) -> Table | None:
         ("delivered", source.created),
         ("released", manifest.created),
     ]
+    if served := manifest.served:
+        changed = ", ".join(served.changed)
+        rows.append((f"other than in version {served.version}, in production then", changed))
     return table("Where it comes from", (), [row for row in rows if row[1]])
 
 
@@ -212,7 +215,8 @@ def _nodes(effect: PassEffect) -> str:
 
 def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the seconds of eager and the package on each timed input."""
-    served = {one.case: one for one in manifest.served if one.target == target.slug}
+    timings = manifest.served.timings if manifest.served else ()
+    served = {one.case: one for one in timings if one.target == target.slug}
     rows = [
         (
             t.case,
@@ -224,7 +228,8 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
         )
         for t in target.timings
     ]
-    beside = ("in production, when it was released",) if served else ()
+    version = manifest.served.version if manifest.served else 0
+    beside = (f"version {version}, when it was released",) if served else ()
     columns = ("input", "eager", "package", "speed-up (95 %)", *beside, "measured")
     return table("Latency", columns, rows)
 
@@ -232,8 +237,7 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
 def _recorded(one: ServedTiming | None) -> str:
     if one is None:
         return "-"
-    ratio = f"{one.speedup:.2f} ({one.speedup_low:.2f} to {one.speedup_high:.2f})"
-    return f"version {one.version}: {ratio}"
+    return f"{one.speedup:.2f} ({one.speedup_low:.2f} to {one.speedup_high:.2f})"
 
 
 def _interval(median: float, low: float, high: float) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.errors import RegistryFailed
+from artifacts.evidence import Served
 from artifacts.registry import Catalogue, EarlierMissing
 from tests.artifacts.listing import (
     EVIDENCE,
@@ -384,3 +385,15 @@ def test_every_alias_that_is_let_through_is_one_of_mlflow(alias: str) -> None:
 def test_an_alias_that_mlflow_keeps_for_itself_is_refused(alias: str, catalogue: Catalogue) -> None:
     with pytest.raises(ValueError, match="expected an alias"):
         catalogue.point("toy", {alias: 1})
+
+
+def test_a_version_says_what_is_other_than_in_the_one_in_production(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    served = Served(4, ("the recipe", "torch 2.14.0 is now 2.15.0"), ())
+    list_signed(catalogue, signed_release(tmp_path / "release", served=served))
+    description = client_of(catalogue).get_model_version("toy", "1").description
+    assert (
+        "Other than in version 4, which was in production: the recipe, torch 2.14.0 is now 2.15.0."
+        in description
+    )

@@ -87,7 +87,15 @@ def release(
 ) -> Appended:
     """Do what a release does once everything is built, in the flow's order."""
     here, stores, manifest = Here(), registry.stores, delivery.manifest
-    looking = LookUpJob(manifest.model, manifest.fingerprint, stores, alias)
+    looking = LookUpJob(
+        manifest.model,
+        manifest.fingerprint,
+        stores,
+        alias,
+        manifest.delivery,
+        manifest.recipe,
+        "g++",
+    )
     known = here.run(looking, limit_s=_STEP_LIMIT_S)
     if known.version and not rebuild:
         request = ReleaseRequest(manifest.model, known.manifest, manifest.fingerprint, alias)

@@ -65,7 +65,9 @@ def has_ended(pid: int) -> bool:
 def look_up(home: Path) -> LookUpJob:
     """Return a job that needs no torch and answers at once: nothing is registered in `home`."""
     stores = Stores(str(home / "store"), f"sqlite:///{home / 'none.db'}")
-    return LookUpJob("toy", digest_bytes(b"nothing"), stores, "candidate")
+    return LookUpJob(
+        "toy", digest_bytes(b"nothing"), stores, "candidate", digest_bytes(b""), Recipe(), "g++"
+    )
 
 
 def delivering(tmp_path: Path, body: str) -> DeliverJob:
@@ -170,7 +172,9 @@ def test_the_log_says_how_to_repeat_a_step(process: StepProcess, tmp_path: Path)
     (line,) = [x for x in process.log.read_text().splitlines() if x.startswith("repeat with:")]
     command = line.removeprefix("repeat with: python ").split()
     again = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout) == {"result": {"version": None, "manifest": None}}
+    assert json.loads(again.stdout) == {
+        "result": {"version": None, "manifest": None, "served": None}
+    }
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from artifacts.digest import Digest, digest_bytes
+from artifacts.recipe import Recipe
 from artifacts.registering import LookUpJob, LookUpResult
 from tasks import look_up
 from tests.tasks.registering import SomeRegistry, some_registry
@@ -13,7 +14,9 @@ OTHER = digest_bytes(b"made from something else")
 
 
 def find(registry: SomeRegistry, fingerprint: Digest) -> LookUpResult:
-    return look_up.run(LookUpJob("toy", fingerprint, registry.stores, "candidate"))
+    return look_up.run(
+        LookUpJob("toy", fingerprint, registry.stores, "candidate", OTHER, Recipe(), "g++")
+    )
 
 
 def test_what_was_made_from_the_same_is_found(tmp_path: Path) -> None:
@@ -33,8 +36,11 @@ def test_what_is_new_gets_the_timings_of_the_version_in_production(tmp_path: Pat
     (target,) = registry.write()[0].targets
     found = find(registry, OTHER)
     assert found.version is None
-    assert [(one.version, one.target, one.case, one.speedup) for one in found.served] == [
-        (1, target.slug, timing.case, timing.speedup) for timing in target.timings
+    assert found.served is not None
+    assert found.served.version == 1
+    assert "the delivery" in found.served.changed
+    assert [(one.target, one.case, one.speedup) for one in found.served.timings] == [
+        (target.slug, timing.case, timing.speedup) for timing in target.timings
     ]
 
 

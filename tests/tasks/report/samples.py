@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from artifacts.captures import CaptureRow
-from artifacts.evidence import Candidate, ModuleChange, PassEffect, ServedTiming, Timing
+from artifacts.evidence import Candidate, ModuleChange, PassEffect, Served, ServedTiming, Timing
 from artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.mechanics import Growth, Mechanics, Rate, Trial
@@ -101,9 +101,10 @@ def full_manifest(*targets: TargetRecord) -> Manifest:
         ),
         CaptureRow("torch.onnx", False, "onnxscript is not installed"),
     )
+    timing = ServedTiming("cpu-avx2", manifest.targets[0].timings[0].case, 5.5, 5.4, 5.6)
     return replace(
         manifest, graphs=sample_graphs(), passes=(effect,), captures=captures,
-        served=(ServedTiming(4, "cpu-avx2", manifest.targets[0].timings[0].case, 5.5, 5.4, 5.6),),
+        served=Served(4, ("the recipe", "gcc 13 is now 14"), (timing,)),
     )  # fmt: skip
 
 
