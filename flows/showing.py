@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
@@ -18,14 +19,23 @@ def own_page(site: Site) -> str:
     return str(address or flow_run.id or "")
 
 
+def model_page(tracking_uri: str, model: str) -> str:
+    """Return the address of a model's page in MLflow, without a login; "" where no server is."""
+    parts = urlsplit(tracking_uri)
+    if parts.scheme not in ("http", "https"):
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/models/{model}"
+
+
 def show_released(site: Site, manifest: Manifest, version: int, aliases: tuple[str, ...]) -> None:
     """Show what was released: its figures, where it is, and the commands that use it."""
     name = f"{manifest.model}@{version}"
     known_as = " and ".join(f"@{alias}" for alias in aliases)
-    address = site.stores.tracking_uri
+    page = model_page(site.stores.tracking_uri, manifest.model)
     shown = (
-        f"[In MLflow]({address.rstrip('/')}/#/models/{manifest.model}): the report, every version."
-        if address.startswith(("http://", "https://"))
+        f"[In MLflow]({page}): the report, every version."
+        if page
         else "`handoff ui` shows it in MLflow."
     )
     _show(
