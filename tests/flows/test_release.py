@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,8 +192,11 @@ def test_the_comparison_can_be_repeated_with_the_delivery_and_no_other(
     assert repeated.returncode == 0, repeated.stderr
     assert "accepted again" in repeated.stdout
     assert "on the recorded plan" in repeated.stdout
-    fresh = str(training / "fresh")
-    other = handoff("verify", str(folder), "--delivery", fresh, home=tmp_path, settings=trusting)
+    another = shutil.copytree(training / "delivery", tmp_path / "another")
+    contract = another / "delivery.toml"
+    contract.write_text(contract.read_text().replace('commit = ""', 'commit = "another"'))
+    arguments = ("verify", str(folder), "--delivery", str(another))
+    other = handoff(*arguments, home=tmp_path, settings=trusting)
     assert_is_a_sentence(other, 64, "is not the delivery that small was released from")
 
 
