@@ -146,8 +146,9 @@ def test_an_intended_change_is_compared_with_the_changed_model(
     recipe.write_text("captures = true\n" + replaced + "intended = true\n")
     result = handoff("release", delivery, "--recipe", str(recipe), "--json", home=home)
     assert result.returncode == 0, result.stderr
-    told = json.loads(result.stdout)
-    assert told["targets"][0]["accepted"]
+    assert json.loads(result.stdout)["targets"][0]["accepted"]
+    version = home / "store" / "models" / "small" / "versions" / "1"
+    told = json.loads((version / "manifest.json").read_text())
     captures = {row["road"]: row for row in told["captures"]}
     assert captures["torch.export"]["captured"]
     assert not captures["torch.export"]["wrong"]
