@@ -123,6 +123,11 @@ def redacted(text: str) -> str:
     return shown[:200]
 
 
+def without_login(address: str) -> str:
+    """Return an address that can be opened, without the user and the password in it."""
+    return re.sub(r"//[^/]*@", "//", address)
+
+
 def has_secret(parts: SplitResult, *, user_allowed: bool = False) -> bool:
     """Tell whether a URL holds a password, or a token in its query."""
     if parts.password is not None or (parts.username is not None and not user_allowed):

@@ -9,6 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from artifacts.catalogue.description import as_code, targets_table
+from artifacts.delivery_uri import without_login
 from artifacts.manifest import Manifest
 from artifacts.site import Site
 
@@ -21,11 +22,10 @@ def own_page(site: Site) -> str:
 
 def model_page(tracking_uri: str, model: str) -> str:
     """Return the address of a model's page in MLflow, without a login; "" where no server is."""
-    parts = urlsplit(tracking_uri)
+    parts = urlsplit(without_login(tracking_uri))
     if parts.scheme not in ("http", "https"):
         return ""
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/models/{model}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/#/models/{model}"
 
 
 def show_released(site: Site, manifest: Manifest, version: int, aliases: tuple[str, ...]) -> None:

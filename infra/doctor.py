@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from artifacts.delivery_uri import without_login
 from artifacts.errors import HandoffError
 from artifacts.target import TARGETS, host_cpu_flags
 from infra.console import print_json
@@ -174,7 +174,7 @@ def _store(settings: Settings) -> Check:
 def _reachable(name: str, uri: str, variable: str) -> Check:
     """Open a connection to the server that `uri` names; credentials in it are not shown."""
     parts = urlsplit(uri)
-    shown = re.sub(r"//[^@/]*@", "//", uri)
+    shown = without_login(uri)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with socket.create_connection((parts.hostname or "", port), timeout=3):

@@ -7,26 +7,24 @@ that took twelve of the fifteen seconds before a release's first step (two cores
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
+from pathlib import Path
 from typing import BinaryIO
 
 from artifacts.errors import EnvironmentLacking
-from infra.environments import child_environment
+from infra.answers import get_status, last_words
+from infra.environments import child_environment, settings_of_prefect
 from infra.orphans import marks
 
 # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.05
 _END_S = 5.0
-_ERROR = re.compile(r"[\w.]*(Error|Exception): ")
 _started: list[EmbeddedServer] = []
 
 
@@ -75,7 +73,7 @@ class EmbeddedServer:
     def wait(self) -> None:
         """Wait until it answers; raise `EnvironmentLacking` where it ends, or never does."""
         deadline = time.monotonic() + _PATIENCE_S
-        while not self._is_well():
+        while get_status(f"{self.api}/health") != 200:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self._failed()
             time.sleep(_PAUSE_S)
@@ -89,25 +87,15 @@ class EmbeddedServer:
             self._process.kill()
             self._process.wait()
 
-    def _is_well(self) -> bool:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"{self.api}/health", timeout=_PATIENCE_S) as answer:
-                return json.load(answer) is True
-        except (OSError, ValueError):
-            return False
-
     def _failed(self) -> EnvironmentLacking:
-        self._told.seek(0)
-        lines = self._told.read().decode("utf-8", "replace").strip().splitlines()
-        # A trace's last line, before what uvicorn says of it.
-        lines = [line for line in lines if _ERROR.match(line)] or lines
+        # The file has no name.
+        told = last_words(Path(f"/proc/self/fd/{self._told.fileno()}"))
         ended = self._process.poll()
         got = "no answer" if ended is None else f"it ended with {ended}"
         return EnvironmentLacking(
             "Prefect's embedded server did not start",
             expected=f"an answer within {_PATIENCE_S:.0f} s",
-            got=f"{got}: {lines[-1][:300]}" if lines else got,
+            got=f"{got}: {told}" if told else got,
             remedy="Is there room, and may this user write to the home folder? A server of your "
             "own can be named by PREFECT_API_URL",
         )
@@ -115,10 +103,9 @@ class EmbeddedServer:
 
 def _environment() -> dict[str, str]:
     """Return what the server sees: Prefect's settings, and none of the stores' or of others."""
-    own = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
     as_prefect_does = {
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
-    return {**child_environment(), **own, **marks(), **as_prefect_does}
+    return {**child_environment(), **settings_of_prefect(), **marks(), **as_prefect_does}

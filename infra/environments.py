@@ -124,7 +124,7 @@ def service_environment(keeps: Literal["little", "stores", "prefect", "all"]) ->
     """
     environment = child_environment(stores=keeps == "stores", whole=keeps == "all")
     if keeps == "prefect":
-        environment |= {k: v for k, v in os.environ.items() if k.startswith("PREFECT_")}
+        environment |= settings_of_prefect()
     if keeps == "all":
         # Those who ask the servers have no business with what these keep to themselves.
         servers = ("PREFECT_SERVER_", "MLFLOW_AUTH_", "MLFLOW_BACKEND_")
@@ -132,6 +132,11 @@ def service_environment(keeps: Literal["little", "stores", "prefect", "all"]) ->
     environment.pop("MLFLOW_TRACKING_URI", None)
     environment[STACK_MARK] = os.environ.get(STACK_MARK, "")
     return environment | {"PATH": path_with_own_commands()}
+
+
+def settings_of_prefect() -> dict[str, str]:
+    """Return the variables that Prefect reads."""
+    return {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
 
 
 def path_with_own_commands() -> str:

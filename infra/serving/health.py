@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 from artifacts.errors import EnvironmentLacking
+from infra.answers import get_status, last_words
 from infra.serving import postgres
 from infra.serving.place import Place, Stack
 from infra.serving.pools import is_online
@@ -39,23 +35,6 @@ def is_healthy(service: Service, stack: Stack, place: Place, login: str, started
             return is_online(stack.prefect_api, login, service.pool, service.worker, started)
 
 
-def get_status(address: str, login: str = "") -> int:
-    """Return the HTTP status that an address answers with; 0 for no answer."""
-    request = urllib.request.Request(address)  # noqa: S310 - an http address of a setting
-    if login:
-        token = base64.b64encode(login.encode()).decode()
-        request.add_header("Authorization", f"Basic {token}")
-    # No proxy is between a machine and itself.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, ValueError):
-        return 0
-
-
 def wait_until_healthy(
     service: Service, supervision: Supervision, place: Place, ask: Callable[[float], bool]
 ) -> None:
@@ -80,15 +59,3 @@ def wait_until_healthy(
         remedy=f"Look into {log}, mend that, and run 'handoff up' again; 'handoff down' stops the "
         "rest",
     )  # fmt: skip
-
-
-def last_words(log: Path) -> str:
-    """Return the last line of a log that names an error, else the last one; shortened."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - 4096))
-            lines = stream.read().decode("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    errors = [line for line in lines if re.search(r"\w(Error|Exception)\b.*:", line)]
-    return (errors or lines or [""])[-1].strip()[:300].rstrip(".")

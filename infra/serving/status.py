@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 
 import click
 
+from infra.answers import last_words
 from infra.console import print_json, print_table
 from infra.environments import prepare_prefect
-from infra.serving.health import is_healthy, last_words
+from infra.serving.health import is_healthy
 from infra.serving.place import Place, Stack
 from infra.serving.services import Service, read_service
 from infra.serving.supervision import State, Supervision

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from flows.names import CONTROL_POOL
+from infra.answers import get_status
 from infra.core_sets import as_variable, share_out
 from infra.environments import replace_process, worker_environment
-from infra.serving.health import get_status
 from infra.serving.start import reset_signals
 from infra.settings import prefect_login, read_settings, require_writable_home
 

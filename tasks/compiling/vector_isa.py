@@ -18,7 +18,7 @@ from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
 from artifacts.digest import digest_bytes
 from artifacts.errors import EnvironmentLacking
-from artifacts.target import CpuTarget, Isa
+from artifacts.target import CpuTarget, Isa, host_cpu_flags
 from tasks.compiling.patching import environment, replaced
 
 
@@ -62,8 +62,7 @@ def vector_isa(isa: Isa) -> VecISA:
 
 def _test_programs() -> Path:
     """Return where this processor's test programs are; a build's own cache is gone with it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    flags = next((line for line in lines if line.startswith("flags")), "")
+    flags = " ".join(sorted(host_cpu_flags()))
     return Path(tempfile.gettempdir(), f"torchinductor_isa_{digest_bytes(flags.encode()).short}")
 
 
