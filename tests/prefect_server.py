@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _START_LIMIT_S = 120.0
 
@@ -45,6 +46,25 @@ def prefect_server(home: Path) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(timeout=30)
+
+
+@contextmanager
+def prefect_client(home: Path) -> Iterator[Any]:
+    """Start a server with its database in `home`; give a client, this process being its own."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_LOGGING_TO_API_ENABLED,
+        temporary_settings,
+    )
+
+    with (
+        prefect_server(home) as address,
+        # What is logged last would find the server gone.
+        temporary_settings({PREFECT_API_URL: address, PREFECT_LOGGING_TO_API_ENABLED: False}),
+        get_client(sync_client=True) as client,
+    ):
+        yield client
 
 
 def _wait_until_healthy(server: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -15,7 +15,7 @@ from flows.children import Child, start_all
 from infra.environments import worker_environment
 from infra.settings import read_settings
 from tests.faulty_server import FaultyServer
-from tests.prefect_server import prefect_server
+from tests.prefect_server import prefect_client
 
 pytestmark = pytest.mark.server
 _COUNT = 20
@@ -32,18 +32,7 @@ print(wait_for([run], 1.0)[run.id].state.name)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, uuid.UUID]]:
     """A client of a server, and a deployment that nobody works for."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import (
-        PREFECT_API_URL,
-        PREFECT_LOGGING_TO_API_ENABLED,
-        temporary_settings,
-    )
-
-    with (
-        prefect_server(tmp_path_factory.mktemp("prefect")) as address,
-        temporary_settings({PREFECT_API_URL: address, PREFECT_LOGGING_TO_API_ENABLED: False}),
-        get_client(sync_client=True) as client,
-    ):
+    with prefect_client(tmp_path_factory.mktemp("prefect")) as client:
         flow = client.create_flow_from_name("toy")
         yield client, client.create_deployment(flow, "handoff", entrypoint="toy.flow")
 

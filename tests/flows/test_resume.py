@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.prefect_server import prefect_server
+from tests.prefect_server import prefect_client
 
 pytestmark = pytest.mark.server
 _QUEUE = "model-toy"
@@ -47,20 +47,9 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server, and this process as one that asks it."""
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.settings import (
-        PREFECT_API_URL,
-        PREFECT_LOGGING_TO_API_ENABLED,
-        temporary_settings,
-    )
 
-    with (
-        prefect_server(tmp_path_factory.mktemp("prefect")) as address,
-        # What is logged last would find the server gone.
-        temporary_settings({PREFECT_API_URL: address, PREFECT_LOGGING_TO_API_ENABLED: False}),
-        get_client(sync_client=True) as client,
-    ):
+    with prefect_client(tmp_path_factory.mktemp("prefect")) as client:
         client.create_work_pool(WorkPoolCreate(name="pool", type="process"))
         client.create_work_queue(name=_QUEUE, work_pool_name="pool")
         deployment = client.create_deployment(
