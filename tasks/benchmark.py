@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -18,22 +19,31 @@ from tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 9
 _MAX_ROUNDS = 60
+# The smallest and the largest input decide about a promotion; those between them draw a curve.
 _BUDGET_S = 3.0
+_BUDGET_BETWEEN_S = 1.0
+_BETWEEN = 2
 _WARM_UP_CALLS = 2
 
 
 def run(job: BenchmarkJob) -> BenchmarkResult:
-    """Time eager and the shared library on the plan's smallest and largest inputs."""
+    """Time eager and the shared library on the plan's smallest and largest inputs, and between."""
     device = device_of(job.target)
     module = read_delivery(job.staging).module.to(device)
     library = open_shared_library(job.folder / SHARED_LIBRARY, device)
     apart, timings = 0.0, []
-    for case in timed_cases(job.reference):
+    cases = timed_cases(job.reference, between=_BETWEEN)
+    for place, case in enumerate(cases):
         inputs = tuple(tensor.to(device) for tensor in case.inputs)
         with torch.no_grad():
             package, eager = library(copies(inputs)), flat_tensors(module(*copies(inputs)))
         apart = max([apart, *map(_distance, package, eager)])
-        timings.append(time_in_turns(case.name, inputs, lambda given: module(*given), library))
+        budget_s = _BUDGET_BETWEEN_S if 0 < place < len(cases) - 1 else _BUDGET_S
+        timings.append(
+            time_in_turns(
+                case.name, inputs, lambda given: module(*given), library, budget_s=budget_s
+            )
+        )
     return BenchmarkResult(tuple(timings), apart)
 
 
@@ -41,11 +51,20 @@ def _distance(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want.double()).abs().max()) if got.numel() else 0.0
 
 
-def timed_cases(reference: Path) -> list[ReferenceCase]:
-    """Return the smallest and the largest ordinary case; one where they are as large."""
+def timed_cases(reference: Path, *, between: int = 0) -> list[ReferenceCase]:
+    """Return the smallest and the largest ordinary case; one where they are as large.
+
+    With `between`, up to so many others, too, as evenly apart as the plan's sizes let them be in
+    the logarithm of their number of elements. Small ones come first.
+    """
     drawn = [case for case in load_cases(reference) if case.values == "drawn"]
-    cases = sorted(drawn, key=_elements)
-    return [cases[0]] if _elements(cases[0]) == _elements(cases[-1]) else [cases[0], cases[-1]]
+    # Of cases of one size the plan's first stands for all.
+    by_size = {_elements(case): case for case in reversed(drawn)}
+    sizes = sorted(by_size)
+    low, high = (math.log(max(size, 1)) for size in (sizes[0], sizes[-1]))
+    steps = (low + (high - low) * step / (between + 1) for step in range(1, between + 1))
+    inner = {min(sizes, key=lambda size: abs(math.log(max(size, 1)) - step)) for step in steps}
+    return [by_size[size] for size in sorted({sizes[0], sizes[-1], *inner})]
 
 
 def _elements(case: ReferenceCase) -> int:
@@ -57,6 +76,8 @@ def time_in_turns(
     inputs: Tensors,
     eager: Callable[[Tensors], object],
     package: Callable[[Tensors], object],
+    *,
+    budget_s: float = _BUDGET_S,
 ) -> Timing:
     """Return how long both take on the case `name`, called one after the other in many rounds."""
     inputs = tuple(tensor.clone() for tensor in inputs)
@@ -67,7 +88,7 @@ def time_in_turns(
         rounds: list[tuple[float, float]] = []
         began = time.perf_counter()
         while len(rounds) < _MIN_ROUNDS or (
-            len(rounds) < _MAX_ROUNDS and time.perf_counter() - began < _BUDGET_S
+            len(rounds) < _MAX_ROUNDS and time.perf_counter() - began < budget_s
         ):
             rounds.append((seconds_of(eager, inputs), seconds_of(package, inputs)))
     ratios = sorted(slow / fast for slow, fast in rounds)

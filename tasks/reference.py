@@ -160,4 +160,6 @@ def _planned_inputs(
         axes = tuple(map(dynamic_axes, signature.inputs)) if spec.values == "repeated" else ()
         yield _Planned(spec.name, delivery.draw(spec), spec.values, axes)
     for index, case in enumerate(delivery.cases):
-        yield _Planned(f"example {index}", case.inputs)
+        shapes = zip(signature.inputs, case.inputs, strict=True)
+        sizes = signature.measure({spec.name: tuple(tensor.shape) for spec, tensor in shapes})
+        yield _Planned(f"{sizes_text(sizes)} example={index}", case.inputs)

@@ -34,7 +34,7 @@ def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> 
     assert target["accepted"]
     assert target["slug"].startswith("cpu-")
     sizes = {deviation["case"] for deviation in target["deviations"]}
-    assert {"batch=1 seed=0", "batch=7 seed=1", "batch=1024 seed=0", "example 0"} <= sizes
+    assert {"batch=1 seed=0", "batch=7 seed=1", "batch=1024 seed=0", "batch=8 example=0"} <= sizes
     assert target["speedup"] > 0
     assert answer["manifest"].startswith("sha256:")
     assert answer["report"]
