@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,7 @@ import click
 from artifacts.evidence import Finding
 from infra.cli_options import is_quiet
 
+_MARGIN = " " * 10
 _COLOURS = {"unsound": "red", "limit": "yellow", "note": None}
 
 
@@ -42,12 +45,25 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Print each finding with its place, what it means and what to do."""
+    """Print each finding with its place, what it means and what to do.
+
+    A terminal gets lines of its own width, a log one line for each sentence.
+    """
     for finding in findings:
         place = f"{finding.where}: " if finding.where else ""
         severity = click.style(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
-        click.echo(f"  {severity}{place}{finding.message} [{finding.code}]")
-        click.echo(f"          {finding.remedy}")
+        click.echo(f"  {severity}{_beside(f'{place}{finding.message} [{finding.code}]')}")
+        click.echo(f"{_MARGIN}{_beside(finding.remedy)}")
+
+
+def _beside(text: str) -> str:
+    """Return the text as it stands to the right of the margin."""
+    if not sys.stdout.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns - len(_MARGIN), 20)
+    # Paths and names stay whole, to be copied.
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return f"\n{_MARGIN}".join(lines)
 
 
 @contextmanager

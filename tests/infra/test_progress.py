@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.terminal import written_to_terminal
 
 # A release's steps as they are announced, the compilation being one of a second.
 _STEPS = """
@@ -48,22 +49,8 @@ def piped(*arguments: str, times: dict[str, float] | None = None) -> tuple[str, 
 
 def on_a_terminal(*arguments: str, columns: int, times: dict[str, float], **added: str) -> str:
     """Return all that the program wrote to a terminal of that width."""
-    leader, follower = pty.openpty()
     asked = environment(TERM="xterm", COLUMNS=str(columns), LINES="24", **added)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _STEPS, json.dumps(times), *arguments],
-        env=asked, stdout=follower, stderr=follower,
-    )  # fmt: skip
-    os.close(follower)
-    written = b""
-    try:
-        while piece := os.read(leader, 65536):
-            written += piece
-    except OSError:  # how Linux tells that the other end is closed
-        pass
-    os.close(leader)
-    assert process.wait() == 0
-    return written.decode()
+    return written_to_terminal([sys.executable, "-c", _STEPS, json.dumps(times), *arguments], asked)
 
 
 def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
@@ -116,9 +103,5 @@ def test_findings_are_coloured_on_a_terminal_alone(tmp_path: Path) -> None:
     )
     asked = [sys.executable, "-c", code]
     for no_color, is_bold in (("", True), ("1", False)):
-        leader, follower = pty.openpty()
         env = environment(NO_COLOR=no_color, HANDOFF_HOME=str(tmp_path))
-        subprocess.run(asked, env=env, stdout=follower, check=True)
-        os.close(follower)
-        assert (b"\x1b[1m" in os.read(leader, 65536)) == is_bold
-        os.close(leader)
+        assert ("\x1b[1m" in written_to_terminal(asked, env)) == is_bold

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from artifacts.night import Night
 from tests.outages.served_checks import (
     nights_of,
     see_left,
@@ -104,17 +105,19 @@ class Case:
         twice = tuple(see_twice(compiled, stack.compiled()))
         told = {flow: tell(seen, flow) for flow in ("release", "recompile", "recompile-model")}
         wrong = see_states(seen)
+        expected = {"calm": ("unchanged",), **dict.fromkeys(_DUE, _BUILT)}
         if self.fault.is_refused:
             self._ask_again(seen)
             wrong = []
-            nights = len(nights_of(stack)) - 1
+            struck_nights = nights_of(stack)[nights:][:-1]
+            expected |= dict.fromkeys(_built(struck_nights), ("unchanged",))
+            nights += len(struck_nights)
         left = tuple(see_left(stack))
         yield Survival(
             self.fault.name, f"a release, {struck[0]}", told["release"], well_s,
             str(len(versions_of(stack, self.model))), twice, left,
             (*wrong, *self._see_release()),
         )  # fmt: skip
-        expected = {"calm": ("unchanged",), **dict.fromkeys(_DUE, _BUILT)}
         made = {m: len(versions_of(stack, m)) - versions[m] for m in _SERVED}
         off = [f"{m}: {n} versions more" for m, n in made.items() if n != int(m in _DUE)]
         yield Survival(
@@ -167,6 +170,11 @@ class Case:
         if versions != [1]:
             return [f"the ledger has the versions {versions}"]
         return see_registry(self.stack, self.model)
+
+
+def _built(nights: Sequence[Night]) -> set[str]:
+    """Return the models that these nights could build, which the next one leaves alone."""
+    return {row.model for night in nights for row in night.rows if row.outcome in _BUILT}
 
 
 def _where(scene: Scene) -> tuple[str, str]:
