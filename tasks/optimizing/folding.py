@@ -30,6 +30,8 @@ BOXES_AT_MOST = 20
 _KINDS_AT_MOST = 5
 _CHANGES_AT_MOST = 20
 _NAME_AT_MOST = 60
+# What torch.export's node metadata hook writes where a node that it made belongs to no module.
+_NO_MODULE = "_empty_nn_module_stack"
 
 
 class ModuleMemory:
@@ -216,8 +218,9 @@ def _module_of(node: torch.fx.Node) -> str:
     if node.op == "call_module":
         return str(node.target)
     stack = node.meta.get("nn_module_stack") or {}
-    path = next((entry[0] for entry in reversed(stack.values())), "")
-    return str(path).removeprefix("L['self'].").strip(".")
+    paths = (str(entry[0]) for entry in reversed(stack.values()))
+    path = next((path for path in paths if not path.startswith(_NO_MODULE)), "")
+    return path.removeprefix("L['self'].").strip(".")
 
 
 def _weights(program: AnyProgram) -> dict[str, str]:

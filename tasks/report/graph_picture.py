@@ -12,7 +12,7 @@ from artifacts.manifest import Manifest
 WIDTH = 800
 GRAPH_COLUMNS = ("module", "as delivered", "as compiled", "what passes changed", "leads to")
 _BOX_WIDTH, _LEFT, _RIGHT, _GAP, _LINE = 290, 85, 425, 18, 15
-_WORDS_AT_MOST, _LINES_AT_MOST = 42, 4
+_WORDS_AT_MOST, _PATH_AT_MOST, _LINES_AT_MOST = 42, 36, 4
 _ARC_STEP, _ARC_AT_MOST = 9, 74
 
 
@@ -138,7 +138,7 @@ def _box(
 ) -> Box:
     y, height = row
     told = changes.get(module.path, []) if x == _RIGHT else []
-    words = [("path", module.path), *_contents(module), *told[:_LINES_AT_MOST]]
+    words = [("path", _short_path(module.path)), *_contents(module), *told[:_LINES_AT_MOST]]
     if len(told) > _LINES_AT_MOST:
         words[-1] = ("operators", f"and {len(told) - _LINES_AT_MOST + 1} further changes")
     lines = (
@@ -153,6 +153,11 @@ def _contents(module: FoldedModule) -> list[tuple[str, str]]:
 
 def _short(text: str) -> str:
     return text if len(text) <= _WORDS_AT_MOST else text[: _WORDS_AT_MOST - 1] + "…"
+
+
+def _short_path(path: str) -> str:
+    # Its end says which one of many that begin alike. Paths are set bold, so that fewer fit.
+    return path if len(path) <= _PATH_AT_MOST else "…" + path[1 - _PATH_AT_MOST :]
 
 
 def _arrows(

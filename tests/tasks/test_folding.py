@@ -51,6 +51,18 @@ def test_every_operator_lies_in_one_box_and_boxes_lead_to_one_another() -> None:
     assert counted == len([n for n in program.graph.nodes if n.op.startswith("call_")])
 
 
+def test_a_node_that_export_made_by_itself_belongs_where_its_weights_do() -> None:
+    module = blocks(1)
+    program = torch.export.export(module, (torch.randn(3, 4),))
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            name = "_empty_nn_module_stack_from_metadata_hook"
+            node.meta["nn_module_stack"] = {name: (name, name)}
+    _, graphs = fold_evidence((), module, program, ModuleMemory())
+    paths = [one.path for one in graphs.compiled.modules]
+    assert paths == [INPUTS, "0.linear", "0.norm", OUTPUTS]
+
+
 def test_a_large_graph_is_folded_to_few_boxes() -> None:
     deep = blocks(15)
     wide = torch.fx.symbolic_trace(nn.Sequential(*(nn.Linear(4, 4) for _ in range(90))))
