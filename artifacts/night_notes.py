@@ -50,21 +50,26 @@ class NotedRows:
 class ShowNightJob:
     """Keep a night's record, draw it and the trends over nights, and show all of it in MLflow.
 
-    What is drawn is written below `folder`.
+    What is drawn is written below `folder`. `flow_run` is the page or the id of the night's run.
     """
 
     stores: Stores
     night: Night
     folder: Path
+    flow_run: str = ""
 
 
 @dataclass(frozen=True)
 class ShownNight:
-    """The night as a table for a log and as Markdown, and the MLflow run that shows it."""
+    """The night in a sentence, as a table for a log and as Markdown, and where MLflow shows it.
 
+    `place` is that of its run in MLflow's pages, relative to the UI's own.
+    """
+
+    headline: str
     table: str
     markdown: str
-    run: str
+    place: str
 
 
 def note_row(store: Store, stamp: str, row: NightRow) -> bool:

@@ -164,11 +164,12 @@ class Catalogue:
                     session.call(client.set_registered_model_alias, model, alias, wanted)
             return unlisted
 
-    def log_night(self, night: Night, note: str, folder: Path) -> str:
-        """Show a night as a run with the files below `folder`; return the run's id."""
+    def log_night(self, night: Night, note: str, folder: Path) -> RunAddress:
+        """Show a night as a run with the files below `folder`; return where."""
         with told_session(self.tracking_uri, self._patience_s, "show the night") as session:
             experiment = open_experiment(session, NIGHTS, self.artifact_root)
-            return log_night(session, experiment, night, note, folder)
+            run = log_night(session, experiment, night, note, folder)
+            return RunAddress(experiment, run)
 
     def _await_earlier(
         self,

@@ -25,6 +25,7 @@ from flows import policies
 from flows.children import MOST_ATTEMPTS, Child, read_deployment, start_all, wait_for
 from flows.names import RECOMPILE_MODEL
 from flows.parameters import RebuildParameters, RecompileParameters
+from flows.showing import mlflow_page, own_page
 from flows.steps import note_rows, read_rows, show_night
 from tasks.child import StepProcess
 
@@ -165,9 +166,12 @@ def _rebuild_here(wanted: RebuildParameters, rebuild: Rebuild) -> str:
 
 def tell_night(work: NightWork, folder: Path, night: Night) -> None:
     """Keep the night's record and show it: in the log, in Prefect's report, in MLflow."""
-    shown = show_night(work.registrar, ShowNightJob(work.site.stores, night, folder))
+    job = ShowNightJob(work.site.stores, night, folder, own_page(work.site))
+    shown = show_night(work.registrar, job)
     get_run_logger().info("%s", shown.table)
-    create_markdown_artifact(key="nightly", markdown=shown.markdown, description=night.stamp)
+    page = mlflow_page(work.site.stores.tracking_uri, shown.place)
+    told = f"{shown.markdown}\n[In MLflow]({page}): the trends, too.\n" if page else shown.markdown
+    create_markdown_artifact(key="nightly", markdown=told, description=shown.headline)
 
 
 def sum_up(stamp: str, survey: Survey, alias: str, rows: tuple[NightRow, ...]) -> Night:

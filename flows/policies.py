@@ -24,7 +24,21 @@ from tasks.lanes import (
     TRACEABILITY_LIMIT_S,
 )
 
-_STEP: dict[str, Any] = {"cache_policy": NO_CACHE, "retries": 0, "persist_result": False}
+
+def _step(name: str) -> dict[str, Any]:
+    # Without a name of its own a task's run is shown with random characters.
+    return {
+        "name": name,
+        "task_run_name": name,
+        "cache_policy": NO_CACHE,
+        "retries": 0,
+        "persist_result": False,
+    }
+
+
+def _target_step(name: str) -> dict[str, Any]:
+    return {**_step(name), "task_run_name": f"{name} {{slug}}"}
+
 
 # No flow is retried by Prefect either: a run that crashed is repeated by the deployment `resume`,
 # in a process of its own, and a refusal stays one. Seconds after which a run is given up are far
@@ -75,38 +89,38 @@ RESUME = {
     "timeout_seconds": 300,
 }
 
-FETCH = {**_STEP, "name": "fetch"}
-TAKE_IN = {**_STEP, "name": "take in"}
-INSPECT = {**_STEP, "name": "inspect"}
-LOOK_UP = {**_STEP, "name": "look up"}
-CAPTURE = {**_STEP, "name": "capture"}
-OPTIMIZE = {**_STEP, "name": "optimize"}
-REFERENCE = {**_STEP, "name": "reference"}
-COMPILE = {**_STEP, "name": "compile", "task_run_name": "compile {slug}"}
-TAP = {**_STEP, "name": "tap", "task_run_name": "tap {slug}"}
-LOCALIZE = {**_STEP, "name": "localize", "task_run_name": "localize {slug}"}
-VERIFY = {**_STEP, "name": "verify", "task_run_name": "verify {slug}"}
-PROBE = {**_STEP, "name": "probe", "task_run_name": "probe {slug}"}
-MEASURE = {**_STEP, "name": "measure", "task_run_name": "measure {slug}"}
-BENCHMARK = {**_STEP, "name": "benchmark", "task_run_name": "benchmark {slug}"}
-RACE = {**_STEP, "name": "race", "task_run_name": "race {slug}"}
-OPEN_KEY = {**_STEP, "name": "open key"}
-UPLOAD = {**_STEP, "name": "upload"}
-APPEND = {**_STEP, "name": "sign and append"}
-CATALOGUE = {**_STEP, "name": "catalogue"}
-MOVE = {**_STEP, "name": "move alias"}
-SURVEY = {**_STEP, "name": "survey"}
-RECORDS = {**_STEP, "name": "records"}
-NOTE_ROWS = {**_STEP, "name": "note rows"}
-READ_ROWS = {**_STEP, "name": "read rows"}
-SHOW_NIGHT = {**_STEP, "name": "show night"}
-PULL = {**_STEP, "name": "pull"}
-THREE_WAY = {**_STEP, "name": "compare", "task_run_name": "compare {slug}"}
-SEND = {**_STEP, "name": "send"}
-RECEIVE = {**_STEP, "name": "receive"}
-COLLECT = {**_STEP, "name": "collect"}
-RESTORE = {**_STEP, "name": "restore"}
-REPEAT = {**_STEP, "name": "repeat comparison"}
+FETCH = _step("fetch")
+TAKE_IN = _step("take in")
+INSPECT = _step("inspect")
+LOOK_UP = _step("look up")
+CAPTURE = _step("capture")
+OPTIMIZE = _step("optimize")
+REFERENCE = _step("reference")
+COMPILE = _target_step("compile")
+TAP = _target_step("tap")
+LOCALIZE = _target_step("localize")
+VERIFY = _target_step("verify")
+PROBE = _target_step("probe")
+MEASURE = _target_step("measure")
+BENCHMARK = _target_step("benchmark")
+RACE = _target_step("race")
+OPEN_KEY = _step("open key")
+UPLOAD = _step("upload")
+APPEND = _step("sign and append")
+CATALOGUE = _step("catalogue")
+MOVE = _step("move alias")
+SURVEY = _step("survey")
+RECORDS = _step("records")
+NOTE_ROWS = _step("note rows")
+READ_ROWS = _step("read rows")
+SHOW_NIGHT = _step("show night")
+PULL = _step("pull")
+THREE_WAY = _target_step("compare")
+SEND = _step("send")
+RECEIVE = _step("receive")
+COLLECT = _step("collect")
+RESTORE = _step("restore")
+REPEAT = _step("repeat comparison")
 
 # Seconds after which a step's process is ended.
 LIMITS_S = {

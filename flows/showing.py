@@ -20,19 +20,19 @@ def own_page(site: Site) -> str:
     return str(address or flow_run.id or "")
 
 
-def model_page(tracking_uri: str, model: str) -> str:
-    """Return the address of a model's page in MLflow, without a login; "" where no server is."""
+def mlflow_page(tracking_uri: str, place: str) -> str:
+    """Return the address of a `place` in MLflow's pages, without a login; "" without a server."""
     parts = urlsplit(without_login(tracking_uri))
     if parts.scheme not in ("http", "https"):
         return ""
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/#/models/{model}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{place}"
 
 
 def show_released(site: Site, manifest: Manifest, version: int, aliases: tuple[str, ...]) -> None:
     """Show what was released: its figures, where it is, and the commands that use it."""
     name = f"{manifest.model}@{version}"
     known_as = " and ".join(f"@{alias}" for alias in aliases)
-    page = model_page(site.stores.tracking_uri, manifest.model)
+    page = mlflow_page(site.stores.tracking_uri, f"#/models/{manifest.model}")
     shown = (
         f"[In MLflow]({page}): the report, every version."
         if page

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from artifacts.night import read_nights, write_night
+from artifacts.catalogue.description import linked_run
+from artifacts.night import Night, read_nights, write_night
 from artifacts.night_notes import ShowNightJob, ShownNight
 from artifacts.registry import Catalogue
 from artifacts.stores.opening import open_store
@@ -12,6 +13,8 @@ from tasks.trends import trends
 _LAST = 60
 # Of more models only those that something happened to are drawn.
 _MOST_PICTURES = 24
+# MLflow takes 8000 characters (3.17, `MAX_TAG_VAL_LENGTH`); a table of more is read as a page.
+_NOTE_LIMIT = 6000
 
 
 def run(job: ShowNightJob) -> ShownNight:
@@ -37,5 +40,12 @@ def run(job: ShowNightJob) -> ShownNight:
     (folder / "night.md").write_text(render_night(night), encoding="utf-8")
     (folder / "night.json").write_bytes(night.to_bytes())
     catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
-    logged = catalogue.log_night(night, headline(night), folder)
-    return ShownNight(text_table(night), render_night(night), logged)
+    markdown = render_night(night)
+    address = catalogue.log_night(night, _note(night, markdown, job.flow_run), folder)
+    return ShownNight(headline(night), text_table(night), markdown, address.link())
+
+
+def _note(night: Night, markdown: str, flow_run: str) -> str:
+    """Return the night as its run's description: all of it, or where it is where that is long."""
+    short = markdown if len(markdown) <= _NOTE_LIMIT else f"{headline(night)}: see `night.html`.\n"
+    return short + (f"\nFlow run: {linked_run(flow_run)}\n" if flow_run else "")

@@ -124,7 +124,7 @@ def _lineage(
         "training run": trained,
         "delivered by": as_code(source.author),
         "released": manifest.created,
-        "flow run": _linked(flow_run),
+        "flow run": linked_run(flow_run),
         "delivery": f"`{manifest.delivery.short}`",
         "record": f"`{claim.manifest.short}`",
         "signed statement": f"`{release.short}`",
@@ -132,7 +132,8 @@ def _lineage(
     return "\n".join(f"- {name}: {value}" for name, value in named.items() if value)
 
 
-def _linked(flow_run: str) -> str:
+def linked_run(flow_run: str) -> str:
+    """Return a flow run's id with a link to its page, or as it is where that is all there is."""
     name = flow_run.rpartition("/")[2]
     return f"[{name}]({flow_run})" if "://" in flow_run else name
 

@@ -15,8 +15,10 @@ VERSION_TAG = f"{TAG}version"
 RELEASE_TAG = f"{TAG}release"
 MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
-# MLflow shows these below one another for every version; the run has them all.
-_RUN_ONLY = {f"{TAG}repository", f"{TAG}training_run"}
+# MLflow's list of versions shows a version's tags below one another, each cut to some twenty
+# characters: what people decide by, and what makes the version known again. The run has all.
+_OF_VERSIONS = ("targets", "blessing.numeric", "blessing.mechanical", "commit", "version",
+                "release", "manifest")  # fmt: skip
 # MLflow refuses longer ones (6000 characters), and nobody reads them.
 _PARAMETER_LIMIT = 500
 
@@ -24,7 +26,8 @@ _PARAMETER_LIMIT = 500
 def version_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
     """Return the tags of a release's version: those that people search versions by."""
     tags = run_tags(manifest, claim, release)
-    return {name: value for name, value in tags.items() if name not in _RUN_ONLY}
+    names = (f"{TAG}{name}" for name in _OF_VERSIONS)
+    return {name: tags[name] for name in names if name in tags}
 
 
 def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:

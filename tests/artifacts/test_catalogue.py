@@ -220,7 +220,7 @@ def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(
               for n in range(300)]  # fmt: skip
     told = [catalogue.log_night(night(0, *models), "a night", tmp_path / "night") for _ in range(2)]
     assert told[0] == told[1]
-    found = client_of(catalogue).get_run(told[0]).data.metrics
+    found = client_of(catalogue).get_run(told[0].run).data.metrics
     # Four of each model, which are more than MLflow takes at once.
     assert len([name for name in found if name.startswith("model-")]) == 1200
     assert found["model-007/cpu-avx512/error to float64 over eager"] == 1.04

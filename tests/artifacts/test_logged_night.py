@@ -20,7 +20,7 @@ def test_a_night_is_one_run_with_the_figures_of_what_is_served(tmp_path: Path) -
     catalogue = Catalogue(address, str(kept))
     first = catalogue.log_night(night, "note", folder)
     assert catalogue.log_night(night, "note", folder) == first
-    run = MlflowClient(address).get_run(first)
+    run = MlflowClient(address).get_run(first.run)
     served = night.rows[0].served_figures[0]
     name = f"{night.rows[0].model}/{served.target}/error to float64 over eager"
     assert run.data.metrics[name] == served.rmse_ratio

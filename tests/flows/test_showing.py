@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.showing import model_page
+from flows.showing import mlflow_page
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from flows.showing import model_page
 def test_a_models_page_is_told_without_the_login_and_only_of_a_server(
     tracking: str, page: str
 ) -> None:
-    assert model_page(tracking, "toy") == page
+    assert mlflow_page(tracking, "#/models/toy") == page
