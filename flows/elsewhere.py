@@ -25,7 +25,7 @@ from flows.children import Child, find_deployment, start, wait_for
 from flows.names import deployed, target_pool
 from flows.registering import Wanted
 from flows.steps import receive, send
-from tasks import assemble
+from tasks import target_record
 from tasks.assemble import BuiltTargets
 from tasks.lanes import Lanes
 
@@ -100,7 +100,7 @@ def collect_targets(
             answer = _fetch(lanes, wanted, slug, ended[first.id])
             _require_same(slug, answer, delivery, plan)
         except StepCrashed as error:
-            records[slug] = assemble.refuse_target(slug, error)
+            records[slug] = target_record.refuse_target(slug, error)
             continue
         plan = plan or answer.plan
         records[slug] = answer.record

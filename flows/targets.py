@@ -26,7 +26,7 @@ from artifacts.steps import BenchmarkJob, CompileResult, OptimizeResult
 from artifacts.target import CudaTarget
 from flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
 from flows.variants import Variant, Work, check, rate, try_variants
-from tasks import assemble
+from tasks import target_record
 from tasks.assemble import BuiltTargets
 from tasks.lanes import Lanes
 
@@ -142,7 +142,7 @@ def _through(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) ->
         return stage(state)
     except (StepCrashed, BlessingRefused) as error:
         # A compiler or a package that fails is this target's answer, not the flow's end.
-        return assemble.refuse_target(state.work.target.slug, error)
+        return target_record.refuse_target(state.work.target.slug, error)
 
 
 def _verify(state: _Compiled) -> _Verified | TargetRecord:
@@ -153,7 +153,7 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
         if isinstance(state.outcome, HandoffError):
             raise state.outcome
         if isinstance(work.target, CudaTarget) and not work.target.is_here:
-            return assemble.built_only(work.target, state.outcome)
+            return target_record.built_only(work.target, state.outcome)
         job = work.lanes.jobs.compile(work.optimized, work.target)
         plain = check(work, "plain", job, state.outcome)
         if state.outcome.reused and not plain.verified.accepted:
@@ -177,7 +177,7 @@ def _choose(state: _Verified) -> _Chosen:
     found = {variant.told.name: variant for variant in state.accepted}
     winner = found[choose(candidates).name]
     if winner is not plain:
-        assemble.adopt(winner.folder, plain.folder)
+        target_record.adopt(winner.folder, plain.folder)
     return _Chosen(work, winner, candidates)
 
 
@@ -196,22 +196,22 @@ def _time(state: _Probed) -> TargetRecord:
     jobs = work.lanes.jobs
     timing = BenchmarkJob(jobs.staging, jobs.package(work.target), work.reference.file, slug)
     timed = benchmark(runner, timing, slug)
-    record = assemble.bless(slug, winner.compiled, work.reference, winner.verified, timed)
-    record = assemble.with_mechanics(record, measured)
-    return assemble.with_search(record, state.candidates, winner.told.name)
+    record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
+    record = target_record.with_mechanics(record, measured)
+    return target_record.with_search(record, state.candidates, winner.told.name)
 
 
 def _refuse(work: Work, plain: Variant) -> TargetRecord:
     """Return the record of a refused package, with where it goes wrong if its numbers do."""
     target, verified = work.target, plain.verified
-    record = assemble.bless(target.slug, plain.compiled, work.reference, verified, None)
+    record = target_record.bless(target.slug, plain.compiled, work.reference, verified, None)
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or isinstance(target, CudaTarget):
         return record
     job = work.lanes.jobs.localize(work.optimized, target, verified)
     try:
         found = localize(work.lanes.compiler(target), job, target.slug)
-        return assemble.with_cause(record, found)
+        return target_record.with_cause(record, found)
     except HandoffError as error:
         # The refusal stands, whatever becomes of the search for its cause.
-        return assemble.with_cause(record, str(error))
+        return target_record.with_cause(record, str(error))

@@ -23,7 +23,7 @@ from artifacts.target import CudaTarget, Target
 from artifacts.tolerance import largest_difference
 from flows import policies
 from flows.steps import compile_package, optimize, race, tap, verify
-from tasks import assemble
+from tasks import target_record
 from tasks.lanes import Lanes
 
 
@@ -53,7 +53,7 @@ def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Va
     names = tuple(spec.name for spec in work.optimized.outputs)
     verified = compare(work, job, compiled, work.reference.file, names)
     if verified.accepted and verified.blind:
-        verified = assemble.with_inside(verified, *look_inside(work, job, verified.blind))
+        verified = target_record.with_inside(verified, *look_inside(work, job, verified.blind))
     told = Candidate(
         name=name,
         accepted=verified.accepted,
@@ -127,7 +127,7 @@ def attempt(work: Work, name: str, left_s: float) -> Variant:
     effects: tuple[PassEffect, ...] = ()
     if variation.passes:
         optimized = optimize(lanes.optimizer(), lanes.jobs.variant(variation.passes))
-        effects = assemble.require_effect(optimized, work.optimized)
+        effects = target_record.require_effect(optimized, work.optimized)
     job = lanes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(policies.LIMITS_S["compile"], left_s)
     compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
@@ -142,4 +142,6 @@ def rate(
     job = RaceJob(tuple(variant.folder for variant in accepted), work.reference.file)
     laps = race(work.lanes.runner(work.target), job, work.target.slug).laps
     timed = {variant.told.name: lap for variant, lap in zip(accepted, laps, strict=True)}
-    return tuple(assemble.with_lap(candidate, timed.get(candidate.name)) for candidate in tried)
+    return tuple(
+        target_record.with_lap(candidate, timed.get(candidate.name)) for candidate in tried
+    )

@@ -17,11 +17,10 @@ from artifacts.tolerance import Deviation
 from tasks.assemble import (
     BuiltTargets,
     assemble,
-    refuse_target,
     refuse_unsound,
     require_accepted,
-    with_inside,
 )
+from tasks.target_record import refuse_target, with_inside
 from tests.artifacts.samples import sample_manifest, sample_target
 
 GRAVE = Finding("size-baked-in", "unsound", "it fails for batch = 1", "Use x.shape", "module.py:9")

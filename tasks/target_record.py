@@ -1,0 +1,161 @@
+"""What the steps found out of one target becomes its record: accepted, refused, or not yet run.
+
+Nothing here runs a model: no torch is imported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from artifacts.driver import host_gpu_capabilities
+from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
+from artifacts.evidence import Candidate, PassEffect
+from artifacts.localization import LocalizeResult
+from artifacts.manifest import TargetRecord
+from artifacts.probes import ProbeResult
+from artifacts.steps import (
+    BenchmarkResult,
+    CompileResult,
+    OptimizeResult,
+    RaceLap,
+    ReferenceResult,
+    VerifyResult,
+)
+from artifacts.target import CudaTarget
+
+
+def bless(
+    slug: str,
+    compiled: CompileResult,
+    reference: ReferenceResult,
+    verified: VerifyResult,
+    timed: BenchmarkResult | None,
+) -> TargetRecord:
+    """Return the record of a target that was compiled, accepted or not."""
+    return TargetRecord(
+        slug=slug,
+        accepted=verified.accepted,
+        reasons=verified.reasons,
+        files=compiled.files,
+        fit=compiled.fit,
+        deviations=verified.deviations,
+        skipped=reference.skipped,
+        timings=timed.timings if timed else (),
+        compile_s=compiled.compile_s,
+        size_bytes=sum(file.size_bytes for file in compiled.files),
+        instruction_sets=compiled.instruction_sets,
+        reused=compiled.reused,
+        notes=(*verified.notes, *_notes_of(slug, timed)),
+        spreads=verified.spreads,
+    )
+
+
+def with_mechanics(record: TargetRecord, probed: ProbeResult) -> TargetRecord:
+    """Return a target's record with the mechanical blessing: both have to accept it."""
+    reasons = (*record.reasons, *probed.reasons)
+    return replace(
+        record,
+        accepted=record.accepted and probed.accepted,
+        reasons=reasons,
+        mechanics=probed.mechanics,
+    )
+
+
+def _notes_of(slug: str, timed: BenchmarkResult | None) -> tuple[str, ...]:
+    if timed is None or not slug.startswith("cuda"):
+        return ()
+    return (f"differs from eager on the same GPU by at most {timed.apart:.2g}",)
+
+
+def with_inside(
+    outside: VerifyResult, nodes: tuple[str, ...], inside: VerifyResult | None
+) -> VerifyResult:
+    """Return a verdict together with that on values inside the graph, named `nodes`."""
+    if inside is None:
+        note = "nothing inside the graph that leads there changes with the inputs"
+        reasons = outside.reasons
+        if {deviation.output for deviation in outside.deviations} <= set(outside.blind):
+            reasons = (*reasons, "no comparison could fail: no output changes with the inputs")
+        return replace(outside, notes=(*outside.notes, note), reasons=reasons)
+    deviations = tuple(
+        replace(d, case=f"inside, {nodes[d.output]}: {d.case}", special=True)
+        for d in inside.deviations
+    )
+    return VerifyResult(
+        (*outside.deviations, *deviations),
+        tuple(f"inside the graph, at {', '.join(nodes)}: {reason}" for reason in inside.reasons),
+        (*outside.notes, f"measured inside the graph instead, at {', '.join(nodes)}"),
+        spreads=outside.spreads,
+    )
+
+
+def with_cause(record: TargetRecord, found: LocalizeResult | str) -> TargetRecord:
+    """Return a refused target's record with what was found out of the cause, before the reasons."""
+    if isinstance(found, str):
+        told = f"where it goes wrong was not found out: {found}"
+    else:
+        told = found.verdict + (f" ({found.script})" if found.script else "")
+    return replace(record, reasons=(told, *record.reasons))
+
+
+def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
+    """Return the record of a target that was compiled on a machine that can't run it."""
+    here = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "no NVIDIA GPU"
+    return TargetRecord(
+        slug=target.slug,
+        accepted=False,
+        reasons=(),
+        files=compiled.files,
+        fit=compiled.fit,
+        compile_s=compiled.compile_s,
+        size_bytes=sum(file.size_bytes for file in compiled.files),
+        instruction_sets=compiled.instruction_sets,
+        unverified=f"compiled for {target.profile.name} (sm_{target.sm}) on a machine with {here}: "
+        "its kernels were seen to be for that GPU, and nothing was run",
+        kernels=compiled.kernels,
+    )
+
+
+def with_lap(candidate: Candidate, lap: RaceLap | None) -> Candidate:
+    """Return a candidate with what the race has measured of it."""
+    if lap is None:
+        return candidate
+    return replace(
+        candidate, times_s=lap.times_s, ratios=lap.ratios,
+        ratios_low=lap.ratios_low, ratios_high=lap.ratios_high,
+    )  # fmt: skip
+
+
+def with_search(
+    record: TargetRecord, candidates: tuple[Candidate, ...], chosen: str
+) -> TargetRecord:
+    """Return a target's record with what a search has tried; unchanged without one."""
+    return replace(record, candidates=candidates, chosen=chosen) if candidates else record
+
+
+def adopt(winner: Path, folder: Path) -> None:
+    """Put a candidate's packages in the place of the plain ones."""
+    shutil.rmtree(folder)
+    winner.rename(folder)
+
+
+def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[PassEffect, ...]:
+    """Return what a variant's own passes did; raise `BlessingRefused` where they did nothing."""
+    effects = variant.effects[len(plain.effects) :]
+    if any(effect.modified for effect in effects):
+        return effects
+    raise BlessingRefused(
+        "the variant would be the plain package",
+        expected="a pass that finds something to change",
+        got="; ".join(f"{e.name}: {e.left_out or 'nothing to change'}" for e in effects),
+        remedy="Leave it out of the search's candidates",
+    )
+
+
+def refuse_target(slug: str, error: HandoffError) -> TargetRecord:
+    """Return the record of a target that has no package, because of `error`."""
+    crashed = isinstance(error, StepCrashed)
+    return TargetRecord(slug, accepted=False, reasons=(str(error),), files=(), fit=None,
+                        crashed=crashed)  # fmt: skip
