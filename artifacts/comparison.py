@@ -49,6 +49,11 @@ class PackageFigures:
     reused: Literal["", "code", "package"] = ""
     why: str = ""
 
+    @property
+    def compiled_s(self) -> float | None:
+        """The seconds of the compiler, all of whose work was done then; None otherwise."""
+        return None if self.reused else self.compile_s or None
+
 
 @dataclass(frozen=True)
 class OutputErrors:

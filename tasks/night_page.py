@@ -109,7 +109,7 @@ def _cells(one: Comparison) -> _Row:
         _interval(beside),
         _change(_error(one.old), _error(one.new)),
         _change(_megabytes(one.old), _megabytes(one.new)) + " MB",
-        _change(f"{one.old.compile_s:.0f}", f"{one.new.compile_s:.0f}") + " s",
+        _change(_compiled(one.old), _compiled(one.new)),
     )
 
 
@@ -130,6 +130,12 @@ def _error(one: PackageFigures) -> str:
 
 def _megabytes(one: PackageFigures) -> str:
     return f"{one.size_bytes / 1e6:.1f}"
+
+
+def _compiled(one: PackageFigures) -> str:
+    if one.reused:
+        return f"{one.reused} cached"
+    return "-" if one.compiled_s is None else f"{one.compiled_s:.0f} s"
 
 
 def _interval(found: Interval | None) -> str:

@@ -34,7 +34,7 @@ PANELS = (
     ),
     Panel("error to float64, times eager's", lambda one: one.rmse_ratio, reference=1.0),
     Panel("size, MB", lambda one: one.size_bytes / 1e6),
-    Panel("compiled in, s", lambda one: one.compile_s or None),
+    Panel("compiled in, s", lambda one: one.compiled_s),
 )
 
 

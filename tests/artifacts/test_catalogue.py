@@ -60,6 +60,7 @@ def test_a_listed_release_has_everything_that_a_person_looks_for(
     assert run.data.metrics[f"{slug}/speedup"] == 2.0
     assert run.data.metrics[f"{slug}/speedup_low"] == 1.9
     assert run.data.metrics[f"{slug}/max_abs"] == 3e-7
+    assert run.data.metrics[f"{slug}/compile_s"] == 12.5
     assert run.data.params["passes"] == "fold-batch-norm"
     assert run.data.tags["handoff.commit"] == "0123abcd"
     assert {one.path for one in client.list_artifacts(listing.run_id)} == set(EVIDENCE)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from artifacts.night import NightRow
 from tasks.night_page import render_night, render_night_page, text_table
 from tasks.trends import trends
-from tests.artifacts.nights import busy_night, month, night, unchanged
+from tests.artifacts.nights import busy_night, compared, month, night, unchanged
 from tests.artifacts.nights import figures as package
 from tests.tasks.report.samples import Page
 
@@ -45,6 +45,14 @@ def test_what_was_not_measured_is_marked_and_the_mark_explained() -> None:
     measured = night(1, resnet)
     assert "as its record has it" not in render_night(measured)
     assert "as its record has it" not in text_table(measured)
+
+
+def test_what_came_from_a_cache_has_no_seconds_of_a_compiler() -> None:
+    new = replace(package(7, 1.5), compile_s=0.006, reused="package")
+    text = render_night(night(1, compared("replaced", package(6, 1.4), new, "better")))
+    assert "| 33 s → package cached |" in text
+    (found,) = night(1, compared("replaced", package(6, 1.4), new, "better")).rows
+    assert [one.compiled_s for one in found.served_figures] == [None]
 
 
 def test_a_night_on_which_nothing_happened_is_one_line_and_the_names() -> None:
