@@ -6,6 +6,7 @@ Nothing here runs a model: no torch is imported.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,10 +64,17 @@ def with_mechanics(record: TargetRecord, probed: ProbeResult) -> TargetRecord:
     )
 
 
-def _notes_of(slug: str, timed: BenchmarkResult | None) -> tuple[str, ...]:
-    if timed is None or not slug.startswith("cuda"):
-        return ()
-    return (f"differs from eager on the same GPU by at most {timed.apart:.2g}",)
+def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
+    if timed is None:
+        return
+    if slug.startswith("cuda"):
+        yield f"differs from eager on the same GPU by at most {timed.apart:.2g}"
+    for one in timed.timings:
+        if one.speedup_high < 1.0:
+            yield (
+                f"slower than eager at {one.case}: {one.speedup:.2f} times its speed "
+                f"({one.speedup_low:.2f} to {one.speedup_high:.2f})"
+            )
 
 
 def with_inside(
