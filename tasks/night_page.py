@@ -77,7 +77,10 @@ def headline(night: Night) -> str:
 
 
 def _toolchain(night: Night) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(night.toolchain.items()))
+    return ", ".join(
+        version if version.startswith(name) else f"{name} {version}"
+        for name, version in sorted(night.toolchain.items())
+    )
 
 
 def _rows(night: Night) -> list[_Row]:

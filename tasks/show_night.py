@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from artifacts.catalogue.description import linked_run
+from artifacts.catalogue.description import linked_run, with_gaps
 from artifacts.night import Night, read_nights, write_night
 from artifacts.night_notes import ShowNightJob, ShownNight
 from artifacts.registry import Catalogue
@@ -47,5 +47,7 @@ def run(job: ShowNightJob) -> ShownNight:
 
 def _note(night: Night, markdown: str, flow_run: str) -> str:
     """Return the night as its run's description: all of it, or where it is where that is long."""
-    short = markdown if len(markdown) <= _NOTE_LIMIT else f"{headline(night)}: see `night.html`.\n"
+    # MLflow sets the second line of a long heading upon its first.
+    whole = with_gaps(markdown.removeprefix("# "))
+    short = whole if len(whole) <= _NOTE_LIMIT else f"{headline(night)}: see `night.html`.\n"
     return short + (f"\nFlow run: {linked_run(flow_run)}\n" if flow_run else "")

@@ -51,7 +51,7 @@ def describe_version(
     page = run.link(f"/artifacts/{report}")
     parts = [
         _verdict_line(manifest),
-        targets_table(manifest),
+        with_gaps(targets_table(manifest)),
         _changes(manifest),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
@@ -84,8 +84,15 @@ def targets_table(manifest: Manifest) -> str:
     """Return each target's figures as a table in Markdown."""
     columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
     rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
-    # MLflow's tables have no space between the columns.
-    return "\n".join("| " + " &emsp; | ".join(row) + " |" for row in rows).replace("- &emsp;", "-")
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def with_gaps(markdown: str) -> str:
+    """Return Markdown for MLflow, whose tables have no space between the columns."""
+    return "\n".join(
+        line.replace(" | ", " &emsp; | ") if line.startswith("| ") and "| ---" not in line else line
+        for line in markdown.split("\n")
+    )
 
 
 def _changes(manifest: Manifest) -> str:

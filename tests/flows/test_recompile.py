@@ -164,7 +164,7 @@ def test_a_night_is_a_run_in_mlflow_with_its_page(home: Path, first: dict[str, A
     assert logged.data.metrics["models.unchanged"] == 1
     assert logged.data.metrics["models.failed"] == 1
     note = logged.data.tags["mlflow.note.content"]
-    assert "| better | replaced |" in note
+    assert "| better &emsp; | replaced &emsp; |" in note
     assert "less accurate" in note
     assert "Flow run: " in note
     names = {found.path for found in client.list_artifacts(logged.info.run_id)}

@@ -335,6 +335,8 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(
     assert (report["key"], report["flow_run_id"]) == ("release-small", run["id"])
     assert report["data"].startswith("**small@1** is released as @candidate.")
     assert "speed-up (95 %)" in report["data"]
+    # Prefect's pages show entities as they are written.
+    assert "&" not in report["data"]
     # And back: MLflow's page of the version leads to the run's.
     client = MlflowClient(f"sqlite:///{tmp_path / 'home' / 'mlflow' / 'mlflow.db'}")
     page = address.removesuffix("/api")

@@ -44,6 +44,7 @@ def test_its_run_says_what_became_of_each_model_or_where_that_stands(
         for n in range(models)
     ]
     note = note_of(night(0, *rows), tmp_path)
-    assert ("| model-1 | kept |" in note) == is_whole
+    assert ("| model-1 &emsp; | kept &emsp; |" in note) == is_whole
+    assert not note.startswith("#")
     assert ("`night.html`" in note) != is_whole
     assert f"{models} models" in note
