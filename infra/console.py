@@ -52,18 +52,19 @@ def print_findings(findings: Sequence[Finding]) -> None:
     for finding in findings:
         place = f"{finding.where}: " if finding.where else ""
         severity = click.style(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
-        click.echo(f"  {severity}{_beside(f'{place}{finding.message} [{finding.code}]')}")
-        click.echo(f"{_MARGIN}{_beside(finding.remedy)}")
+        told = fitted(f"{place}{finding.message} [{finding.code}]", len(_MARGIN))
+        click.echo(f"  {severity}{told}")
+        click.echo(_MARGIN + fitted(finding.remedy, len(_MARGIN)))
 
 
-def _beside(text: str) -> str:
-    """Return the text as it stands to the right of the margin."""
+def fitted(text: str, margin: int) -> str:
+    """Return the text in lines that fit a terminal to the right of a margin of so many columns."""
     if not sys.stdout.isatty():
         return text
-    width = max(shutil.get_terminal_size().columns - len(_MARGIN), 20)
+    width = max(shutil.get_terminal_size().columns - margin, 20)
     # Paths and names stay whole, to be copied.
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    return f"\n{_MARGIN}".join(lines)
+    return f"\n{' ' * margin}".join(lines)
 
 
 @contextmanager

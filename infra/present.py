@@ -8,7 +8,7 @@ import click
 
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.record import to_plain
-from infra.console import print_findings, print_table, seconds, size
+from infra.console import fitted, print_findings, print_table, seconds, size
 from tasks.report.search import SEARCH_COLUMNS, search_rows
 
 
@@ -69,14 +69,14 @@ def print_release(
     for target in manifest.targets:
         if target.candidates:
             print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
-        for text in target.skipped:
-            click.echo(f"  {target.slug}: not compared at {text}")
-        for note in target.notes:
-            click.echo(f"  {target.slug}: {note}")
-        if target.unverified:
-            click.echo(f"  {target.slug}: not yet verified: {target.unverified}")
-        for reason in target.reasons[:8]:
-            click.echo(f"  {target.slug}: refused: {reason}")
+        told = (
+            *(f"not compared at {text}" for text in target.skipped),
+            *target.notes,
+            *([f"not yet verified: {target.unverified}"] if target.unverified else []),
+            *(f"refused: {reason}" for reason in target.reasons[:8]),
+        )
+        for text in told:
+            click.echo("  " + fitted(f"{target.slug}: {text}", 2))
     print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
     if report:
         click.echo(f"In {report.rpartition('/')[0]}, with its report")
