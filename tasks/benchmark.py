@@ -19,7 +19,8 @@ from tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 9
 _MAX_ROUNDS = 60
-# The smallest and the largest input decide about a promotion; those between them draw a curve.
+# Seconds for the smallest and the largest input, and for each of those between, which are there
+# for the curve. A promotion that has only records to go by compares all of them.
 _BUDGET_S = 3.0
 _BUDGET_BETWEEN_S = 1.0
 _BETWEEN = 2

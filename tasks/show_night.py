@@ -37,10 +37,10 @@ def run(job: ShowNightJob) -> ShownNight:
     for name, data in pictures.items():
         (folder / "trends" / name).write_bytes(data)
     (folder / "night.html").write_text(render_night_page(night, pictures), encoding="utf-8")
-    (folder / "night.md").write_text(render_night(night), encoding="utf-8")
+    markdown = render_night(night)
+    (folder / "night.md").write_text(markdown, encoding="utf-8")
     (folder / "night.json").write_bytes(night.to_bytes())
     catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
-    markdown = render_night(night)
     address = catalogue.log_night(night, _note(night, markdown, job.flow_run), folder)
     return ShownNight(headline(night), text_table(night), markdown, address.link())
 
