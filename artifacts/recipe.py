@@ -45,7 +45,7 @@ DEFAULT_PASSES = tuple(
     PassChoice(name)
     for name in (
         "drop-inference-noops", "eliminate-dead-code", "fold-constants", "common-subexpressions",
-        "fold-batch-norm", "fold-leading-batch-norm",
+        "fold-batch-norm", "fold-leading-batch-norm", "contiguous-linear",
     )
 )  # fmt: skip
 
@@ -88,7 +88,7 @@ KNOBS: dict[str, Variation] = {
     "freezing": Variation({"freezing": True}),
     "max-autotune": Variation({"max_autotune": True}),
     "no-epilogue-fusion": Variation({"epilogue_fusion": False}),
-    "channels-last": Variation(passes=(PassChoice("channels-last"),)),
+    "channels-last": Variation(passes=(PassChoice("widen-conv1d"), PassChoice("channels-last"))),
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
     "bfloat16": Variation(
@@ -113,7 +113,8 @@ class Search:
     seconds: float = 0.0
     """For each target, 0 to 86400; with 0 there is no search."""
     candidates: tuple[str, ...] = (
-        "freezing", "channels-last", "pool-with-attention", "max-autotune", "freezing+max-autotune",
+        "freezing", "channels-last+freezing", "pool-with-attention", "max-autotune",
+        "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
 

@@ -79,7 +79,7 @@ def compare(
         distance = torch.where(differs[finite], distance.clamp_min(1.0), 0.0)
     nonzero = want != 0
     relative = distance[nonzero] / want[nonzero].abs()
-    size = want.abs().clamp_min(_rms(want))
+    size = want.abs().clamp_min(root_mean_square(want))
     # Where eager itself is further off than the bound, no package can be held to it.
     own_error = _largest((want - exact)[usable].abs()) if eager.is_floating_point() else 0.0
     room = tolerance.atol + (tolerance.rmse_factor * own_error if own_error else 0.0)
@@ -90,9 +90,9 @@ def compare(
         elements=eager.numel(),
         max_abs=_largest(distance),
         max_rel=_largest(relative),
-        rmse_package=_rms((got - exact)[usable]),
-        rmse_eager=_rms((want - exact)[usable]),
-        rms=_rms(exact[usable]),
+        rmse_package=root_mean_square((got - exact)[usable]),
+        rmse_eager=root_mean_square((want - exact)[usable]),
+        rms=root_mean_square(exact[usable]),
         required_rtol=_required_rtol(distance, size, room),
         non_finite=int(special.sum()),
         mismatched_non_finite=int(mismatched.sum()),
@@ -109,7 +109,7 @@ def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance)
     """Tell for each element whether it is finite and within the bound of a finite float64."""
     got, exact = _wide(package), _wide(float64)
     finite = torch.isfinite(got) & torch.isfinite(exact)
-    size = exact.abs().clamp_min(_rms(exact[torch.isfinite(exact)]))
+    size = exact.abs().clamp_min(root_mean_square(exact[torch.isfinite(exact)]))
     return finite & ((got - exact).abs() <= tolerance.atol + tolerance.rtol * size)
 
 
@@ -211,5 +211,6 @@ def _largest(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
 
 
-def _rms(values: torch.Tensor) -> float:
+def root_mean_square(values: torch.Tensor) -> float:
+    """Return the root of the mean of the squares; 0 of nothing."""
     return float(values.square().mean().sqrt()) if values.numel() else 0.0

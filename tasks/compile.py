@@ -32,6 +32,7 @@ from tasks.compiling.machine import (
 )
 from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_library, write_package
+from tasks.compiling.packing import convolutions_packed
 from tasks.compiling.place import built_apart, fixed_place
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.compiling.weights import (
@@ -162,7 +163,7 @@ def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
             torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
-            weights_kept_apart(),
+            weights_kept_apart(), convolutions_packed(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options

@@ -7,6 +7,7 @@ from typing import Any
 from tasks.passes.base import Pass
 from tasks.passes.channels_last import ChannelsLast
 from tasks.passes.common_subexpressions import CommonSubexpressions
+from tasks.passes.contiguous_linear import ContiguousLinear
 from tasks.passes.decompose import DecomposeToCore
 from tasks.passes.drop_noops import DropInferenceNoops
 from tasks.passes.eliminate_dead_code import EliminateDeadCode
@@ -18,6 +19,7 @@ from tasks.passes.pool_with_attention import PoolWithAttention
 from tasks.passes.prune_low_influence import PruneLowInfluence
 from tasks.passes.quantize_weights import QuantizeWeights
 from tasks.passes.replace_operator import ReplaceOperator
+from tasks.passes.widen_conv1d import WidenConv1d
 
 PASSES: dict[str, type[Pass[Any]]] = {
     chosen.name: chosen
@@ -29,8 +31,10 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CommonSubexpressions,
         FoldBatchNorm,
         FoldLeadingBatchNorm,
+        ContiguousLinear,
         PruneLowInfluence,
         PoolWithAttention,
+        WidenConv1d,
         ChannelsLast,
         QuantizeWeights,
         LowerPrecision,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
 from tasks.passes.base import Pass, PassBroken
+from tasks.passes.layout import relay
 from tasks.passes.purity import is_view, written_tensors
 from tasks.passes.state import put_state, state_name
 
@@ -37,7 +38,7 @@ class ChannelsLast(Pass[ExportedProgram]):
             weight = node.args[1]
             assert isinstance(weight, torch.fx.Node)
             _lay_out(program, weight)
-            _relay(node, node.args[0], _LAST)
+            relay(node, node.args[0], _LAST)
         if found:
             for node in program.graph.find_nodes(op="call_function", target=_ATEN.view.default):
                 node.target = _ATEN.reshape.default
@@ -78,21 +79,10 @@ def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:
         weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)
 
 
-def _relay(user: torch.fx.Node, value: object, layout: dict[str, Any]) -> torch.fx.Node:
-    """Let `user` take a copy of `value` in another layout; none is made where it has that one."""
-    assert isinstance(value, torch.fx.Node)
-    graph = user.graph
-    with graph.inserting_before(user):
-        copied = graph.call_function(_ATEN.contiguous.default, (value,), layout)
-    copied.meta["val"] = value.meta["val"].contiguous(**layout)
-    user.replace_input_with(value, copied)
-    return copied
-
-
 def _restore_outputs(program: ExportedProgram) -> None:
     output = program.graph.output_node()
     for value in list(output.all_input_nodes):
         kept = value.meta.get("val")
         if isinstance(kept, torch.Tensor) and kept.dim() == 4 and value.op != "placeholder":
-            copied = _relay(output, value, {"memory_format": torch.contiguous_format})
+            copied = relay(output, value, {"memory_format": torch.contiguous_format})
             program.graph_signature.replace_all_uses(value.name, copied.name)

@@ -1,0 +1,75 @@
+"""Packs the weights of convolutions whose batch size is dynamic.
+
+oneDNN computes with weights in a layout of blocks. With freezing, Inductor rearranges them once, at
+compile time, but for a dynamic input size it leaves them as they are, so that each call does it
+again. The layout is chosen by an input size; that of the trace serves here, as it does in Inductor
+for bfloat16's linear layers. At a size for which oneDNN would choose another layout, it rearranges
+the weights in the call, as it would have anyway (ideep's `reorder_if_differ_in`).
+
+Two kinds are left alone. Transposed convolutions, packed for one size, give that size's results.
+And with packed weights oneDNN's channels are last in whatever it returns, where Inductor expects
+the other layout of what it can't tell apart: an image of one channel is the same in both
+(`_prepare_convolution_fusion_create` in Inductor's mkldnn_ir.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch._inductor.fx_passes import mkldnn_fusion
+from torch.fx.experimental.symbolic_shapes import has_free_symbols, optimization_hint
+
+from tasks.compiling.patching import moved, replaced
+
+# What freezing calls when it has put oneDNN's operators in, and before it folds constants.
+_HOOK = "_eliminate_duplicate_packed_nodes"
+
+
+@contextmanager
+def convolutions_packed() -> Iterator[None]:
+    """Let freezing pack the weights of convolutions of dynamic sizes, too, in the body.
+
+    Raises `EnvironmentLacking` where torch has moved what this leans on.
+    """
+    original = getattr(mkldnn_fusion, _HOOK, None)
+    if original is None:
+        raise moved(f"torch._inductor.fx_passes.mkldnn_fusion.{_HOOK}")
+
+    def pack_first(module: torch.fx.GraphModule) -> object:
+        for node in module.graph.find_nodes(
+            op="call_function", target=torch.ops.mkldnn._convolution_pointwise.default
+        ):
+            _pack(node)
+        return original(module)
+
+    with replaced(mkldnn_fusion, _HOOK, pack_first):
+        yield
+
+
+def _pack(convolution: torch.fx.Node) -> None:
+    image, weight, _, padding, stride, dilation, groups = convolution.args[:7]
+    assert isinstance(image, torch.fx.Node)
+    assert isinstance(weight, torch.fx.Node)
+    size = image.meta["val"].shape
+    if weight.op != "get_attr" or not has_free_symbols(size) or _is_ambiguous(convolution, size):
+        return
+    fixed = [optimization_hint(one) for one in size]
+    graph = convolution.graph
+    with graph.inserting_before(convolution):
+        packed = graph.call_function(
+            torch.ops.mkldnn._reorder_convolution_weight,
+            (weight, padding, stride, dilation, groups, fixed),
+        )
+    convolution.update_arg(1, packed)
+
+
+def _is_ambiguous(convolution: torch.fx.Node, size: torch.Size) -> bool:
+    """Tell whether the image lies in memory as it would with its channels last."""
+    if size[1] == 1:
+        return True
+    given, made = (
+        [one == 1 for one in shape[2:]] for shape in (size, convolution.meta["val"].shape)
+    )
+    return all(given) and not all(made)

@@ -1,0 +1,52 @@
+"""Give linear layers inputs that lie row by row."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.fx
+from torch._prims_common import is_contiguous_or_false
+from torch.export import ExportedProgram
+
+from tasks.passes.base import Pass, PassBroken
+from tasks.passes.layout import relay
+
+_LAST = {"memory_format": torch.contiguous_format}
+
+
+class ContiguousLinear(Pass[ExportedProgram]):
+    """Let linear layers multiply one matrix, where torch would multiply one for each row.
+
+    Before: `y = linear(x.transpose(0, 1), W, b)`. After: `y = linear(x.transpose(0, 1)
+    .contiguous(), W, b)`, whose rows are those of one matrix. Of an input of three or more axes
+    that doesn't lie so, torch makes a batched product, with the weights for each of the batch
+    (`at::native::linear`): attention as `torch.nn.MultiheadAttention` writes it takes a third
+    longer by that. No value changes.
+    """
+
+    name: ClassVar[str] = "contiguous-linear"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Copy each such input; what computes it usually writes it in that order then."""
+        found = _scattered(program)
+        for node in found:
+            relay(node, node.args[0], _LAST)
+        return bool(found)
+
+    def ensures(self, program: ExportedProgram) -> None:
+        """Raise `PassBroken` if a linear layer keeps such an input."""
+        left = [node.name for node in _scattered(program)]
+        if left:
+            raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+
+def _scattered(program: ExportedProgram) -> list[torch.fx.Node]:
+    linear = torch.ops.aten.linear.default
+    return [
+        node for node in program.graph.find_nodes(op="call_function", target=linear)
+        if isinstance(given := node.args[0], torch.fx.Node)
+        and given.meta["val"].dim() > 2
+        and not is_contiguous_or_false(given.meta["val"])
+    ]  # fmt: skip

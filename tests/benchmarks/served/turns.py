@@ -1,0 +1,108 @@
+"""Times calls in turns, and tells a ratio only where it is larger than the noise."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from tasks.benchmark import median_interval
+
+# Threads that wait for more work spin for a while (OpenMP's, ONNX Runtime's) and would take the
+# cores from who comes next.
+_PAUSE_S = 0.005
+_TURN_S = 0.002
+_MIN_ROUNDS = 11
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of the rounds' own ratios, and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the difference is larger than the noise."""
+        return self.low > 1.0 or self.high < 1.0
+
+    def __str__(self) -> str:
+        bounds = f"{self.low:.2f} to {self.high:.2f}"
+        return f"{self.value:.2f} ({bounds})" if self.is_told else f"no difference ({bounds})"
+
+
+@dataclass(frozen=True)
+class Race:
+    """The seconds of each round by competitor, and what else the machine did meanwhile.
+
+    `others` is the number of cores that other processes kept busy on average.
+    """
+
+    seconds: dict[str, list[float]]
+    others: float
+
+    def ratio(self, slow: str, fast: str) -> Ratio:
+        """Return how many times as fast as `slow` the competitor `fast` is."""
+        quotients = sorted(
+            a / b for a, b in zip(self.seconds[slow], self.seconds[fast], strict=True)
+        )
+        low, high = median_interval(len(quotients))
+        return Ratio(statistics.median(quotients), quotients[low], quotients[high])
+
+    def median_s(self, name: str) -> float:
+        """Return the median of a competitor's seconds for one call."""
+        return statistics.median(self.seconds[name])
+
+
+def run_in_turns(
+    calls: Mapping[str, Callable[[], object]], *, rounds: int, budget_s: float
+) -> Race:
+    """Time every call in up to `rounds` rounds (never less than 11), within `budget_s` if it can.
+
+    In its turn, a competitor is called once untimed, so that its weights and its threads are where
+    they are in a series of calls, and then as often as two milliseconds hold. Who begins a round
+    changes.
+    """
+    repeats = {name: _repeats(call) for name, call in calls.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    before, began = _busy(), time.perf_counter()
+    while (done := len(seconds[order[0]])) < _MIN_ROUNDS or (
+        done < rounds and time.perf_counter() - began < budget_s
+    ):
+        for name in order:
+            time.sleep(_PAUSE_S)
+            seconds[name].append(_turn(calls[name], repeats[name]))
+        order.append(order.pop(0))
+    all_s, own_s = (now - then for now, then in zip(_busy(), before, strict=True))
+    return Race(seconds, max(0.0, all_s - own_s) / (time.perf_counter() - began))
+
+
+def _repeats(call: Callable[[], object]) -> int:
+    for _ in range(3):
+        call()
+    one = min(_turn(call, 1) for _ in range(3))
+    return max(1, math.ceil(_TURN_S / one))
+
+
+def _turn(call: Callable[[], object], repeats: int) -> float:
+    call()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - began) / repeats
+
+
+def _busy() -> tuple[float, float]:
+    """Return the CPU seconds of the whole machine so far, and this process's."""
+    machine = psutil.cpu_times()
+    own = os.times()
+    total = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - machine.guest
+    return total, own.user + own.system
