@@ -1,8 +1,10 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
 # make test-all  the same with the tests that are marked as long
-# make bench   the road's own cost, against a bare script with the same torch calls
-# make bench-night [MODELS=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
+# make bench   all of the four below, hours
+# make bench-served [MODELS="bert yolov8n"]  what Handoff registers, beside every alternative
+# make bench-road  the road's own cost, against a bare script with the same torch calls
+# make bench-night [NIGHT=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
 # make bench-targets  two targets compiled at once, against one after the other
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
@@ -51,7 +53,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
+.PHONY: demo test test-all bench bench-served bench-road bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -62,11 +64,19 @@ test: ready lint
 test-all: ready lint
 	$(PYTEST)
 
-bench: ready
+bench: bench-served bench-road bench-targets bench-night
+
+bench-served: ready $(CORPUS)/.served
+	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/served
+
+bench-road: ready
 	$(BIN)/python -m tests.benchmarks.release
+	$(BIN)/python -m tests.benchmarks.loaded
+	$(BIN)/python -m tests.benchmarks.growth registry
+	$(BIN)/python -m tests.benchmarks.growth weights
 
 bench-night: ready
-	$(BIN)/python -m tests.benchmarks.night --models $(if $(MODELS),$(MODELS),500) \
+	$(BIN)/python -m tests.benchmarks.night --models $(if $(NIGHT),$(NIGHT),500) \
 	  --workers $(if $(WORKERS),$(WORKERS),1,4,16)
 	$(BIN)/python -m tests.benchmarks.queues
 
@@ -113,6 +123,11 @@ $(CORPUS)/.ready: tests/corpus/requirements.lock
 	  -r tests/corpus/requirements.lock
 	@touch $@
 
+$(CORPUS)/.served: $(CORPUS)/.ready tests/benchmarks/served/requirements.lock
+	$(BIN)/uv pip install --quiet --python $(CORPUS)/bin/python --require-hashes --no-deps \
+	  -r tests/benchmarks/served/requirements.lock
+	@touch $@
+
 # An environment of its own over the product, whose API the site shows.
 docs: reference $(DOCS)/.ready
 	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d $(DOCS)/doctrees . site
@@ -156,6 +171,9 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
 	  -o tests/corpus/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
+	  --no-header --no-annotate --no-emit-index-url --upgrade \
+	  tests/benchmarks/served/requirements.in -o tests/benchmarks/served/requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade docs/requirements.in \
 	  -o docs/requirements.lock

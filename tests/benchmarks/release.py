@@ -1,6 +1,6 @@
 """The road's own cost: `handoff release` of ResNet-18 against a bare script, in turns.
 
-    make bench
+    make bench-road
     python -m tests.benchmarks.release --pairs 5
 
 Prints wall seconds and peak memory of both (medians over the pairs, smallest and largest), and the

@@ -57,7 +57,7 @@ def make_compiled(mode: str) -> Callable[[nn.Module, Tensors, Axes], Call]:
 def make_torchscript(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
     """Return the trace of the module, frozen and optimized for inference."""
     del axes
-    traced = torch.jit.trace(module, inputs, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(module, inputs, check_trace=False, strict=False)
     frozen = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
     return lambda given: tuple(flat_tensors(frozen(*given)))
 

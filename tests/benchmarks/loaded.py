@@ -1,0 +1,96 @@
+"""What a loaded package costs beside torch's own loader: for each call, and to open it.
+
+python -m tests.benchmarks.loaded
+
+A small recommender (ids with a range, features) is built as a release does it, and called with one
+row, `artifacts.loader` and torch's `AOTIModelContainerRunnerCpu` in turns. The difference of a
+round's two is what the checks of the inputs cost. To open, `artifacts.loader` verifies the
+signature, hashes the file and copies it into sealed memory; torch opens a fresh copy of the file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+from torch._C import _aoti
+
+from artifacts.loader import load
+from infra.console import print_table
+from tasks.benchmark import median_interval
+from tasks.loading import SHARED_LIBRARY
+from tests.benchmarks.served.turns import Ratio, run_in_turns
+from tests.tasks.built_release import ITEMS, BuiltRelease, build_release
+
+_ROUNDS = 300
+_OPENINGS = 41
+
+
+def main() -> None:
+    """Measure both and print them."""
+    load_before = psutil.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="handoff-loaded-") as scratch:
+        built = build_release(Path(scratch))
+        added = _added_by_a_call(built)
+        opened = _openings(built, Path(scratch))
+    low, high = median_interval(len(added))
+    microseconds = [one * 1e6 for one in sorted(added)]
+    rows = [
+        ("a call, added", f"{statistics.median(microseconds):.1f} us",
+         f"{microseconds[low]:.1f} to {microseconds[high]:.1f}", "10 us"),
+        ("open, times torch's", f"{opened.value:.2f}",
+         f"{opened.low:.2f} to {opened.high:.2f}", "1.1"),
+    ]  # fmt: skip
+    print_table(f"torch {torch.__version__}, load before: {load_before:.1f}",
+                ("what", "median", "95 %", "goal"), rows)  # fmt: skip
+
+
+def _added_by_a_call(built: BuiltRelease) -> list[float]:
+    """Return the seconds that each round's call takes longer with the checks."""
+    checked = load(built.folder, keys=built.key)
+    plain = _aoti.AOTIModelContainerRunnerCpu(str(built.package / SHARED_LIBRARY), 1)
+    ids, features = torch.randint(ITEMS, (1, 20)), torch.randn(1, 64)
+    calls: dict[str, Callable[[], object]] = {
+        "checked": lambda: checked(ids, features),
+        "plain": lambda: plain.run([ids, features]),
+    }
+    with torch.no_grad():
+        race = run_in_turns(calls, rounds=_ROUNDS, budget_s=60.0)
+    pairs = zip(race.seconds["checked"], race.seconds["plain"], strict=True)
+    return [checked_s - plain_s for checked_s, plain_s in pairs]
+
+
+def _openings(built: BuiltRelease, scratch: Path) -> Ratio:
+    """Return how many times as long as torch's own opening a checked one takes, in turns."""
+    ratios = []
+    for turn in range(_OPENINGS):
+        copy = scratch / f"copy-{turn}.so"
+        shutil.copyfile(built.package / SHARED_LIBRARY, copy)
+
+        def plainly(path: Path = copy) -> object:
+            return _aoti.AOTIModelContainerRunnerCpu(str(path), 1)
+
+        plain_s = _seconds(plainly)
+        ratios.append(_seconds(lambda: load(built.folder, keys=built.key)) / plain_s)
+        copy.unlink()
+    ratios.sort()
+    low, high = median_interval(len(ratios))
+    return Ratio(statistics.median(ratios), ratios[low], ratios[high])
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    held = call()
+    took = time.perf_counter() - began
+    del held
+    return took
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The speed of what Handoff registers, beside everything a model could be served with instead.
+
+python -m tests.benchmarks.served [MODEL...] --folder FOLDER
+
+Builds each model of the public corpus as a release does, races it in a process of its own, and
+prints the table. FOLDER keeps the packages and FOLDER/standings.json what was measured: run again
+with the same folder, and only what is missing is done. `--write FILE` puts the tables between the
+marks of a Markdown file, `--picture FILE` draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from artifacts.record import from_plain
+from tests.benchmarks.served.plot import draw
+from tests.benchmarks.served.race import HANDOFF
+from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
+from tests.benchmarks.served.turns import Race
+from tests.corpus.models import MODELS
+
+_LIMIT_S = 1800
+_BEGIN, _END = "<!-- served: begin -->", "<!-- served: end -->"
+_TOLD = ("torch", "onnxruntime", "openvino")
+
+
+def main() -> None:
+    """Measure what is missing, and tell it all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--picture", type=Path)
+    given = parser.parse_args()
+    kept = given.folder / "standings.json"
+    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    for model in MODELS:
+        if model.name in found or (given.names and model.name not in given.names):
+            continue
+        folder = (given.folder / model.name).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "variants.json").exists():
+            _child("build", model.name, folder)
+        ended = _child("race", model.name, folder)
+        if ended is None:
+            continue
+        found[model.name] = asdict(_summarize(json.loads(ended)))
+        kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        print(table_of([from_plain(Standing, found[model.name])])[2], file=sys.stderr, flush=True)
+    standings = [from_plain(Standing, one) for one in found.values()]
+    text = "\n".join([_told_of_the_machine(), "", *table_of(standings), "",
+                      *verdict_of(standings), "", *failures_of(standings)])  # fmt: skip
+    print(text)
+    if given.write:
+        _write(given.write, text)
+    if given.picture:
+        draw(standings, given.picture)
+
+
+def _child(step: str, name: str, folder: Path) -> str | None:
+    """Run one step of one model; return the last line that it printed, None if it failed."""
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.served.{step}"]
+    log = folder / f"{step}.log"
+    with log.open("w", encoding="utf-8") as errors:
+        ended = subprocess.run(
+            [*command, name, str(folder)], stdout=subprocess.PIPE, stderr=errors, text=True,
+            timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
+    if ended.returncode:
+        print(f"{name}: {step} failed with {ended.returncode}, see {log}", file=sys.stderr)
+        return None
+    return (ended.stdout.strip().splitlines() or [""])[-1]
+
+
+def _summarize(row: dict[str, Any]) -> Standing:
+    race = Race(**row["race"])
+    rivals = [name for name in race.seconds if name != "eager"]
+    return Standing(
+        name=row["name"], kind=row["kind"], batch=row["batch"],
+        rounds=len(race.seconds["eager"]), chosen=row["chosen"],
+        eager_ms=race.median_s("eager") * 1e3,
+        over_eager={name: race.ratio("eager", name) for name in rivals},
+        handoff_over={
+            name: race.ratio(name, HANDOFF) for name in race.seconds
+            if name != HANDOFF and HANDOFF in race.seconds
+        },
+        error=row["error"], failed=row["failed"], others=race.others, load=row["load"],
+    )  # fmt: skip
+
+
+def _told_of_the_machine() -> str:
+    from importlib.metadata import version
+
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")), platform.machine(),
+    )  # fmt: skip
+    versions = ", ".join(f"{name} {version(name)}" for name in _TOLD)
+    return f"{datetime.now(UTC):%-d %B %Y}, {cpu}, Python {platform.python_version()}, {versions}."
+
+
+def _write(path: Path, text: str) -> None:
+    before, _, rest = path.read_text(encoding="utf-8").partition(_BEGIN)
+    _, found, after = rest.partition(_END)
+    if not found:
+        sys.exit(f"expected the marks {_BEGIN} and {_END} in {path}, got none")
+    path.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Build what Handoff registers for a model: deliver, then the release's own steps up to the race.
+
+python -m tests.benchmarks.served.build resnet18 FOLDER
+
+The steps run in the release's own processes, with the recipe beside this file: taken in,
+optimized, each variant compiled and compared with the reference over the plan. What doesn't bear on
+speed is left out: the probe, signing and the registry. FOLDER/variants.json says what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from artifacts.delivery import Lineage
+from artifacts.errors import HandoffError
+from artifacts.recipe import Recipe, Search, read_recipe
+from artifacts.steps import (
+    CompileResult,
+    IntakeJob,
+    OptimizeResult,
+    ReferenceResult,
+    VerifyJob,
+    VerifyResult,
+)
+from artifacts.target import Target, native_cpu_target
+from tasks.deliver import deliver
+from tasks.lanes import Lanes
+from tests.corpus.models import MODELS, CorpusModel
+
+RECIPE = Path(__file__).parent / "recipe.toml"
+_LIMIT_S = 1200.0
+
+
+def main(name: str, folder: Path) -> None:
+    """Deliver the model, and build its variants."""
+    (model,) = [model for model in MODELS if model.name == name]
+    if not (folder / "delivery").exists():
+        _deliver(model, folder / "delivery")
+    recipe, target = read_recipe(RECIPE), native_cpu_target()
+    with Lanes(folder / "workspace", recipe) as lanes:
+        variants = _build(lanes, target, recipe, folder / "delivery")
+    (folder / "variants.json").write_text(json.dumps(variants, indent=1), encoding="utf-8")
+    for variant in variants:
+        print(name, variant["name"], "accepted" if variant["accepted"] else variant["reasons"])
+
+
+def _deliver(model: CorpusModel, folder: Path) -> None:
+    torch.manual_seed(0)
+    module = model.build().eval().requires_grad_(False)
+    torch.manual_seed(model.batch)
+    args, kwargs = model.inputs(model.batch)
+    deliver(
+        module, args, folder, name=model.name.replace("_", "-"), example_kwargs=kwargs,
+        lineage=Lineage("https://example.org/models", "0123abc"), **model.options,
+    )  # fmt: skip
+
+
+def _build(lanes: Lanes, target: Target, recipe: Recipe, delivery: Path) -> list[dict[str, Any]]:
+    lanes.graph.run(IntakeJob(delivery, lanes.jobs.staging), limit_s=_LIMIT_S)
+    optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=_LIMIT_S))
+    referring = lanes.jobs.reference(optimized)
+    reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=_LIMIT_S))
+    work = _Work(lanes, target, optimized, reference)
+    return [_attempt(work, name) for name in ("plain", *recipe.search.candidates)]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the variants share."""
+
+    lanes: Lanes
+    target: Target
+    optimized: OptimizeResult
+    reference: ReferenceResult
+
+
+def _attempt(work: _Work, name: str) -> dict[str, Any]:
+    """Compile and verify one variant; return what came of it."""
+    lanes, target, optimized, reference = work.lanes, work.target, work.optimized, work.reference
+    began = time.monotonic()
+    told: dict[str, Any] = {"name": name, "accepted": False, "reasons": []}
+    try:
+        job = lanes.jobs.compile(optimized, target)
+        if name != "plain":
+            variation = Search.variation(name)
+            if variation.passes:
+                found = lanes.optimizer().run(
+                    lanes.jobs.variant(variation.passes), limit_s=_LIMIT_S
+                )
+                plain, optimized = optimized, cast(OptimizeResult, found)
+                if not any(e.modified for e in optimized.effects[len(plain.effects) :]):
+                    return told | {"reasons": ["nothing to change"]}
+            job = lanes.jobs.candidate(optimized, target, name, variation.options)
+        compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=_LIMIT_S))
+        outputs = tuple(spec.name for spec in optimized.outputs)
+        verifying = VerifyJob(
+            job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
+            compiled.assumed, outputs, target.slug,
+        )  # fmt: skip
+        verified = cast(VerifyResult, lanes.runner(target).run(verifying, limit_s=_LIMIT_S))
+    except HandoffError as error:
+        return told | {"reasons": [str(error)]}
+    return {
+        "name": name, "accepted": verified.accepted, "reasons": list(verified.reasons),
+        "folder": str(job.folder), "reference": str(reference.file),
+        "compile_s": compiled.compile_s, "seconds": time.monotonic() - began,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
