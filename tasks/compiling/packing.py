@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 import torch
 from torch._inductor.fx_passes import mkldnn_fusion
-from torch.fx.experimental.symbolic_shapes import has_free_symbols, optimization_hint
+from torch.fx.experimental.symbolic_shapes import has_free_symbols, statically_known_true
 
 from tasks.compiling.patching import moved, replaced
 
@@ -55,7 +55,10 @@ def _pack(convolution: torch.fx.Node) -> None:
     size = image.meta["val"].shape
     if weight.op != "get_attr" or not has_free_symbols(size) or _is_ambiguous(convolution, size):
         return
-    fixed = [optimization_hint(one) for one in size]
+    # Of a size that only the call tells (an unbacked one) the trace has none.
+    fixed = [one.node.hint if isinstance(one, torch.SymInt) else one for one in size]
+    if None in fixed:
+        return
     graph = convolution.graph
     with graph.inserting_before(convolution):
         packed = graph.call_function(
@@ -67,9 +70,10 @@ def _pack(convolution: torch.fx.Node) -> None:
 
 def _is_ambiguous(convolution: torch.fx.Node, size: torch.Size) -> bool:
     """Tell whether the image lies in memory as it would with its channels last."""
-    if size[1] == 1:
-        return True
-    given, made = (
-        [one == 1 for one in shape[2:]] for shape in (size, convolution.meta["val"].shape)
-    )
-    return all(given) and not all(made)
+    made = convolution.meta["val"].shape
+    return _is_one(size[1]) or (all(map(_is_one, size[2:])) and not all(map(_is_one, made[2:])))
+
+
+def _is_one(size: int | torch.SymInt) -> bool:
+    # Without a guard, which would narrow the range of a dynamic size.
+    return bool(statically_known_true(size == 1))
