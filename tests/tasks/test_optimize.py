@@ -18,6 +18,7 @@ from artifacts.steps import OptimizeJob, OptimizeResult
 from artifacts.tolerance import Tolerance
 from examples.user_model import LENGTH, WIDTH, SequencePooling
 from tasks import optimize
+from tasks.optimizing.running import difference
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
 from tests.tasks.deliveries import write_delivery
@@ -269,6 +270,15 @@ def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
     monkeypatch.setitem(PASSES, name, _spoiled(name))
     with pytest.raises(BlessingRefused, match=f"the pass {name} changes what the model computes"):
         run(tmp_path / "wrong", *passes, module=module, tolerance=room)
+
+
+@pytest.mark.parametrize(("apart", "is_outside"), [(5e-6, False), (2e-5, True)])
+def test_an_element_near_zero_has_the_room_of_its_outputs_size(
+    apart: float, is_outside: bool
+) -> None:
+    before = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    after = before + torch.tensor([0.0, apart], dtype=torch.float64)
+    assert difference(after, before, Recipe()) == (pytest.approx(apart), is_outside)
 
 
 def test_a_pass_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
