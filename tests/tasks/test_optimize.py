@@ -278,7 +278,7 @@ def test_an_element_near_zero_has_the_room_of_its_outputs_size(
 ) -> None:
     before = torch.tensor([1.0, 0.0], dtype=torch.float64)
     after = before + torch.tensor([0.0, apart], dtype=torch.float64)
-    assert difference(after, before, Recipe()) == (pytest.approx(apart), is_outside)
+    assert difference(after, before, Recipe())[1] is is_outside
 
 
 def test_a_pass_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
