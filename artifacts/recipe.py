@@ -89,6 +89,7 @@ KNOBS: dict[str, Variation] = {
     "max-autotune": Variation({"max_autotune": True}),
     "no-epilogue-fusion": Variation({"epilogue_fusion": False}),
     "channels-last": Variation(passes=(PassChoice("widen-conv1d"), PassChoice("channels-last"))),
+    "carry-nan": Variation(passes=(PassChoice("carry-nan"),)),
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
     "bfloat16": Variation(
@@ -113,8 +114,8 @@ class Search:
     seconds: float = 0.0
     """For each target, 0 to 86400; with 0 there is no search."""
     candidates: tuple[str, ...] = (
-        "freezing", "channels-last+freezing", "pool-with-attention", "max-autotune",
-        "freezing+max-autotune",
+        "freezing", "channels-last+freezing", "carry-nan+channels-last+freezing",
+        "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.passes.base import Pass
+from tasks.passes.carry_nan import CarryNan
 from tasks.passes.channels_last import ChannelsLast
 from tasks.passes.common_subexpressions import CommonSubexpressions
 from tasks.passes.contiguous_linear import ContiguousLinear
@@ -34,6 +35,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         ContiguousLinear,
         PruneLowInfluence,
         PoolWithAttention,
+        CarryNan,
         WidenConv1d,
         ChannelsLast,
         QuantizeWeights,
