@@ -36,8 +36,8 @@ class Standing:
     def best(self) -> str:
         """The fastest competitor, by its median."""
         rivals = {n: r.value for n, r in self.over_eager.items() if n != HANDOFF}
-        fastest = max(rivals, key=lambda name: rivals[name])
-        return fastest if rivals[fastest] > 1.0 else _EAGER
+        rivals[_EAGER] = 1.0
+        return max(rivals, key=lambda name: rivals[name])
 
     @property
     def against_best(self) -> Ratio | None:
