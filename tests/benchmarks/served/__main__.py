@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.record import from_plain
+from tests.benchmarks.served.competitors import MAKERS
 from tests.benchmarks.served.plot import draw
 from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
@@ -37,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--competitors", default=",".join(MAKERS), help="of these, eager first")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
@@ -49,7 +51,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "variants.json").exists():
             _child("build", model.name, folder)
-        ended = _child("race", model.name, folder)
+        ended = _child("race", model.name, folder, "--competitors", given.competitors)
         if ended is None:
             continue
         found[model.name] = asdict(_summarize(json.loads(ended)))
@@ -65,13 +67,13 @@ def main() -> None:
         draw(standings, given.picture)
 
 
-def _child(step: str, name: str, folder: Path) -> str | None:
+def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
     """Run one step of one model; return the last line that it printed, None if it failed."""
     command = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.served.{step}"]
     log = folder / f"{step}.log"
     with log.open("w", encoding="utf-8") as errors:
         ended = subprocess.run(
-            [*command, name, str(folder)], stdout=subprocess.PIPE, stderr=errors, text=True,
+            [*command, name, str(folder), *options], stdout=subprocess.PIPE, stderr=errors, text=True,
             timeout=_LIMIT_S, check=False,
         )  # fmt: skip
     if ended.returncode:
