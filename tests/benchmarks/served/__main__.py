@@ -69,13 +69,13 @@ def main() -> None:
 
 def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
     """Run one step of one model; return the last line that it printed, None if it failed."""
-    command = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.served.{step}"]
+    module = f"tests.benchmarks.served.{step}"
+    command = [sys.executable, "-W", "ignore", "-m", module, name, str(folder), *options]
     log = folder / f"{step}.log"
     with log.open("w", encoding="utf-8") as errors:
         ended = subprocess.run(
-            [*command, name, str(folder), *options], stdout=subprocess.PIPE, stderr=errors, text=True,
-            timeout=_LIMIT_S, check=False,
-        )  # fmt: skip
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=_LIMIT_S, check=False
+        )
     if ended.returncode:
         print(f"{name}: {step} failed with {ended.returncode}, see {log}", file=sys.stderr)
         return None
