@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="what tests.benchmarks.served.build has written")
     parser.add_argument("--competitors", default=",".join(MAKERS))
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--budget-s", type=float, default=20.0)
+    parser.add_argument("--budget-s", type=float, default=10.0)
     parser.add_argument("--only-make", action="store_true", help="fill the compilers' caches")
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]

@@ -98,7 +98,7 @@ def _cell(one: Standing, name: str) -> str:
 
 def _mean(standings: list[Standing], name: str) -> str:
     """Return the geometric mean over the models that have all competitors, so that all compare."""
-    everyone = _competitors(standings)
+    everyone = {*_competitors(standings), HANDOFF}
     whole = [one for one in standings if all(n in one.over_eager for n in everyone)]
     logs = [math.log(one.over_eager[name].value) for one in whole]
     return f"**{math.exp(sum(logs) / len(logs)):.2f}**" if logs else "-"
