@@ -39,6 +39,7 @@ def draw(standings: list[Standing], picture: Path) -> None:
     axes.set_xscale("log")
     ticks = [0.5, 1, 1.5, 2, 3, 5, 8]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
     axes.set_xlim(left=0.4)
     axes.set_yticks(range(len(order)), [f"{one.name}, {one.batch}" for one in order])
     axes.set_xlabel("times eager's speed (median of the rounds' ratios, 95 % interval)")
