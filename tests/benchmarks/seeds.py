@@ -12,7 +12,6 @@ printed instead). `--precision tf32` is float32 with TF32 allowed in products an
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ from examples import resnet18, user_model
 from infra.console import print_table
 from tasks import compile as compiling
 from tasks import optimize
-from tasks.benchmark import median_interval
 from tasks.deliver import deliver
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
@@ -89,9 +87,7 @@ def _run(name: str, asked: Asked, folder: Path) -> None:
         seconds = _protocol(calls, inputs, asked)
     rows = []
     for contestant, own in seconds.items():
-        quotients = sorted(a / b for a, b in zip(seconds["eager"], own, strict=True))
-        low, high = median_interval(len(quotients))
-        ratio = Ratio(statistics.median(quotients), quotients[low], quotients[high])
+        ratio = Ratio.of(seconds["eager"], own)
         rows.append((contestant, f"{sum(own):.2f}", str(ratio) if contestant != "eager" else "1",
                      f"{apart[contestant]:.1e}"))  # fmt: skip
     title = (f"{name}, batch {batch}, {asked.precision} on {_named(asked.device)}, the last "

@@ -18,9 +18,9 @@ from textwrap import shorten
 from tests.corpus.careless import CARELESS
 from tests.corpus.models import MODELS
 from tests.corpus.table import CarelessRow, ModelRow, judge_careless, judge_model
+from tests.marked import write_between_marks
 
 _LIMIT_S = 600
-_BEGIN, _END = "<!-- corpus: begin -->", "<!-- corpus: end -->"
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
     text = "\n".join([*_model_table(rows), "", *_careless_table(careless)])
     print(text)
     if given.write:
-        _write(given.write, text)
+        write_between_marks(given.write, "corpus", text)
     good = [row for row in rows if row.identical and row.verdict != "unsound"]
     named = [row for row, one in zip(careless, CARELESS, strict=True) if one.named in row.told]
     print(f"\n{len(good)} of {len(rows)} models delivered, identical and not called unsound; "
@@ -97,14 +97,6 @@ def _careless_table(rows: list[CarelessRow]) -> list[str]:
         first = shorten((parts or [row.told])[0].replace("|", "\\|"), 150, placeholder=" …")
         lines.append(f"| {row.name} | {row.outcome} | {first} |")
     return lines
-
-
-def _write(path: Path, text: str) -> None:
-    before, _, rest = path.read_text(encoding="utf-8").partition(_BEGIN)
-    _, found, after = rest.partition(_END)
-    if not found:
-        sys.exit(f"expected the marks {_BEGIN} and {_END} in {path}, got none")
-    path.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,15 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from artifacts.delivery import Lineage
+from artifacts.steps import DeliverResult
+from tasks.deliver import deliver
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 _VOCABULARY, _FEATURES, _DENSE, _WIDTH, _HISTORY = 2000, 26, 13, 16, 30
@@ -36,6 +41,21 @@ class CorpusModel:
     inputs: Callable[[int], Inputs]
     batch: int = 4
     options: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> tuple[nn.Module, Inputs]:
+        """Return the model, ready to be delivered, and its example; each time the same."""
+        torch.manual_seed(0)
+        module = self.build().eval().requires_grad_(False)
+        torch.manual_seed(self.batch)
+        return module, self.inputs(self.batch)
+
+    def deliver(self, module: nn.Module, example: Inputs, folder: Path) -> DeliverResult:
+        """Deliver what `make` has made to `folder`."""
+        args, kwargs = example
+        return deliver(
+            module, args, folder, name=self.name.replace("_", "-"), example_kwargs=kwargs,
+            lineage=Lineage("https://example.org/models", "0123abc"), **self.options,
+        )  # fmt: skip
 
 
 def images(size: int = 224) -> Callable[[int], Inputs]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from artifacts.delivery import Lineage
 from artifacts.errors import HandoffError
 from artifacts.steps import DeliverResult, IntakeJob, TraceabilityJob
 from tasks.deliver import deliver
@@ -19,7 +18,6 @@ from tasks.traceability import run
 from tests.corpus.careless import Careless, example_of, make_model, trace, write_folder
 from tests.corpus.models import CorpusModel
 
-LINEAGE = Lineage("https://example.org/models", "0123abc")
 _GRAVITY = ("unsound", "limit", "note")
 
 
@@ -47,16 +45,10 @@ class ModelRow:
 
 def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
     """Deliver the model into `folder`, read it back, compare and judge it."""
-    torch.manual_seed(0)
-    module = model.build().eval().requires_grad_(False)
-    torch.manual_seed(model.batch)
-    args, kwargs = model.inputs(model.batch)
+    module, example = model.make()
     began = time.monotonic()
     try:
-        delivered = deliver(
-            module, args, folder / "delivery", name=model.name.replace("_", "-"),
-            example_kwargs=kwargs, lineage=LINEAGE, **model.options,
-        )  # fmt: skip
+        delivered = model.deliver(module, example, folder / "delivery")
     except HandoffError as error:
         return ModelRow(model.name, model.kind, found=str(error))
     written = time.monotonic()

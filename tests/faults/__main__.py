@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
 from tests.faults.kinds import KINDS, judge_kinds, kinds_table
 from tests.faults.sizes import SIZES, find_limits, sizes_table
+from tests.marked import write_between_marks
 
 _ALLOWED_SHARE = 0.01
 
@@ -40,7 +41,7 @@ def main() -> int:
             lines[-1] += f", in {time.monotonic() - began:.0f} s on this machine."
             print("\n".join(lines), flush=True)
             if given.write:
-                _write(given.write, part, "\n".join(lines))
+                write_between_marks(given.write, f"faults {part}", "\n".join(lines))
             all_good = all_good and is_good
     return 0 if all_good else 1
 
@@ -69,15 +70,6 @@ def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
 
 
 _PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean}
-
-
-def _write(path: Path, part: str, text: str) -> None:
-    begin, end = f"<!-- faults {part}: begin -->", f"<!-- faults {part}: end -->"
-    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

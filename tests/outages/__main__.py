@@ -10,7 +10,6 @@ half-visible, lost or left.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.marked import text_between_marks, write_between_marks
 from tests.outages import (
     full_disks,
     kills,
@@ -80,10 +80,11 @@ def _run(part: str, scratch: Path, given: argparse.Namespace) -> bool:
         table = survival_table if part == "served" else outcome_table
         rows = table(outcomes)
         if given.write and given.only:
-            rows = with_earlier_rows(rows, _written(given.write, part))
+            before = text_between_marks(given.write, f"outages {part}").splitlines()
+            rows = with_earlier_rows(rows, before)
         lines = [*rows, "", f"{told}{datetime.now(UTC):%Y-%m-%d}."]
         if given.write:
-            _write(given.write, part, "\n".join(lines))
+            write_between_marks(given.write, f"outages {part}", "\n".join(lines))
         if minutes > given.minutes:
             break
     print("\n".join([f"{part}:", *lines]), flush=True)
@@ -180,29 +181,6 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Outcome | Survival]]] = {
     "releases": _releases,
     "served": _served,
 }
-
-
-def _marks(part: str) -> tuple[str, str]:
-    return f"<!-- outages {part}: begin -->", f"<!-- outages {part}: end -->"
-
-
-def _written(path: Path, part: str) -> list[str]:
-    begin, end = _marks(part)
-    return path.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].splitlines()
-
-
-def _write(path: Path, part: str, text: str) -> None:
-    begin, end = _marks(part)
-    # Several parts may be run at once, each by a process of its own.
-    with path.open("r+", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        before, _, rest = stream.read().partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            sys.exit(f"expected the marks {begin} and {end} in {path}, got none")
-        stream.seek(0)
-        stream.write(f"{before}{begin}\n{text}\n{end}{after}")
-        stream.truncate()
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
 from tests.benchmarks.served.turns import Race
 from tests.corpus.models import MODELS
+from tests.marked import write_between_marks
 
 _LIMIT_S = 1800
-_BEGIN, _END = "<!-- served: begin -->", "<!-- served: end -->"
 _TOLD = ("torch", "onnxruntime", "openvino")
 
 
@@ -62,7 +62,7 @@ def main() -> None:
                       *verdict_of(standings), "", *failures_of(standings)])  # fmt: skip
     print(text)
     if given.write:
-        _write(given.write, text)
+        write_between_marks(given.write, "served", text)
     if given.picture:
         draw(standings, given.picture)
 
@@ -107,14 +107,6 @@ def _told_of_the_machine() -> str:
     )  # fmt: skip
     versions = ", ".join(f"{name} {version(name)}" for name in _TOLD)
     return f"{datetime.now(UTC):%-d %B %Y}, {cpu}, Python {platform.python_version()}, {versions}."
-
-
-def _write(path: Path, text: str) -> None:
-    before, _, rest = path.read_text(encoding="utf-8").partition(_BEGIN)
-    _, found, after = rest.partition(_END)
-    if not found:
-        sys.exit(f"expected the marks {_BEGIN} and {_END} in {path}, got none")
-    path.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

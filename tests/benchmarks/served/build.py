@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
-from artifacts.delivery import Lineage
 from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe, Search, read_recipe
 from artifacts.steps import (
@@ -30,9 +27,9 @@ from artifacts.steps import (
     VerifyResult,
 )
 from artifacts.target import Target, native_cpu_target
-from tasks.deliver import deliver
 from tasks.lanes import Lanes
-from tests.corpus.models import MODELS, CorpusModel
+from tasks.target_record import require_effect
+from tests.corpus.models import MODELS
 
 RECIPE = Path(__file__).parent / "recipe.toml"
 _LIMIT_S = 1200.0
@@ -42,24 +39,13 @@ def main(name: str, folder: Path) -> None:
     """Deliver the model, and build its variants."""
     (model,) = [model for model in MODELS if model.name == name]
     if not (folder / "delivery").exists():
-        _deliver(model, folder / "delivery")
+        model.deliver(*model.make(), folder / "delivery")
     recipe, target = read_recipe(RECIPE), native_cpu_target()
     with Lanes(folder / "workspace", recipe) as lanes:
         variants = _build(lanes, target, recipe, folder / "delivery")
     (folder / "variants.json").write_text(json.dumps(variants, indent=1), encoding="utf-8")
     for variant in variants:
         print(name, variant["name"], "accepted" if variant["accepted"] else variant["reasons"])
-
-
-def _deliver(model: CorpusModel, folder: Path) -> None:
-    torch.manual_seed(0)
-    module = model.build().eval().requires_grad_(False)
-    torch.manual_seed(model.batch)
-    args, kwargs = model.inputs(model.batch)
-    deliver(
-        module, args, folder, name=model.name.replace("_", "-"), example_kwargs=kwargs,
-        lineage=Lineage("https://example.org/models", "0123abc"), **model.options,
-    )  # fmt: skip
 
 
 def _build(lanes: Lanes, target: Target, recipe: Recipe, delivery: Path) -> list[dict[str, Any]]:
@@ -95,8 +81,7 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
                     lanes.jobs.variant(variation.passes), limit_s=_LIMIT_S
                 )
                 plain, optimized = optimized, cast(OptimizeResult, found)
-                if not any(e.modified for e in optimized.effects[len(plain.effects) :]):
-                    return told | {"reasons": ["nothing to change"]}
+                require_effect(optimized, plain)
             job = lanes.jobs.candidate(optimized, target, name, variation.options)
         compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=_LIMIT_S))
         outputs = tuple(spec.name for spec in optimized.outputs)

@@ -19,6 +19,7 @@ import torch
 from artifacts.evidence import Candidate, choose
 from artifacts.steps import RaceJob
 from tasks import race as choosing
+from tasks.compare import root_mean_square
 from tasks.delivering.calls import describe_call
 from tasks.float64 import flat_tensors
 from tasks.loading import SHARED_LIBRARY, open_shared_library
@@ -60,28 +61,18 @@ def main() -> None:
     parser.add_argument("--competitors", default=",".join(MAKERS))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--budget-s", type=float, default=10.0)
-    parser.add_argument("--only-make", action="store_true", help="fill the compilers' caches")
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]
     makers = [name for name in given.competitors.split(",") if name]
-    row = race(
-        model, given.folder, makers, rounds=0 if given.only_make else given.rounds,
-        budget_s=given.budget_s,
-    )  # fmt: skip
+    row = race(model, given.folder, makers, rounds=given.rounds, budget_s=given.budget_s)
     print("\n" + json.dumps(asdict(row)))
 
 
 def race(
     model: CorpusModel, folder: Path, makers: list[str], *, rounds: int, budget_s: float
 ) -> Row:
-    """Make every competitor, compare it with eager, and time those that could be made.
-
-    With no rounds, they are made and not timed.
-    """
-    torch.manual_seed(0)
-    module = model.build().eval().requires_grad_(False)
-    torch.manual_seed(model.batch)
-    args, kwargs = model.inputs(model.batch)
+    """Make every competitor, compare it with eager, and time those that could be made."""
+    module, (args, kwargs) = model.make()
     call, inputs = describe_call(module, args, kwargs)
     flat, axes = Flat(module, call).eval(), _batch_axes(inputs, model.batch)
     row = Row(model.name, model.kind, model.batch, torch.get_num_threads())
@@ -90,12 +81,11 @@ def race(
     with torch.no_grad():
         for name in makers:
             field_of.enter(name, lambda name=name: MAKERS[name](flat, inputs, axes))  # type: ignore[misc]
-        if rounds:
-            field_of.enter(HANDOFF, lambda: _released(row, folder))
-            row.race = run_in_turns(
-                {name: lambda call=call: call(inputs) for name, call in field_of.calls.items()},  # type: ignore[misc]
-                rounds=rounds, budget_s=budget_s,
-            )  # fmt: skip
+        field_of.enter(HANDOFF, lambda: _released(row, folder))
+        row.race = run_in_turns(
+            {name: lambda call=call: call(inputs) for name, call in field_of.calls.items()},  # type: ignore[misc]
+            rounds=rounds, budget_s=budget_s,
+        )  # fmt: skip
     return row
 
 
@@ -144,7 +134,7 @@ def _released(row: Row, folder: Path) -> Call:
 def _relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     if not want.numel():
         return 0.0
-    scale = float(want.double().square().mean().sqrt()) or 1.0
+    scale = root_mean_square(want.double()) or 1.0
     return float((got.double() - want.double()).abs().max()) / scale
 
 

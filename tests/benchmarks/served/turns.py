@@ -6,11 +6,12 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import psutil
 
+from artifacts.comparison import Interval
 from tasks.benchmark import median_interval
 
 # Threads that wait for more work spin for a while (OpenMP's, ONNX Runtime's) and would take the
@@ -21,12 +22,15 @@ _MIN_ROUNDS = 11
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """The median of the rounds' own ratios, and its 95 % interval."""
+class Ratio(Interval):
+    """An interval that is told as a ratio only where it doesn't hold 1."""
 
-    value: float
-    low: float
-    high: float
+    @classmethod
+    def of(cls, slow: Iterable[float], fast: Iterable[float]) -> Ratio:
+        """Return how many times as long each round's `slow` took as its `fast`."""
+        quotients = sorted(a / b for a, b in zip(slow, fast, strict=True))
+        low, high = median_interval(len(quotients))
+        return cls(statistics.median(quotients), quotients[low], quotients[high])
 
     @property
     def is_told(self) -> bool:
@@ -34,8 +38,9 @@ class Ratio:
         return self.low > 1.0 or self.high < 1.0
 
     def __str__(self) -> str:
-        bounds = f"{self.low:.2f} to {self.high:.2f}"
-        return f"{self.value:.2f} ({bounds})" if self.is_told else f"no difference ({bounds})"
+        if self.is_told:
+            return super().__str__()
+        return f"no difference ({self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,7 @@ class Race:
 
     def ratio(self, slow: str, fast: str) -> Ratio:
         """Return how many times as fast as `slow` the competitor `fast` is."""
-        quotients = sorted(
-            a / b for a, b in zip(self.seconds[slow], self.seconds[fast], strict=True)
-        )
-        low, high = median_interval(len(quotients))
-        return Ratio(statistics.median(quotients), quotients[low], quotients[high])
+        return Ratio.of(self.seconds[slow], self.seconds[fast])
 
     def median_s(self, name: str) -> float:
         """Return the median of a competitor's seconds for one call."""
