@@ -10,6 +10,10 @@ from artifacts.record import later
 
 Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]
+Goal = Literal["both", "latency", "throughput"]
+
+# Which of the timed inputs a goal looks at; the smallest is first, the largest last.
+_SIZES = {"both": slice(None), "latency": slice(1), "throughput": slice(-1, None)}
 
 
 @dataclass(frozen=True)
@@ -136,25 +140,25 @@ class Candidate:
     ratios_high: tuple[float, ...] = ()
     effects: tuple[PassEffect, ...] = later(())
 
-    @property
-    def score(self) -> float:
-        """The geometric mean of the ratios; 0 for one that was not timed."""
-        return math.prod(self.ratios) ** (1 / len(self.ratios)) if self.ratios else 0.0
-
-    @property
-    def is_faster(self) -> bool:
+    def is_faster(self, goal: Goal = "both") -> bool:
         """Tell whether it is faster than the plain one for sure somewhere, and slower nowhere."""
+        sizes = _SIZES[goal]
         return (
             bool(self.ratios)
-            and any(low > 1.0 for low in self.ratios_low)
-            and all(high >= 1.0 for high in self.ratios_high)
+            and any(low > 1.0 for low in self.ratios_low[sizes])
+            and all(high >= 1.0 for high in self.ratios_high[sizes])
         )
 
+    def speed(self, goal: Goal = "both") -> float:
+        """Return the geometric mean of the ratios that a goal looks at; 0 for one not timed."""
+        ratios = self.ratios[_SIZES[goal]]
+        return math.prod(ratios) ** (1 / len(ratios)) if ratios else 0.0
 
-def choose(candidates: tuple[Candidate, ...]) -> Candidate:
+
+def choose(candidates: tuple[Candidate, ...], goal: Goal = "both") -> Candidate:
     """Return the one to release: the fastest that is faster for sure, else the plain one, first."""
-    faster = [one for one in candidates[1:] if one.accepted and one.is_faster]
-    return max(faster, key=lambda one: one.score, default=candidates[0])
+    faster = [one for one in candidates[1:] if one.accepted and one.is_faster(goal)]
+    return max(faster, key=lambda one: one.speed(goal), default=candidates[0])
 
 
 def pareto(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
@@ -165,7 +169,7 @@ def pareto(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
     timed = [one for one in candidates if one.ratios]
 
     def cost(one: Candidate) -> tuple[float, ...]:
-        return (-one.score, one.max_abs, float(one.size_bytes), one.compile_s)
+        return (-one.speed(), one.max_abs, float(one.size_bytes), one.compile_s)
 
     return tuple(
         one

@@ -11,6 +11,7 @@ from typing import Literal
 
 from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
+from artifacts.evidence import Goal
 from artifacts.record import RecordInvalid, from_plain, later
 from artifacts.signature import require_identifier
 from artifacts.target import TARGETS, Target, parse_target
@@ -118,6 +119,9 @@ class Search:
         "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
+    goal: Goal = later("both")
+    """Which of the plan's sizes decide: the smallest one for `latency`, the largest for
+    `throughput`; for `both`, a variant has to be faster at one of them and slower at neither."""
 
     def __post_init__(self) -> None:
         """Check the budget and that every candidate is known."""

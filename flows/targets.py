@@ -175,7 +175,7 @@ def _choose(state: _Verified) -> _Chosen:
         return _Chosen(work, plain, ())
     candidates = rate(work, state.accepted, state.tried)
     found = {variant.told.name: variant for variant in state.accepted}
-    winner = found[choose(candidates).name]
+    winner = found[choose(candidates, work.lanes.jobs.recipe.search.goal).name]
     if winner is not plain:
         target_record.adopt(winner.folder, plain.folder)
     return _Chosen(work, winner, candidates)

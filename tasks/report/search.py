@@ -62,7 +62,7 @@ def draw_search(name: str, target: TargetRecord) -> Picture | None:
         axes.set_xlabel("largest error to eager")
         axes.set_ylabel("times as fast as the plain package")
 
-    told = ", ".join(f"{one.name} {one.score:.2f} times as fast" for one in timed)
+    told = ", ".join(f"{one.name} {one.speed():.2f} times as fast" for one in timed)
     return draw(
         name, (7.9, 4.2), paint,
         caption="What was tried: speed against error, size as area, 95 % intervals. Blue: nothing "
@@ -76,15 +76,15 @@ def _draw(axes: Axes, one: Candidate, chosen: str, *, on_front: bool) -> None:
     x = max(one.max_abs, _NO_ERROR)
     low, high = min(one.ratios_low), max(one.ratios_high)
     axes.plot([x, x], [low, high], color=color, linewidth=1.2, zorder=2)
-    axes.scatter(x, one.score, s=20 + one.size_bytes / 5e5, color=color, zorder=3)
+    axes.scatter(x, one.speed(), s=20 + one.size_bytes / 5e5, color=color, zorder=3)
     text = f"{one.name}\n{one.size_bytes / 1e6:.1f} MB, {one.compile_s:.0f} s"
     axes.annotate(
-        text + ("\nshipped" if one.name == chosen else ""), (x, one.score), xytext=(8, 0),
+        text + ("\nshipped" if one.name == chosen else ""), (x, one.speed()), xytext=(8, 0),
         textcoords="offset points", fontsize=8, va="center",
     )  # fmt: skip
 
 
 def _join(axes: Axes, front: list[Candidate]) -> None:
-    ordered = sorted(front, key=lambda one: (one.max_abs, one.score))
-    points = [(max(one.max_abs, _NO_ERROR), one.score) for one in ordered]
+    ordered = sorted(front, key=lambda one: (one.max_abs, one.speed()))
+    points = [(max(one.max_abs, _NO_ERROR), one.speed()) for one in ordered]
     axes.plot(*zip(*points, strict=True), color=FIRST, linewidth=0.8, alpha=0.5, zorder=1)

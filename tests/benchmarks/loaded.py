@@ -25,7 +25,7 @@ from artifacts.loader import load
 from infra.console import print_table
 from tasks.benchmark import median_interval
 from tasks.loading import SHARED_LIBRARY
-from tests.benchmarks.served.turns import Ratio, run_in_turns
+from tests.benchmarks.served.turns import Ratio, TimedCall, run_in_turns
 from tests.tasks.built_release import ITEMS, BuiltRelease, build_release
 
 _ROUNDS = 300
@@ -56,12 +56,12 @@ def _added_by_a_call(built: BuiltRelease) -> list[float]:
     checked = load(built.folder, keys=built.key)
     plain = _aoti.AOTIModelContainerRunnerCpu(str(built.package / SHARED_LIBRARY), 1)
     ids, features = torch.randint(ITEMS, (1, 20)), torch.randn(1, 64)
-    calls: dict[str, Callable[[], object]] = {
-        "checked": lambda: checked(ids, features),
-        "plain": lambda: plain.run([ids, features]),
-    }
     with torch.no_grad():
-        race = run_in_turns(calls, rounds=_ROUNDS, budget_s=60.0)
+        turns = {
+            "checked": TimedCall(lambda: checked(ids, features)).turn,
+            "plain": TimedCall(lambda: plain.run([ids, features])).turn,
+        }
+        race = run_in_turns(turns, rounds=_ROUNDS, budget_s=60.0)
     pairs = zip(race.seconds["checked"], race.seconds["plain"], strict=True)
     return [checked_s - plain_s for checked_s, plain_s in pairs]
 

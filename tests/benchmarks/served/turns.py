@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -62,48 +61,55 @@ class Race:
         return statistics.median(self.seconds[name])
 
 
-def run_in_turns(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, budget_s: float
-) -> Race:
-    """Time every call in up to `rounds` rounds (never less than 11), within `budget_s` if it can.
+class TimedCall:
+    """A call, and how often it is made in a turn."""
 
-    In its turn, a competitor is called once untimed, so that its weights and its threads are where
-    they are in a series of calls, and then as often as two milliseconds hold. Who begins a round
-    changes.
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        for _ in range(3):
+            call()
+        one = min(self._seconds(1) for _ in range(3))
+        self._repeats = max(1, math.ceil(_TURN_S / one))
+
+    def turn(self) -> float:
+        """Return the mean seconds of a call.
+
+        It is called once untimed, so that its weights and its threads are where they are in a
+        series of calls, and then as often as two milliseconds hold.
+        """
+        self._call()
+        return self._seconds(self._repeats) / self._repeats
+
+    def _seconds(self, repeats: int) -> float:
+        began = time.perf_counter()
+        for _ in range(repeats):
+            self._call()
+        return time.perf_counter() - began
+
+
+def run_in_turns(turns: Mapping[str, Callable[[], float]], *, rounds: int, budget_s: float) -> Race:
+    """Let all take turns in up to `rounds` rounds, never less than 11, within `budget_s` if it can.
+
+    A turn returns the seconds of a call. Who begins a round changes.
     """
-    repeats = {name: _repeats(call) for name, call in calls.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    order = list(turns)
     before, began = _busy(), time.perf_counter()
     while (done := len(seconds[order[0]])) < _MIN_ROUNDS or (
         done < rounds and time.perf_counter() - began < budget_s
     ):
         for name in order:
             time.sleep(_PAUSE_S)
-            seconds[name].append(_turn(calls[name], repeats[name]))
+            seconds[name].append(turns[name]())
         order.append(order.pop(0))
     all_s, own_s = (now - then for now, then in zip(_busy(), before, strict=True))
     return Race(seconds, max(0.0, all_s - own_s) / (time.perf_counter() - began))
 
 
-def _repeats(call: Callable[[], object]) -> int:
-    for _ in range(3):
-        call()
-    one = min(_turn(call, 1) for _ in range(3))
-    return max(1, math.ceil(_TURN_S / one))
-
-
-def _turn(call: Callable[[], object], repeats: int) -> float:
-    call()
-    began = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - began) / repeats
-
-
 def _busy() -> tuple[float, float]:
-    """Return the CPU seconds of the whole machine so far, and this process's."""
+    """Return the CPU seconds of the whole machine so far, and of this process and its children."""
     machine = psutil.cpu_times()
-    own = os.times()
     total = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - machine.guest
-    return total, own.user + own.system
+    this = psutil.Process()
+    own = [process.cpu_times() for process in (this, *this.children(recursive=True))]
+    return total, sum(times.user + times.system for times in own)

@@ -1,0 +1,132 @@
+"""A competitor in a process of its own, as it would be served, that takes its turn when told.
+
+Several runtimes in one process share its memory, its threads and oneDNN's caches: MobileNetV3's
+package took half as long again beside a TorchScript model as it took alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from tasks.compare import root_mean_square
+from tasks.delivering.calls import describe_call
+from tasks.float64 import flat_tensors
+from tasks.loading import SHARED_LIBRARY, open_shared_library
+from tests.benchmarks.served.competitors import MAKERS, Axes, Call, Flat, Tensors
+from tests.benchmarks.served.turns import TimedCall
+from tests.corpus.models import MODELS
+
+_MAKING_S = 1200.0
+_TURN_S = 120.0
+
+
+class NotMadeError(Exception):
+    """A competitor can't be made of this model; the message is its own."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The seconds to make a competitor and call it once, and how far its outputs are from eager's.
+
+    `error` is the largest difference over the RMS of eager's output.
+    """
+
+    seconds: float
+    error: float
+
+
+class Racer:
+    """The near end of a competitor's process."""
+
+    def __init__(self, model: str, competitor: str, package: Path | None = None) -> None:
+        """Make `competitor` of the model, or open the package where one is given.
+
+        Raises `NotMadeError`.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._near, far = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(far, model, competitor, package), daemon=True
+        )
+        self._process.start()
+        far.close()
+        told = self._told(_MAKING_S)
+        if not isinstance(told, Made):
+            self.close()
+            raise NotMadeError(told)
+        self.made = told
+
+    def turn(self) -> float:
+        """Return the seconds of a call, in a turn's mean."""
+        self._near.send("turn")
+        told = self._told(_TURN_S)
+        if not isinstance(told, float):
+            raise NotMadeError(told)
+        return told
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+
+    def _told(self, limit_s: float) -> object:
+        try:
+            if self._near.poll(limit_s):
+                return self._near.recv()
+        except EOFError:
+            self._process.join()
+            return f"its process ended with {self._process.exitcode}"
+        return f"it took more than {limit_s:.0f} s"
+
+
+def _serve(far: Connection, name: str, competitor: str, package: Path | None) -> None:
+    """Make the competitor, say so, and time a turn whenever asked."""
+    (model,) = [model for model in MODELS if model.name == name]
+    module, (args, kwargs) = model.make()
+    call, inputs = describe_call(module, args, kwargs)
+    flat = Flat(module, call).eval()
+    with torch.no_grad():
+        try:
+            want = tuple(tensor.clone() for tensor in flat(*inputs))
+            began = time.monotonic()
+            made = _make(competitor, package, flat, inputs, _batch_axes(inputs, model.batch))
+            got = flat_tensors(made(inputs))
+            seconds = time.monotonic() - began
+            error = max(map(_relative_error, got, want))
+            timed = TimedCall(lambda: made(inputs))
+        except Exception as failure:  # noqa: BLE001 - what can't be made is a result
+            first = (str(failure).strip().splitlines() or [""])[0]
+            far.send(f"{type(failure).__name__}: {first}"[:300])
+            return
+        del module, flat, want, got
+        far.send(Made(seconds, error))
+        while far.recv():
+            far.send(timed.turn())
+
+
+def _make(
+    competitor: str, package: Path | None, flat: Flat, inputs: Tensors, axes: Axes
+) -> Callable[[Tensors], object]:
+    if package:
+        return open_shared_library(package / SHARED_LIBRARY)
+    make: Callable[..., Call] = MAKERS[competitor]
+    return make(flat, inputs, axes)
+
+
+def _relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    if not want.numel():
+        return 0.0
+    scale = root_mean_square(want.double()) or 1.0
+    return float((got.double() - want.double()).abs().max()) / scale
+
+
+def _batch_axes(inputs: Tensors, batch: int) -> Axes:
+    size = torch.export.Dim("batch", min=1, max=1024)
+    return tuple({0: size} if tensor.shape[0] == batch else {} for tensor in inputs)
