@@ -70,10 +70,9 @@ bench-served: ready $(CORPUS)/.served
 	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/served
 
 bench-road: ready
-	$(BIN)/python -m tests.benchmarks.release
+	$(BIN)/python -m tests.benchmarks.road
 	$(BIN)/python -m tests.benchmarks.loaded
-	$(BIN)/python -m tests.benchmarks.growth registry
-	$(BIN)/python -m tests.benchmarks.growth weights
+	$(BIN)/python -m tests.benchmarks.growth
 
 bench-night: ready
 	$(BIN)/python -m tests.benchmarks.night --models $(if $(NIGHT),$(NIGHT),500) \

@@ -1,21 +1,21 @@
 """How the registry's commands grow with a model's versions, and the release with its weights.
 
-python -m tests.benchmarks.growth registry --versions 10,100,1000
-python -m tests.benchmarks.growth weights --megabytes 10,100,1000
+python -m tests.benchmarks.growth [registry weights nodes outputs targets]
+python -m tests.benchmarks.growth weights --sizes 10,100,1000
 
 `registry`: the seconds of what `list`, `pull` and `promote` do (in this process, a store in a
-folder, packages of a few bytes) when a model has so many versions. `weights`: seconds and peak
-memory of a whole `handoff release` of linear layers with so many megabytes. Each curve is told with
-its exponent: the slope of log(seconds) over log(size) by least squares; 0 is flat, 1 is linear.
+folder, packages of a few bytes) when a model has so many versions. The others: seconds and peak
+memory of a whole `handoff release` of a model with so many megabytes of weights, operators, outputs
+or targets (`growth_models`). Each curve is told with its exponent: the slope of log(value) over
+log(size) by least squares; 0 is flat, 1 is linear.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
+import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,28 +25,34 @@ from pathlib import Path
 import psutil
 
 from artifacts.errors import HandoffError
-from infra.console import print_table
-from tests.benchmarks.release import Run, measure
+from tests.benchmarks.growth_models import CURVES, Growing
+from tests.benchmarks.processes import Run, handoff, handoff_command, measure
+from tests.marked import write_between_marks
 from tests.tasks.registering import SomeRegistry, some_registry
 
 _REPEATS = 11
-_LAYER_MB = 64  # 4096 x 4096 float32
 
 
 def main() -> None:
-    """Measure one curve and print it."""
+    """Measure the curves that are asked for and print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    curves = parser.add_subparsers(dest="curve", required=True)
-    usual = [10, 100, 1000]
-    curves.add_parser("registry").add_argument("--versions", default=usual, type=_numbers)
-    curves.add_parser("weights").add_argument("--megabytes", default=usual, type=_numbers)
+    parser.add_argument("curves", nargs="*", default=["registry", *CURVES])
+    parser.add_argument("--sizes", type=_numbers, help="of one curve")
+    parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    print(f"load before: {psutil.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory(prefix="handoff-growth-") as scratch:
-        if given.curve == "registry":
-            _tell_registry(Path(scratch), given.versions)
-        else:
-            _tell_weights(Path(scratch), given.megabytes)
+    for curve in given.curves:
+        load = psutil.getloadavg()[0]
+        with tempfile.TemporaryDirectory(prefix="handoff-growth-") as scratch:
+            if curve == "registry":
+                told = _tell_registry(Path(scratch), given.sizes or [10, 100, 1000])
+            else:
+                growing = CURVES[curve]
+                sizes = given.sizes or list(growing.sizes)
+                told = _tell_releases(Path(scratch), growing, sizes)
+        text = "\n".join([*told, "", f"Load before: {load:.1f}."])
+        print(text, flush=True)
+        if given.write:
+            write_between_marks(given.write, f"growth of {curve}", text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -61,7 +67,7 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
 
 
-def _tell_registry(root: Path, counts: list[int]) -> None:
+def _tell_registry(root: Path, counts: list[int]) -> list[str]:
     registry = some_registry(root)
     seconds: dict[str, list[float]] = {}
     for count in counts:
@@ -69,12 +75,7 @@ def _tell_registry(root: Path, counts: list[int]) -> None:
             registry.release(created=f"2026-01-01T00:00:{_newest(registry)}Z")
         for name, timed in _commands(registry, count).items():
             seconds.setdefault(name, []).append(timed)
-    rows = [
-        (name, *(f"{one * 1e3:.1f}" for one in timed), f"{exponent(counts, timed):.2f}", "0")
-        for name, timed in seconds.items()
-    ]
-    columns = ("ms", *(f"{count} versions" for count in counts), "exponent", "expected")
-    print_table(f"median of {_REPEATS}", columns, rows)
+    return _markdown("versions", counts, {f"{name}, s": v for name, v in seconds.items()}, "0")
 
 
 def _newest(registry: SomeRegistry) -> int:
@@ -114,38 +115,51 @@ def _median(call: Callable[[], None], repeats: int = _REPEATS) -> float:
     return statistics.median(seconds)
 
 
-def _tell_weights(root: Path, sizes: list[int]) -> None:
-    runs: list[Run] = []
+def _tell_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
+    """Release a model of each size; return the table of seconds and memory."""
+    found: list[tuple[int, Run]] = []
     for size in sizes:
-        (root / "grown.py").write_text(_model(size), encoding="utf-8")
-        delivery = root / f"delivery-{size}"
-        command = [sys.executable, "-m", "infra.cli"]
-        environment = {**os.environ, "PYTHONPATH": f"{root}:{Path.cwd()}"}
-        subprocess.run([*command, "deliver", "grown:build", "--to", str(delivery)],
-                       env=environment, check=True, stdout=subprocess.DEVNULL)  # fmt: skip
-        runs.append(measure([*command, "release", str(delivery), "--rebuild"], root))
-        (root / "grown.py").unlink()
-    rows = [
-        ("seconds", *(f"{run.wall_s:.0f}" for run in runs),
-         f"{exponent(sizes, [run.wall_s for run in runs]):.2f}"),
-        ("largest process, GiB", *(f"{run.largest_bytes / 2**30:.2f}" for run in runs),
-         f"{exponent(sizes, [run.largest_bytes for run in runs]):.2f}"),
-        ("whole tree, GiB", *(f"{run.tree_bytes / 2**30:.2f}" for run in runs),
-         f"{exponent(sizes, [run.tree_bytes for run in runs]):.2f}"),
-    ]  # fmt: skip
-    print_table("a release", ("", *(f"{size} MB" for size in sizes), "exponent"), rows)
+        try:
+            found.append((size, _release(root, growing, size)))
+        except RuntimeError as error:
+            print(f"{size} {growing.what}: {error}", file=sys.stderr)
+            break
+    done = [size for size, _ in found]
+    figures: dict[str, list[float]] = {
+        "seconds": [run.wall_s for _, run in found],
+        "CPU seconds": [run.cpu_s for _, run in found],
+        "largest process, GiB": [run.largest_bytes / 2**30 for _, run in found],
+        "all processes, GiB": [run.tree_bytes / 2**30 for _, run in found],
+    }
+    return _markdown(growing.what, done, figures, growing.expected)
 
 
-def _model(megabytes: int) -> str:
-    layers = max(1, megabytes // _LAYER_MB)
-    width = int(math.sqrt(megabytes * 1e6 / 4 / layers))
-    return (
-        "import torch\n\n\n"
-        "def build():\n"
-        "    torch.manual_seed(0)\n"
-        f"    layers = [torch.nn.Linear({width}, {width}) for _ in range({layers})]\n"
-        f"    return torch.nn.Sequential(*layers).eval(), (torch.randn(2, {width}),)\n"
-    )
+def _release(root: Path, growing: Growing, size: int) -> Run:
+    """Deliver and release a model of this size, by a recipe of its own."""
+    (root / "grown.py").write_text(growing.source(size), encoding="utf-8")
+    recipe, delivery = root / "recipe.toml", root / "delivery"
+    recipe.write_text(growing.recipe(size), encoding="utf-8")
+    handoff(root, "deliver", "grown:build", "--to", str(delivery))
+    command = handoff_command("release", str(delivery), "--rebuild", "--recipe", str(recipe))
+    try:
+        return measure(command, root)
+    finally:
+        shutil.rmtree(delivery)
+        shutil.rmtree(root / "home", ignore_errors=True)
+
+
+def _markdown(
+    what: str, sizes: list[int], figures: dict[str, list[float]], expected: str
+) -> list[str]:
+    head = [what, *map(str, sizes), "exponent", "expected"]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(sizes) + 1) + "---|"]
+    first = next(iter(figures))
+    for name, values in figures.items():
+        slope = f"{exponent(sizes, values):.2f}" if len(sizes) > 1 else "-"
+        cells = [name, *(f"{value:.3g}" for value in values), slope,
+                 expected if name == first else ""]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 if __name__ == "__main__":

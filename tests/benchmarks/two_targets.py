@@ -15,13 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
@@ -33,13 +28,13 @@ from artifacts.recipe import Recipe
 from artifacts.steps import IntakeJob, OptimizeResult
 from infra.console import print_table
 from tasks.lanes import COMPILE_LIMIT_S, INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, Lanes
+from tests.benchmarks.processes import handoff, handoff_command, measure
+from tests.benchmarks.step_lines import step_seconds
 
 _SLUGS = ("cpu-avx512", "cpu-avx2")
 _KINDS = (_SLUGS[:1], _SLUGS, _SLUGS[1:])
-_STEP = re.compile(r"^(?P<step>[a-z][a-z0-9 -]*): (?P<seconds>\d+\.\d) s$", re.MULTILINE)
 _VERBS = ("inspect", "optimize", "reference", "compile", "verify", "probe",
           "measure", "benchmark")  # fmt: skip
-_LIMIT_S = 1800
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ def main() -> None:
     rounds: list[list[Run]] = []
     with tempfile.TemporaryDirectory(prefix="handoff-bench-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
-        _handoff(folder, "deliver", asked.factory, "--to", str(folder / "delivery"))
+        handoff(folder, "deliver", asked.factory, "--to", str(folder / "delivery"))
         program = None if asked.whole else _optimize(folder)
         for _ in range(asked.rounds):
             rounds.append([])
@@ -107,32 +102,14 @@ def _cpu(pid: int) -> float:
     return float(sum(psutil.Process(pid).cpu_times()[:4]))
 
 
-def _handoff(folder: Path, *arguments: str) -> str:
-    scratch = folder / "tmp"
-    scratch.mkdir(exist_ok=True)
-    environment = {**os.environ, "HANDOFF_HOME": str(folder / "home"), "TMPDIR": str(scratch)}
-    environment.pop("PREFECT_API_URL", None)
-    ended = subprocess.run(
-        [sys.executable, "-m", "infra.cli", *arguments], env=environment, timeout=_LIMIT_S,
-        check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    if ended.returncode:
-        raise RuntimeError(f"{arguments} ended with {ended.returncode}: {ended.stderr[-2000:]}")
-    return ended.stderr
-
-
 def _release(folder: Path, targets: tuple[str, ...]) -> Run:
     recipe = folder / f"{'-'.join(targets)}.toml"
     recipe.write_text(f"targets = {json.dumps(targets)}\n")
-    load, began = psutil.getloadavg()[0], time.monotonic()
+    load = psutil.getloadavg()[0]
     delivery = str(folder / "delivery")
-    told = _handoff(folder, "release", delivery, "--recipe", str(recipe), "--rebuild")
-    wall_s = time.monotonic() - began
-    parts: dict[str, float] = {}
-    for found in _STEP.finditer(told):
-        verb = found["step"].split(" cpu-")[0]
-        parts[verb] = parts.get(verb, 0.0) + float(found["seconds"])
-    return Run(targets, wall_s, parts, load)
+    command = handoff_command("release", delivery, "--recipe", str(recipe), "--rebuild")
+    run = measure(command, folder)
+    return Run(targets, run.wall_s, step_seconds(run.told), load)
 
 
 def _print(rounds: list[list[Run]], parts: Sequence[str]) -> None:
