@@ -130,7 +130,7 @@ def release(
     from infra.settings import read_settings
 
     settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
-    workspace = begin_release(settings, folder, wanted, alias, rebuild=rebuild)
+    workspace, _ = begin_release(settings, folder, wanted, alias, rebuild=rebuild)
     outcome = end_release(settings, workspace, folder, wanted, alias, rebuild=rebuild)
     manifest = read_outcome(settings, outcome, workspace)
     return Released(

@@ -1,12 +1,18 @@
-"""The progress of steps on standard error: one line that is redrawn, or plain lines in a log."""
+"""The progress of steps on standard error: one line that is redrawn, or plain lines in a log.
+
+The first steps of a release run before the flow does, which announces them when Prefect has come
+up. `tell_begun` tells of them when they begin and end, and the flow's own words are left out then.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -17,12 +23,40 @@ from infra.cli_options import is_quiet
 from infra.console import size
 from infra.step_times import WHOLE, StepTimes
 
+if TYPE_CHECKING:
+    from tasks.lanes import BegunStep
+
+LOGGER = logging.getLogger("handoff.progress")
+
 NO_TIMES = StepTimes({})
 _START = "start"
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _TURNS_A_SECOND = 8
 # What takes less needs no announcement in a log.
 _LONG_S = 5.0
+
+
+class _ToldOnce(logging.Filter):
+    """Leaves out the flow's words on a step whose end was told ahead of it, or the other way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead: set[str] = set()
+        self._by_flow: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        step, is_done = getattr(record, "step", ""), getattr(record, "phase", "") == "done"
+        if getattr(record, "ahead", False):
+            if is_done:
+                self._ahead.add(step)
+            return step not in self._by_flow
+        if step not in self._ahead:
+            if is_done:
+                self._by_flow.add(step)
+            return True
+        if is_done:  # what runs again later is told
+            self._ahead.remove(step)
+        return False
 
 
 class _PlainProgress(logging.Handler):
@@ -50,7 +84,7 @@ class _LiveProgress(logging.Handler):
         super().__init__()
         self._times = times
         self._began = time.monotonic()
-        # Nothing is announced before the flow runs, and an embedded Prefect takes seconds to start.
+        # An embedded Prefect takes seconds to start, and the flow runs after it.
         self._running: dict[str, float] = {_START: self._began}
         self._moved: dict[str, str] = {}
         self.live = Live(self, console=console, refresh_per_second=_TURNS_A_SECOND, transient=True)
@@ -58,7 +92,8 @@ class _LiveProgress(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         step: str = getattr(record, "step", record.getMessage())
         phase, told = getattr(record, "phase", ""), record.__dict__
-        if self._running.pop(_START, None) is not None:
+        is_ahead = told.get("ahead", False)
+        if not is_ahead and self._running.pop(_START, None) is not None:
             started_s = time.monotonic() - self._began
             if started_s >= 0.5:
                 self._finish(_START, started_s, failed=False)
@@ -102,9 +137,8 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
 
     With `--quiet` nothing is shown.
     """
-    logger = logging.getLogger("handoff.progress")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
     if is_quiet():
         yield
         return
@@ -114,7 +148,8 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     if sys.stderr.isatty() and not console.is_dumb_terminal:
         live = _LiveProgress(times, console)
     handler: logging.Handler = live or _PlainProgress(times)
-    logger.addHandler(handler)
+    handler.addFilter(_ToldOnce())
+    LOGGER.addHandler(handler)
     try:
         if live:
             with live.live:
@@ -122,4 +157,33 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
         else:
             yield
     finally:
-        logger.removeHandler(handler)
+        LOGGER.removeHandler(handler)
+
+
+def tell_begun(steps: Mapping[str, BegunStep]) -> None:
+    """Tell when `steps`, which run one after the other, begin and end, before the flow asks.
+
+    A refusal is left to the flow.
+    """
+    queue = list(steps.items())
+
+    def begin(place: int) -> None:
+        if place == len(queue):
+            return
+        name, step = queue[place]
+        _tell(name, "begin", 0.0)
+
+        def end(done: Future[object]) -> None:
+            if not done.cancelled() and not done.exception():
+                _tell(name, "done", step.seconds)
+                begin(place + 1)
+
+        step.future.add_done_callback(end)
+
+    begin(0)
+
+
+def _tell(step: str, phase: str, seconds: float) -> None:
+    text = f"{step} ..." if phase == "begin" else f"{step}: {seconds:.1f} s"
+    extra = {"step": step, "phase": phase, "seconds": seconds, "ahead": True}
+    LOGGER.info(text, extra=extra)

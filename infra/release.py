@@ -19,7 +19,7 @@ from infra.cli_options import is_quiet
 from infra.console import print_json
 from infra.flow_calls import call_flow
 from infra.present import print_release, release_object
-from infra.progress import shown_progress
+from infra.progress import shown_progress, tell_begun
 from infra.registry import releases_of, require_alias
 from infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from infra.step_times import (
@@ -33,6 +33,9 @@ from infra.step_times import (
 from tasks import lanes
 from tasks.assemble import require_trial_alias
 from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+
+# What runs before Prefect does, as the flow announces it.
+_FIRST_STEPS = ("take in", "inspect", "optimize")
 
 
 def release_delivery(
@@ -59,9 +62,10 @@ def release_delivery(
 def _release(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool, as_json: bool
 ) -> int:
-    workspace = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
+    workspace, begun = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
     try:
         with noted_times() as times, shown_progress(_times_before(settings, delivery)):
+            tell_begun(dict(zip(_FIRST_STEPS, begun, strict=True)))
             outcome = end_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
     except NotShownYet as error:
         if as_json:
@@ -100,16 +104,17 @@ def _times_before(settings: Settings, delivery: Path) -> StepTimes:
 
 def begin_release(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool
-) -> Path:
-    """Start the first step of a release, which `end_release` has to follow; return its folder.
+) -> tuple[Path, tuple[lanes.BegunStep, ...]]:
+    """Start the first steps of a release, which `end_release` has to follow.
+
+    Returns its folder and those steps.
 
     Raises `UsageProblem` or `EnvironmentLacking` before anything is started.
     """
     _check(recipe, alias)
     require_writable_home(settings)
     workspace = open_workspace(settings.home / "builds")
-    lanes.begin(workspace, delivery, recipe, fresh=rebuild)
-    return workspace
+    return workspace, lanes.begin(workspace, delivery, recipe, fresh=rebuild)
 
 
 def end_release(

@@ -102,7 +102,8 @@ class _Notes(logging.Handler):
         self._noted = noted
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "phase", "") == "done":
+        # What runs ahead of the flow is announced by it, too.
+        if getattr(record, "phase", "") == "done" and not getattr(record, "ahead", False):
             told = record.__dict__
             # A step that runs again, for a search's variants, counts with all its runs.
             step = told["step"]

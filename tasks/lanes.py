@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Container
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from artifacts.recipe import Recipe
 from artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
@@ -148,20 +149,41 @@ class Lanes:
 _BEGUN: dict[Path, Lanes] = {}
 
 
-def begin(workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = False) -> None:
+@dataclass(frozen=True)
+class BegunStep:
+    """A step that runs before the flow asks for it."""
+
+    process: StepProcess
+    job: object
+    future: Future[Any]
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took in its process; 0 where that isn't known."""
+        return self.process.seconds(self.job) or 0.0
+
+
+def begin(
+    workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = False
+) -> tuple[BegunStep, ...]:
     """Start a release's processes and first steps now, for the flow to find under way.
 
     An embedded Prefect server takes seconds to start. The steps up to the compiled package depend
     on nothing but the delivery and the recipe, so they run beside it; the flow asks for the same
-    jobs and waits for what is already running.
+    jobs and waits for what is already running. Returns those that are sure to run: intake,
+    traceability and optimization.
     """
     lanes = Lanes(workspace, recipe, fresh=fresh)
     _BEGUN[workspace] = lanes
     graph = lanes.graph
-    graph.submit(IntakeJob(delivery, lanes.jobs.staging), limit_s=INTAKE_LIMIT_S)
+    taking = IntakeJob(delivery, lanes.jobs.staging)
+    taken = graph.submit(taking, limit_s=INTAKE_LIMIT_S)
     judged = graph.submit(lanes.jobs.traceability(), limit_s=TRACEABILITY_LIMIT_S)
     optimized = graph.submit(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
     optimized.add_done_callback(lambda done: _go_on(lanes, judged, done))
+    jobs = (taking, lanes.jobs.traceability(), lanes.jobs.optimize())
+    futures: tuple[Future[Any], ...] = (taken, judged, optimized)
+    return tuple(BegunStep(graph, job, one) for job, one in zip(jobs, futures, strict=True))
 
 
 def _go_on(
