@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.benchmarks.growth import exponent
 from tests.benchmarks.served.race import HANDOFF
-from tests.benchmarks.served.table import Standing, table_of, verdict_of
+from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
 from tests.benchmarks.served.turns import Race, Ratio, run_in_turns
 
 
@@ -80,6 +81,15 @@ def test_a_model_that_nothing_speeds_up_is_held_against_eager() -> None:
 def test_a_refused_model_counts_as_none_of_both() -> None:
     refused = standing("refused", OpenVINO=CLEAR)
     assert "0 of 1 models" in verdict_of([refused])[0]
+
+
+def test_who_is_wrong_is_told_and_is_nobodys_best() -> None:
+    one = replace(standing("one", Handoff=CLEAR, OpenVINO=Ratio(9.0, 8.9, 9.1)),
+                  error={"OpenVINO": 0.5, "Handoff": 1e-6})  # fmt: skip
+    assert one.best == "eager"
+    (row,) = table_of([one])[2:-1]
+    assert row.split("|")[4].strip() == "wrong"
+    assert failures_of([one]) == ["- one, OpenVINO: wrong by 0.5 times the RMS of eager's outputs"]
 
 
 @pytest.mark.parametrize(("power", "sizes"), [(0.0, [10, 100]), (1.0, [1, 7, 50]), (2.0, [3, 9])])

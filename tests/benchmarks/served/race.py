@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -32,9 +33,9 @@ HANDOFF = "Handoff"
 class Row:
     """What came of a model's race.
 
-    `chosen` is the variant that the release's own race picked among those of `laps`, `made_s` the
-    seconds to make a competitor and call it once, `error` its largest difference to eager over the
-    RMS of eager's output, `failed` why one is missing. `load` is the machine's before.
+    `chosen` is the variant that the release's own race picked among those of `laps`, `error` each
+    competitor's largest difference to eager over the RMS of eager's outputs, `failed` why one is
+    missing. `load` is the machine's before.
     """
 
     name: str
@@ -43,7 +44,6 @@ class Row:
     threads: int
     chosen: str = ""
     laps: dict[str, RaceLap] = field(default_factory=dict)
-    made_s: dict[str, float] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     race: Race | None = None
@@ -70,22 +70,26 @@ def main() -> None:
 
 
 def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s: float) -> None:
-    """Make every competitor, one after the other, and time those that could be made in turns."""
+    """Make every competitor, as many at once as there are cores, and time them in turns."""
     racers: dict[str, Racer] = {}
     row.load = psutil.getloadavg()[0]
+
+    def make(name: str) -> None:
+        try:
+            racer = Racer(row.name, name, competitors[name])
+        except NotMadeError as error:
+            row.failed[name] = str(error)
+            print(f"{row.name}: no {name}: {error}", file=sys.stderr)
+        else:
+            racers[name], row.error[name] = racer, racer.error
+
     try:
-        for name, package in competitors.items():
-            try:
-                racers[name] = Racer(row.name, name, package)
-            except NotMadeError as error:
-                row.failed[name] = str(error)
-                print(f"{row.name}: no {name}: {error}", file=sys.stderr)
-                continue
-            made = racers[name].made
-            row.made_s[name], row.error[name] = made.seconds, made.error
+        with ThreadPoolExecutor(row.threads) as pool:
+            list(pool.map(make, competitors))
         row.race = run_in_turns(
-            {name: racer.turn for name, racer in racers.items()}, rounds=rounds, budget_s=budget_s
-        )
+            {name: racers[name].turn for name in competitors if name in racers},
+            rounds=rounds, budget_s=budget_s,
+        )  # fmt: skip
     finally:
         for racer in racers.values():
             racer.close()

@@ -7,9 +7,7 @@ package took half as long again beside a TorchScript model as it took alone.
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -31,24 +29,14 @@ class NotMadeError(Exception):
     """A competitor can't be made of this model; the message is its own."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """The seconds to make a competitor and call it once, and how far its outputs are from eager's.
-
-    `error` is the largest difference over the RMS of eager's output.
-    """
-
-    seconds: float
-    error: float
-
-
 class Racer:
     """The near end of a competitor's process."""
 
     def __init__(self, model: str, competitor: str, package: Path | None = None) -> None:
         """Make `competitor` of the model, or open the package where one is given.
 
-        Raises `NotMadeError`.
+        `error` is then the largest difference to eager's outputs, over their RMS. Raises
+        `NotMadeError`.
         """
         context = multiprocessing.get_context("spawn")
         self._near, far = context.Pipe()
@@ -58,10 +46,10 @@ class Racer:
         self._process.start()
         far.close()
         told = self._told(_MAKING_S)
-        if not isinstance(told, Made):
+        if not isinstance(told, float):
             self.close()
             raise NotMadeError(told)
-        self.made = told
+        self.error = told
 
     def turn(self) -> float:
         """Return the seconds of a call, in a turn's mean."""
@@ -95,10 +83,8 @@ def _serve(far: Connection, name: str, competitor: str, package: Path | None) ->
     with torch.no_grad():
         try:
             want = tuple(tensor.clone() for tensor in flat(*inputs))
-            began = time.monotonic()
             made = _make(competitor, package, flat, inputs, _batch_axes(inputs, model.batch))
             got = flat_tensors(made(inputs))
-            seconds = time.monotonic() - began
             error = max(map(_relative_error, got, want))
             timed = TimedCall(lambda: made(inputs))
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
@@ -106,7 +92,7 @@ def _serve(far: Connection, name: str, competitor: str, package: Path | None) ->
             far.send(f"{type(failure).__name__}: {first}"[:300])
             return
         del module, flat, want, got
-        far.send(Made(seconds, error))
+        far.send(error)
         while far.recv():
             far.send(timed.turn())
 

@@ -9,6 +9,8 @@ from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.turns import Ratio
 
 _EAGER = "eager"
+# Times the RMS of eager's outputs; float32's rounding stays a thousand times below it.
+_WRONG = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,15 @@ class Standing:
     load: float
 
     @property
+    def wrong(self) -> dict[str, float]:
+        """Those whose outputs are not eager's, and by how much."""
+        return {name: error for name, error in self.error.items() if error > _WRONG}
+
+    @property
     def best(self) -> str:
-        """The fastest competitor, by its median."""
-        rivals = {n: r.value for n, r in self.over_eager.items() if n != HANDOFF}
+        """The fastest competitor that is not wrong, by its median."""
+        others = (n for n in self.over_eager if n != HANDOFF and n not in self.wrong)
+        rivals = {name: self.over_eager[name].value for name in others}
         rivals[_EAGER] = 1.0
         return max(rivals, key=lambda name: rivals[name])
 
@@ -80,10 +88,14 @@ def verdict_of(standings: list[Standing]) -> list[str]:
 
 
 def failures_of(standings: list[Standing]) -> list[str]:
-    """Return a line for each competitor that is missing somewhere."""
-    return [
+    """Return a line for each competitor that is missing somewhere, or wrong."""
+    missing = [
         f"- {one.name}, {name}: {why.replace('|', '/')[:160]}"
         for one in standings for name, why in one.failed.items()
+    ]  # fmt: skip
+    return missing + [
+        f"- {one.name}, {name}: wrong by {error:.2g} times the RMS of eager's outputs"
+        for one in standings for name, error in one.wrong.items()
     ]  # fmt: skip
 
 
@@ -93,12 +105,17 @@ def _competitors(standings: list[Standing]) -> list[str]:
 
 def _cell(one: Standing, name: str) -> str:
     ratio = one.over_eager.get(name)
+    if name in one.wrong:
+        return "wrong"
     return "-" if ratio is None else f"{ratio.value:.2f}" if ratio.is_told else "="
 
 
 def _mean(standings: list[Standing], name: str) -> str:
     """Return the geometric mean over the models that have all competitors, so that all compare."""
     everyone = {*_competitors(standings), HANDOFF}
-    whole = [one for one in standings if all(n in one.over_eager for n in everyone)]
+    whole = [
+        one for one in standings
+        if all(n in one.over_eager for n in everyone) and not one.wrong
+    ]  # fmt: skip
     logs = [math.log(one.over_eager[name].value) for one in whole]
     return f"**{math.exp(sum(logs) / len(logs)):.2f}**" if logs else "-"
