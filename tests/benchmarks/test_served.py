@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.benchmarks.growth import exponent
+from tests.benchmarks.served.build import PRECISIONS, recipe_of
 from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
 from tests.benchmarks.served.turns import Race, Ratio, run_in_turns
@@ -90,6 +91,15 @@ def test_who_is_wrong_is_told_and_is_nobodys_best() -> None:
     (row,) = table_of([one])[2:-1]
     assert row.split("|")[4].strip() == "wrong"
     assert failures_of([one]) == ["- one, OpenVINO: wrong by 0.5 times the RMS of eager's outputs"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_precision_has_a_recipe_and_some_models_their_own(precision: str) -> None:
+    usual = recipe_of("resnet18", precision)
+    assert usual.search.goal == "throughput"
+    assert recipe_of("bert", precision) == usual
+    own = recipe_of("unet_resnet18", "float32")
+    assert "fold-batch-norm" not in {one.name for one in own.passes}
 
 
 @pytest.mark.parametrize(("power", "sizes"), [(0.0, [10, 100]), (1.0, [1, 7, 50]), (2.0, [3, 9])])

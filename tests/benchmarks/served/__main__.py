@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.record import from_plain
+from tests.benchmarks.served.build import PRECISIONS
 from tests.benchmarks.served.competitors import MAKERS
 from tests.benchmarks.served.plot import draw
 from tests.benchmarks.served.race import HANDOFF
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--competitors", default=",".join(MAKERS), help="of these, eager first")
+    parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
@@ -50,8 +52,9 @@ def main() -> None:
         folder = (given.folder / model.name).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "variants.json").exists():
-            _child("build", model.name, folder)
-        ended = _child("race", model.name, folder, "--competitors", given.competitors)
+            _child("build", model.name, folder, "--recipes", given.recipes)
+        options = ("--recipes", given.recipes, "--competitors", given.competitors)
+        ended = _child("race", model.name, folder, *options)
         if ended is None:
             continue
         found[model.name] = asdict(_summarize(json.loads(ended)))
@@ -62,7 +65,7 @@ def main() -> None:
                       *verdict_of(standings), "", *failures_of(standings)])  # fmt: skip
     print(text)
     if given.write:
-        write_between_marks(given.write, "served", text)
+        write_between_marks(given.write, f"served in {given.recipes}", text)
     if given.picture:
         draw(standings, given.picture)
 

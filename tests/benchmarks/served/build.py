@@ -1,16 +1,16 @@
 """Build what Handoff registers for a model: deliver, then the release's own steps up to the race.
 
-python -m tests.benchmarks.served.build resnet18 FOLDER
+python -m tests.benchmarks.served.build resnet18 FOLDER --recipes float32
 
-The steps run in the release's own processes, with the recipe beside this file: taken in,
+The steps run in the release's own processes, with a recipe of those beside this file: taken in,
 optimized, each variant compiled and compared with the reference over the plan. What doesn't bear on
 speed is left out: the probe, signing and the registry. FOLDER/variants.json says what came out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,21 +31,36 @@ from tasks.lanes import Lanes
 from tasks.target_record import require_effect
 from tests.corpus.models import MODELS
 
-RECIPE = Path(__file__).parent / "recipe.toml"
+_RECIPES = Path(__file__).parent / "recipes"
+PRECISIONS = tuple(sorted(folder.name for folder in _RECIPES.iterdir()))
 _LIMIT_S = 1200.0
 
 
-def main(name: str, folder: Path) -> None:
+def recipe_of(model: str, precision: str) -> Recipe:
+    """Return a model's own recipe, or else what all are released by."""
+    own = _RECIPES / precision / f"{model}.toml"
+    return read_recipe(own if own.exists() else _RECIPES / precision / "default.toml")
+
+
+def main() -> None:
     """Deliver the model, and build its variants."""
-    (model,) = [model for model in MODELS if model.name == name]
-    if not (folder / "delivery").exists():
-        model.deliver(*model.make(), folder / "delivery")
-    recipe, target = read_recipe(RECIPE), native_cpu_target()
-    with Lanes(folder / "workspace", recipe) as lanes:
-        variants = _build(lanes, target, recipe, folder / "delivery")
-    (folder / "variants.json").write_text(json.dumps(variants, indent=1), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
+    given = parser.parse_args()
+    (model,) = [model for model in MODELS if model.name == given.name]
+    delivery: Path = given.folder / "delivery"
+    if not delivery.exists():
+        model.deliver(*model.make(), delivery)
+    recipe, target = recipe_of(model.name, given.recipes), native_cpu_target()
+    with Lanes(given.folder / "workspace", recipe) as lanes:
+        variants = _build(lanes, target, recipe, delivery)
+    told = json.dumps(variants, indent=1)
+    (given.folder / "variants.json").write_text(told, encoding="utf-8")
     for variant in variants:
-        print(name, variant["name"], "accepted" if variant["accepted"] else variant["reasons"])
+        accepted = "accepted" if variant["accepted"] else variant["reasons"]
+        print(model.name, variant["name"], accepted)
 
 
 def _build(lanes: Lanes, target: Target, recipe: Recipe, delivery: Path) -> list[dict[str, Any]]:
@@ -100,4 +115,4 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main()

@@ -15,12 +15,11 @@ from pathlib import Path
 import psutil
 import torch
 
-from artifacts.evidence import Candidate, choose
-from artifacts.recipe import read_recipe
+from artifacts.evidence import Candidate, Goal, choose
 from artifacts.steps import RaceJob, RaceLap
 from tasks import race as choosing
 from tasks.target_record import with_lap
-from tests.benchmarks.served.build import RECIPE
+from tests.benchmarks.served.build import PRECISIONS, recipe_of
 from tests.benchmarks.served.competitors import MAKERS
 from tests.benchmarks.served.racer import NotMadeError, Racer
 from tests.benchmarks.served.turns import Race, run_in_turns
@@ -56,13 +55,15 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("folder", type=Path, help="what tests.benchmarks.served.build has written")
     parser.add_argument("--competitors", default=",".join(MAKERS))
+    parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--variants", action="store_true", help="race those not chosen, too")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--budget-s", type=float, default=12.0)
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]
     makers = {name: None for name in given.competitors.split(",") if name}
-    row, packages = _released(model, given.folder)
+    goal = recipe_of(model.name, given.recipes).search.goal
+    row, packages = _released(model, given.folder, goal)
     if not given.variants:
         packages = {name: folder for name, folder in packages.items() if name == HANDOFF}
     race(row, makers | packages, rounds=given.rounds, budget_s=given.budget_s)
@@ -95,7 +96,7 @@ def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s
             racer.close()
 
 
-def _released(model: CorpusModel, folder: Path) -> tuple[Row, dict[str, Path]]:
+def _released(model: CorpusModel, folder: Path, goal: Goal) -> tuple[Row, dict[str, Path]]:
     """Return the packages by name, with the one first that a release would register.
 
     Its own race between the variants decides that. None where the release is refused.
@@ -113,7 +114,7 @@ def _released(model: CorpusModel, folder: Path) -> tuple[Row, dict[str, Path]]:
             with_lap(Candidate(name, accepted=True, reasons=()), lap)
             for name, lap in row.laps.items()
         ),
-        read_recipe(RECIPE).search.goal,
+        goal,
     ).name
     return row, {HANDOFF: accepted[row.chosen], **accepted}
 
