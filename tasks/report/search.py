@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SEARCH_COLUMNS = ("variant", "", "x plain", "95 %", "max error", "size", "compile", "why not")
+SEARCH_COLUMNS = ("variant", "", "x plain, smallest input", "x plain, largest", "max error",
+                  "size", "compile", "why not")  # fmt: skip
 
 # An error of 0 has no place on a logarithmic axis; this is below float32's last digit.
 _NO_ERROR = 1e-9
@@ -21,15 +22,15 @@ _NO_ERROR = 1e-9
 def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
     """Return one row for each variant that a search tried; `*` marks the Pareto front.
 
-    The front is that of speed, error, size and compile time; ratios are those at the largest input.
+    The front is that of speed, error, size and compile time; ratios have their 95 % intervals.
     """
     front = pareto(target.candidates)
     return [
         (
             one.name,
             "shipped" if one.name == target.chosen else "*" if one in front else "",
-            f"{one.ratios[-1]:.2f}" if one.ratios else "-",
-            f"{one.ratios_low[-1]:.2f} to {one.ratios_high[-1]:.2f}" if one.ratios else "-",
+            _ratio(one, 0),
+            _ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
             f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes else "-",
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
@@ -37,6 +38,13 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
         )
         for one in target.candidates
     ]
+
+
+def _ratio(one: Candidate, place: int) -> str:
+    if not one.ratios:
+        return "-"
+    low, high = one.ratios_low[place], one.ratios_high[place]
+    return f"{one.ratios[place]:.2f} ({low:.2f} to {high:.2f})"
 
 
 def draw_search(name: str, target: TargetRecord) -> Picture | None:

@@ -19,11 +19,13 @@ import psutil
 class Run:
     """One run: its seconds, and the peak bytes of its largest process and of the whole tree.
 
-    `cpu_s` are those of all its processes that were waited for, `told` is its standard error.
-    Memory is the proportional set size (shared pages are counted once), sampled twice a second.
+    `first_s` are those until it wrote the first line to standard error, of which `told` is all.
+    `cpu_s` are those of all its processes that were waited for. Memory is the proportional set
+    size (shared pages are counted once), sampled twice a second.
     """
 
     wall_s: float
+    first_s: float
     cpu_s: float
     largest_bytes: int
     tree_bytes: int
@@ -68,17 +70,21 @@ def measure(command: list[str], folder: Path) -> Run:
     """Run `command` and return what it took; raise when it fails."""
     began, cpu_before = time.monotonic(), _children_s()
     process = subprocess.Popen(
-        command, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+        command, env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
     peaks = [0, 0]
     sampler = threading.Thread(target=_sample, args=(process.pid, peaks), daemon=True)
     sampler.start()
-    _, errors = process.communicate()
-    wall = time.monotonic() - began
+    told, first_s = process.stderr.readline(), time.monotonic() - began
+    told += process.stderr.read()
+    process.wait()
+    wall_s = time.monotonic() - began
     sampler.join()
     if process.returncode:
-        raise RuntimeError(f"{command} ended with {process.returncode}: {errors.decode()[-2000:]}")
-    return Run(wall, _children_s() - cpu_before, peaks[0], peaks[1], errors.decode())
+        raise RuntimeError(f"{command} ended with {process.returncode}: {told[-2000:]}")
+    return Run(wall_s, first_s, _children_s() - cpu_before, peaks[0], peaks[1], told)
 
 
 def _children_s() -> float:

@@ -6,7 +6,8 @@
 Each round makes, in turns: a bare script with the same torch calls (`bare_release`; ResNet-18
 alone), a full release, one of the same graph with other weights, and one of what has not changed.
 Tells the median of each kind's seconds, the medians of the rounds' own ratios with their 95 %
-intervals, and where a release's seconds go, step by step; some steps run beside each other.
+intervals, and where a release's seconds go, step by step; some steps run beside each other. After
+that, what a person waits for at the start: `handoff --help`, `handoff list`, the first step's end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.benchmarks.step_lines import step_seconds
 
 BARE, FULL, WEIGHTS, UNCHANGED = "bare script", "full", "other weights", "unchanged"
 _GOALS = {(FULL, BARE): "1.10", (WEIGHTS, FULL): "0.10"}
+_STARTS = 9
 _FACTORY = """import torch
 from examples.{model} import build as make
 
@@ -49,7 +51,11 @@ def main() -> None:
         load = psutil.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="handoff-bench-") as scratch:
             rounds = _rounds(Path(scratch), model, given.rounds)
+            starts = _starts(Path(scratch))
         _print(model, rounds, load)
+        first = statistics.median(one[FULL].first_s for one in rounds)
+        rows = [*starts, ("a release's first step is done", f"{first:.2f}", "5")]
+        print_table("seconds after Enter, medians", ("what", "seconds", "goal"), rows)
 
 
 def _rounds(folder: Path, model: str, count: int) -> list[dict[str, Run]]:
@@ -72,6 +78,15 @@ def _rounds(folder: Path, model: str, count: int) -> list[dict[str, Run]]:
         }
         found.append({kind: run() for kind, run in kinds.items()})
     return found
+
+
+def _starts(folder: Path) -> list[tuple[str, str, str]]:
+    """Return what short commands take on the home that releases were made in."""
+    rows = []
+    for argument, goal in (("--help", "0.3"), ("list", "1")):
+        seconds = [measure(handoff_command(argument), folder).wall_s for _ in range(_STARTS)]
+        rows.append((f"handoff {argument}", f"{statistics.median(seconds):.2f}", goal))
+    return rows
 
 
 def _deliver(folder: Path, model: str, name: str, factor: float) -> None:

@@ -99,7 +99,7 @@ def test_every_precision_has_a_recipe_and_some_models_their_own(precision: str) 
     assert usual.search.goal == "throughput"
     assert recipe_of("bert", precision) == usual
     own = recipe_of("unet_resnet18", "float32")
-    assert "fold-batch-norm" not in {one.name for one in own.passes}
+    assert own.tolerance_for("float32").rmse_factor == 3.0
 
 
 @pytest.mark.parametrize(("power", "sizes"), [(0.0, [10, 100]), (1.0, [1, 7, 50]), (2.0, [3, 9])])

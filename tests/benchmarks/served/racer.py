@@ -1,7 +1,7 @@
 """A competitor in a process of its own, as it would be served, that takes its turn when told.
 
 Several runtimes in one process share its memory, its threads and oneDNN's caches: MobileNetV3's
-package took half as long again beside a TorchScript model as it took alone.
+package took 14 ms beside eager, TorchScript, ONNX Runtime and OpenVINO, and 9 to 10 ms alone.
 """
 
 from __future__ import annotations

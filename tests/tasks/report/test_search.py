@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from artifacts.evidence import Candidate
 from artifacts.manifest import TargetRecord
-from tasks.report.search import draw_search
+from tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
 from tests.artifacts.samples import sample_target
 
 TIMED = tuple(
@@ -46,3 +46,15 @@ def test_a_picture_follows_the_pages_colours_and_says_its_numbers_plainly() -> N
 
 def test_a_search_that_timed_the_plain_package_alone_has_no_picture() -> None:
     assert draw_search("search", searched(TIMED[0], CRASHED)) is None
+
+
+def test_a_row_tells_the_ratio_at_the_smallest_and_at_the_largest_input() -> None:
+    large = Candidate(
+        "large", accepted=True, times_s=(2.0, 1.0), ratios=(0.5, 3.0), ratios_low=(0.4, 2.9),
+        ratios_high=(0.6, 3.1),
+    )  # fmt: skip
+    (told,) = [dict(zip(SEARCH_COLUMNS, row, strict=True)) for row in search_rows(searched(large))]
+    assert told["x plain, smallest input"] == "0.50 (0.40 to 0.60)"
+    assert told["x plain, largest"] == "3.00 (2.90 to 3.10)"
+    (crashed,) = search_rows(searched(CRASHED))
+    assert crashed[2:4] == ("-", "-")
