@@ -10,10 +10,12 @@ from artifacts.record import later
 
 Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]
-Goal = Literal["both", "latency", "throughput"]
+Goal = Literal["all", "latency", "example", "throughput"]
 
-# Which of the timed inputs a goal looks at; the smallest is first, the largest last.
-_SIZES = {"both": slice(None), "latency": slice(1), "throughput": slice(-1, None)}
+# Which of the timed inputs a goal looks at: the smallest, the delivery's example, the largest.
+_SIZES = {
+    "all": slice(None), "latency": slice(1), "example": slice(1, 2), "throughput": slice(-1, None),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,11 @@ class Served:
 class Candidate:
     """A variant of a package that was tried, and what became of it.
 
-    `times_s` are the medians of its seconds a call on the timed inputs, `ratios` the plain
-    package's time by its own in the same round, with a 95 % interval each. `reasons` say why one
-    is out of the running: it crashed, broke the tolerance, fixed a dimension, or there was no time.
+    `times_s` are the medians of its seconds a call on the timed inputs (the plan's smallest, the
+    delivery's first example, the plan's largest; records before 2026-11-22 have no example),
+    `ratios` the plain package's time by its own in the same round, with a 95 % interval each.
+    `reasons` say why one is out of the running: it crashed, broke the tolerance, fixed a dimension,
+    or there was no time.
     `effects` are those of the passes that it has beyond the recipe's.
     """
 
@@ -140,7 +144,7 @@ class Candidate:
     ratios_high: tuple[float, ...] = ()
     effects: tuple[PassEffect, ...] = later(())
 
-    def is_faster(self, goal: Goal = "both") -> bool:
+    def is_faster(self, goal: Goal = "all") -> bool:
         """Tell whether it is faster than the plain one for sure somewhere, and slower nowhere."""
         sizes = _SIZES[goal]
         return (
@@ -149,13 +153,13 @@ class Candidate:
             and all(high >= 1.0 for high in self.ratios_high[sizes])
         )
 
-    def speed(self, goal: Goal = "both") -> float:
+    def speed(self, goal: Goal = "all") -> float:
         """Return the geometric mean of the ratios that a goal looks at; 0 for one not timed."""
         ratios = self.ratios[_SIZES[goal]]
         return math.prod(ratios) ** (1 / len(ratios)) if ratios else 0.0
 
 
-def choose(candidates: tuple[Candidate, ...], goal: Goal = "both") -> Candidate:
+def choose(candidates: tuple[Candidate, ...], goal: Goal = "all") -> Candidate:
     """Return the one to release: the fastest that is faster for sure, else the plain one, first."""
     faster = [one for one in candidates[1:] if one.accepted and one.is_faster(goal)]
     return max(faster, key=lambda one: one.speed(goal), default=candidates[0])

@@ -119,9 +119,10 @@ class Search:
         "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
-    goal: Goal = later("both")
-    """Which of the plan's sizes decide: the smallest one for `latency`, the largest for
-    `throughput`; for `both`, a variant has to be faster at one of them and slower at neither."""
+    goal: Goal = later("all")
+    """Which sizes decide: the plan's smallest for `latency`, its largest for `throughput`, the
+    delivery's first example for `example`; for `all`, a variant has to be faster at one of the
+    three and slower at none."""
 
     def __post_init__(self) -> None:
         """Check the budget and that every candidate is known."""

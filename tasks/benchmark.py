@@ -60,7 +60,7 @@ def timed_cases(reference: Path, *, between: int = 0) -> list[ReferenceCase]:
     """
     drawn = [case for case in load_cases(reference) if case.values == "drawn"]
     # Of cases of one size the plan's first stands for all.
-    by_size = {_elements(case): case for case in reversed(drawn)}
+    by_size = {elements(case): case for case in reversed(drawn)}
     sizes = sorted(by_size)
     low, high = (math.log(max(size, 1)) for size in (sizes[0], sizes[-1]))
     steps = (low + (high - low) * step / (between + 1) for step in range(1, between + 1))
@@ -68,7 +68,8 @@ def timed_cases(reference: Path, *, between: int = 0) -> list[ReferenceCase]:
     return [by_size[size] for size in sorted({sizes[0], sizes[-1], *inner})]
 
 
-def _elements(case: ReferenceCase) -> int:
+def elements(case: ReferenceCase) -> int:
+    """Return how many elements a case's inputs have, together."""
     return sum(tensor.numel() for tensor in case.inputs)
 
 

@@ -1,12 +1,13 @@
 """Probe: the mechanical blessing. A program without Python calls and ill-treats a package.
 
-Nothing here is timed, so that other targets' steps may run beside it; `tasks.measure` is the
-blessing's other half.
+Nothing here is timed, so that other targets' steps may run beside it, and half of it beside the
+other half; `tasks.measure` is the blessing's other part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
@@ -22,6 +23,8 @@ from tasks.probing.session import Session, lacking, told
 from tasks.probing.trials import Tried, try_all
 
 THREADS = (1, 2, 8)
+# Of packages beyond it, one process at a time holds the weights.
+_LARGE_BYTES = 256 << 20
 
 
 def run(job: ProbeJob) -> ProbeResult:
@@ -33,11 +36,23 @@ def run(job: ProbeJob) -> ProbeResult:
     """
     program, build_s = build_runner(job.source, job.programs)
     job.workspace.mkdir(parents=True, exist_ok=True)
-    session = Session(job, program)
+    session, aside = Session(job, program), Session(job, program)
     write_trial_release(job, session.release)
     written = write_cases(job, session.release, session.cases)
-    replays = _replay(session)
-    trials = _try_hostile(session, written.sizes)
+    on_gpu = job.fit.gpu_capability > 0
+    hostile = describe_hostile(job.signature, written.sizes, on_gpu=on_gpu)
+    with ThreadPoolExecutor(1) as pool:
+        # Most of a trial is starting the program, and what is hostile to the package alone is all
+        # that takes memory without asking.
+        alone = pool.submit(_try, aside, hostile, ["--unchecked"])
+        if on_gpu or sum(file.size_bytes for file in job.files) > _LARGE_BYTES:
+            alone.result()
+        replays = _replay(session)
+        checked = _try(session, hostile, [])
+        trials = tuple(
+            Trial(name, alone.result()[name][0], checked[name][0], alone.result()[name][1])
+            for name in hostile
+        )
     notes = []
     if written.left_out:
         notes.append(f"{written.left_out} larger cases were run by Python alone")
@@ -51,10 +66,12 @@ def run(job: ProbeJob) -> ProbeResult:
         written.names[0],
         replays=replays,
         trials=trials,
-        commands=tuple(session.commands),
+        commands=(*session.commands, *aside.commands),
         notes=tuple(notes),
     )
-    return ProbeResult(mechanics, (*session.failures, *judge(mechanics)), program, build_s)
+    return ProbeResult(
+        mechanics, (*session.failures, *aside.failures, *judge(mechanics)), program, build_s
+    )
 
 
 def _replay(session: Session) -> tuple[Replay, ...]:
@@ -76,15 +93,6 @@ def _replay(session: Session) -> tuple[Replay, ...]:
         lines = [{**line, "intra_op": intra_op} for line in ended.lines]
         found += told(Replay, replace(ended, lines=tuple(lines)), "replayed")
     return tuple(found)
-
-
-def _try_hostile(session: Session, sizes: Mapping[str, int]) -> tuple[Trial, ...]:
-    """Feed every hostile input to the package alone, then to the checked entry."""
-    on_gpu = session.job.fit.gpu_capability > 0
-    hostile = describe_hostile(session.job.signature, sizes, on_gpu=on_gpu)
-    alone = _try(session, hostile, ["--unchecked"])
-    checked = _try(session, hostile, [])
-    return tuple(Trial(name, alone[name][0], checked[name][0], alone[name][1]) for name in hostile)
 
 
 def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tried:

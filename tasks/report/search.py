@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SEARCH_COLUMNS = ("variant", "", "x plain, smallest input", "x plain, largest", "max error",
+SEARCH_COLUMNS = ("variant", "", "x plain: smallest input", "example", "largest", "max error",
                   "size", "compile", "why not")  # fmt: skip
 
+_RACED = 3
 # An error of 0 has no place on a logarithmic axis; this is below float32's last digit.
 _NO_ERROR = 1e-9
 
@@ -30,6 +31,7 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             one.name,
             "shipped" if one.name == target.chosen else "*" if one in front else "",
             _ratio(one, 0),
+            _ratio(one, 1) if len(one.ratios) == _RACED else "-",
             _ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
             f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes else "-",

@@ -33,11 +33,16 @@ def test_what_is_slower_at_one_size_is_not_shipped() -> None:
     assert choose((PLAIN, candidate("large", (0.7, 0.8, 0.9), (2.0, 2.1, 2.2)))) is PLAIN
 
 
-def test_for_throughput_the_largest_size_decides_and_for_latency_the_smallest() -> None:
-    large = candidate("large", (0.7, 0.8, 0.9), (2.0, 2.1, 2.2))
-    small = candidate("small", (1.4, 1.5, 1.6), (0.7, 0.8, 0.9))
-    assert choose((PLAIN, large, small), "throughput") is large
-    assert choose((PLAIN, large, small), "latency") is small
+def test_a_goal_lets_one_size_decide() -> None:
+    slow, fast = (0.7, 0.8, 0.9), (2.0, 2.1, 2.2)
+    small = candidate("small", fast, slow, slow)
+    example = candidate("example", slow, fast, slow)
+    large = candidate("large", slow, slow, fast)
+    tried = (PLAIN, small, example, large)
+    assert choose(tried, "latency") is small
+    assert choose(tried, "example") is example
+    assert choose(tried, "throughput") is large
+    assert choose(tried) is PLAIN
 
 
 def test_what_was_refused_is_not_shipped_however_fast() -> None:

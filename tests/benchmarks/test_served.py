@@ -96,7 +96,7 @@ def test_who_is_wrong_is_told_and_is_nobodys_best() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_precision_has_a_recipe_and_some_models_their_own(precision: str) -> None:
     usual = recipe_of("resnet18", precision)
-    assert usual.search.goal == "throughput"
+    assert usual.search.goal == "example"
     assert recipe_of("bert", precision) == usual
     own = recipe_of("unet_resnet18", "float32")
     assert own.tolerance_for("float32").rmse_factor == 3.0

@@ -48,13 +48,18 @@ def test_a_search_that_timed_the_plain_package_alone_has_no_picture() -> None:
     assert draw_search("search", searched(TIMED[0], CRASHED)) is None
 
 
-def test_a_row_tells_the_ratio_at_the_smallest_and_at_the_largest_input() -> None:
-    large = Candidate(
-        "large", accepted=True, times_s=(2.0, 1.0), ratios=(0.5, 3.0), ratios_low=(0.4, 2.9),
-        ratios_high=(0.6, 3.1),
+def test_a_row_tells_the_ratio_at_each_size() -> None:
+    three = Candidate(
+        "three", accepted=True, times_s=(2.0, 1.5, 1.0), ratios=(0.5, 1.0, 3.0),
+        ratios_low=(0.4, 0.9, 2.9), ratios_high=(0.6, 1.1, 3.1),
     )  # fmt: skip
-    (told,) = [dict(zip(SEARCH_COLUMNS, row, strict=True)) for row in search_rows(searched(large))]
-    assert told["x plain, smallest input"] == "0.50 (0.40 to 0.60)"
-    assert told["x plain, largest"] == "3.00 (2.90 to 3.10)"
-    (crashed,) = search_rows(searched(CRASHED))
-    assert crashed[2:4] == ("-", "-")
+    (row,) = search_rows(searched(three))
+    assert row[2:5] == ("0.50 (0.40 to 0.60)", "1.00 (0.90 to 1.10)", "3.00 (2.90 to 3.10)")
+    assert len(row) == len(SEARCH_COLUMNS)
+
+
+def test_a_record_from_before_the_example_was_raced_has_two_sizes() -> None:
+    two = replace(TIMED[1], ratios=(0.5, 3.0), ratios_low=(0.4, 2.9), ratios_high=(0.6, 3.1))
+    (row,) = search_rows(searched(two))
+    assert row[2:5] == ("0.50 (0.40 to 0.60)", "-", "3.00 (2.90 to 3.10)")
+    assert search_rows(searched(CRASHED))[0][2:5] == ("-", "-", "-")
