@@ -60,7 +60,7 @@ def main() -> None:
         found[model.name] = asdict(_summarize(json.loads(ended)))
         kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
         print(table_of([from_plain(Standing, found[model.name])])[2], file=sys.stderr, flush=True)
-    standings = [from_plain(Standing, one) for one in found.values()]
+    standings = [from_plain(Standing, found[m.name]) for m in MODELS if m.name in found]
     text = "\n".join([_told_of_the_machine(), "", *table_of(standings), "",
                       *verdict_of(standings), "", *failures_of(standings)])  # fmt: skip
     print(text)
