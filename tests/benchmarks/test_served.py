@@ -60,6 +60,12 @@ def test_a_ratio_is_the_median_of_the_rounds_own() -> None:
     assert race.ratio("slow", "fast") == Ratio(3.0, 2.0, 4.0)
 
 
+def test_a_difference_is_told_where_all_races_have_seen_it() -> None:
+    faster, slower = Ratio(1.2, 1.1, 1.3), Ratio(0.9, 0.8, 0.95)
+    assert Ratio.agreed([CLEAR, faster, CLEAR]) == Ratio(2.0, 1.1, 2.1)
+    assert not Ratio.agreed([faster, slower]).is_told
+
+
 def test_the_verdict_counts_who_is_slower_for_sure() -> None:
     wins = standing("wins", Handoff=Ratio(3.0, 2.9, 3.1), OpenVINO=CLEAR)
     even = standing("even", Handoff=CLEAR, OpenVINO=CLEAR)

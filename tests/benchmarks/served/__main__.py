@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import subprocess
 import sys
 from dataclasses import asdict
@@ -26,7 +27,7 @@ from tests.benchmarks.served.competitors import MAKERS
 from tests.benchmarks.served.plot import draw
 from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
-from tests.benchmarks.served.turns import Race
+from tests.benchmarks.served.turns import Race, Ratio
 from tests.corpus.models import MODELS
 from tests.marked import write_between_marks
 
@@ -86,18 +87,22 @@ def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
 
 
 def _summarize(row: dict[str, Any]) -> Standing:
-    race = Race(**row["race"])
-    rivals = [name for name in race.seconds if name != "eager"]
+    races = [Race(**race) for race in row["races"]]
+    names = [name for name in races[0].seconds if all(name in race.seconds for race in races)]
+
+    def ratio(slow: str, fast: str) -> Ratio:
+        return Ratio.agreed(race.ratio(slow, fast) for race in races)
+
     return Standing(
         name=row["name"], kind=row["kind"], batch=row["batch"],
-        rounds=len(race.seconds["eager"]), chosen=row["chosen"],
-        eager_ms=race.median_s("eager") * 1e3,
-        over_eager={name: race.ratio("eager", name) for name in rivals},
+        rounds=sum(len(race.seconds["eager"]) for race in races), chosen=row["chosen"],
+        eager_ms=statistics.median(race.median_s("eager") for race in races) * 1e3,
+        over_eager={name: ratio("eager", name) for name in names if name != "eager"},
         handoff_over={
-            name: race.ratio(name, HANDOFF) for name in race.seconds
-            if name != HANDOFF and HANDOFF in race.seconds
+            name: ratio(name, HANDOFF) for name in names if HANDOFF in names and name != HANDOFF
         },
-        error=row["error"], failed=row["failed"], others=race.others, load=row["load"],
+        error=row["error"], failed=row["failed"], load=row["load"],
+        others=max(race.others for race in races),
     )  # fmt: skip
 
 

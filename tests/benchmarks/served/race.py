@@ -45,7 +45,7 @@ class Row:
     laps: dict[str, RaceLap] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    race: Race | None = None
+    races: list[Race] = field(default_factory=list)
     load: float = 0.0
 
 
@@ -57,8 +57,9 @@ def main() -> None:
     parser.add_argument("--competitors", default=",".join(MAKERS))
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--variants", action="store_true", help="race those not chosen, too")
+    parser.add_argument("--races", type=int, default=3, help="in new processes each")
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--budget-s", type=float, default=12.0)
+    parser.add_argument("--budget-s", type=float, default=6.0, help="of each race")
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]
     makers = {name: None for name in given.competitors.split(",") if name}
@@ -66,11 +67,13 @@ def main() -> None:
     row, packages = _released(model, given.folder, goal)
     if not given.variants:
         packages = {name: folder for name, folder in packages.items() if name == HANDOFF}
-    race(row, makers | packages, rounds=given.rounds, budget_s=given.budget_s)
+    for _ in range(given.races):
+        runners = {name: way for name, way in (makers | packages).items() if name not in row.failed}
+        row.races.append(race(row, runners, rounds=given.rounds, budget_s=given.budget_s))
     print("\n" + json.dumps(asdict(row)))
 
 
-def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s: float) -> None:
+def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s: float) -> Race:
     """Make every competitor, as many at once as there are cores, and time them in turns."""
     racers: dict[str, Racer] = {}
     row.load = psutil.getloadavg()[0]
@@ -82,12 +85,13 @@ def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s
             row.failed[name] = str(error)
             print(f"{row.name}: no {name}: {error}", file=sys.stderr)
         else:
-            racers[name], row.error[name] = racer, racer.error
+            racers[name] = racer
+            row.error[name] = max(racer.error, row.error.get(name, 0.0))
 
     try:
         with ThreadPoolExecutor(row.threads) as pool:
             list(pool.map(make, competitors))
-        row.race = run_in_turns(
+        return run_in_turns(
             {name: racers[name].turn for name in competitors if name in racers},
             rounds=rounds, budget_s=budget_s,
         )  # fmt: skip

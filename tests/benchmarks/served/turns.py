@@ -31,6 +31,20 @@ class Ratio(Interval):
         low, high = median_interval(len(quotients))
         return cls(statistics.median(quotients), quotients[low], quotients[high])
 
+    @classmethod
+    def agreed(cls, ratios: Iterable[Ratio]) -> Ratio:
+        """Return the median of several races' ratios, with the interval that holds all of theirs.
+
+        A process is faster or slower than another of the same program for as long as it lives, by
+        where its memory happens to lie; a difference is told where every race has seen it.
+        """
+        found = tuple(ratios)
+        return cls(
+            statistics.median(one.value for one in found),
+            min(one.low for one in found),
+            max(one.high for one in found),
+        )
+
     @property
     def is_told(self) -> bool:
         """Whether the difference is larger than the noise."""
