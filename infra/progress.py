@@ -37,26 +37,35 @@ _LONG_S = 5.0
 
 
 class _ToldOnce(logging.Filter):
-    """Leaves out the flow's words on a step whose end was told ahead of it, or the other way."""
+    """Leaves out what the flow says of a step that was told ahead of it, or the other way round."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead: set[str] = set()
-        self._by_flow: set[str] = set()
+        self._under_way: set[str] = set()
+        self._ended_ahead: set[str] = set()
+        self._ended_by_flow: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        step, is_done = getattr(record, "step", ""), getattr(record, "phase", "") == "done"
-        if getattr(record, "ahead", False):
-            if is_done:
-                self._ahead.add(step)
-            return step not in self._by_flow
-        if step not in self._ahead:
-            if is_done:
-                self._by_flow.add(step)
-            return True
-        if is_done:  # what runs again later is told
-            self._ahead.remove(step)
-        return False
+        step, phase = getattr(record, "step", ""), getattr(record, "phase", "")
+        if not self._is_news(step, is_end=phase == "done", ahead=getattr(record, "ahead", False)):
+            return False
+        if phase == "begin":
+            is_first = step not in self._under_way
+            self._under_way.add(step)
+            return is_first
+        if phase in ("done", "failed"):
+            self._under_way.discard(step)
+        return True
+
+    def _is_news(self, step: str, *, is_end: bool, ahead: bool) -> bool:
+        if ahead:
+            self._ended_ahead |= {step} if is_end else set()
+            return step not in self._ended_by_flow
+        if step in self._ended_ahead:
+            self._ended_ahead -= {step} if is_end else set()  # what runs again later is told
+            return False
+        self._ended_by_flow |= {step} if is_end else set()
+        return True
 
 
 class _PlainProgress(logging.Handler):

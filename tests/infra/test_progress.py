@@ -41,6 +41,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from flows.progress import announced
 from infra.progress import shown_progress, tell_begun
+from infra.step_times import StepTimes
 
 class Step:
     seconds = 7.0
@@ -48,7 +49,7 @@ class Step:
         self.future = Future()
 
 taken, inspected, optimized = steps = [Step() for _ in range(3)]
-with shown_progress():
+with shown_progress(StepTimes({"inspect": (9.0,)})):
     tell_begun(dict(zip(("take in", "inspect", "optimize"), steps)))
     taken.future.set_result(None)
     print("Prefect is there", file=sys.stderr)
@@ -128,8 +129,8 @@ def test_what_runs_before_the_flow_is_told_when_it_ends_and_only_once() -> None:
     ).stderr  # fmt: skip
     lines = [re.sub(r"0\.\d s", "0.0 s", line) for line in told.splitlines()]
     assert lines == [
-        "take in: 7.0 s", "Prefect is there", "inspect: 0.0 s", "optimize: refused after 0.0 s",
-        "take in: 0.0 s",
+        "take in: 7.0 s", "inspect ... 9.0 s before", "Prefect is there",
+        "inspect: 0.0 s (9.0 s before)", "optimize: refused after 0.0 s", "take in: 0.0 s",
     ]  # fmt: skip
 
 
