@@ -59,7 +59,7 @@ def test_a_search_ships_what_is_accepted_and_tells_what_became_of_each_variant(
     (target,) = json.loads(result.stdout)["targets"]
     told = {one["name"]: one for one in target["candidates"]}
     assert list(told) == ["plain", "freezing", "channels-last", "bfloat16"]
-    assert told["plain"]["ratios"] == [1.0, 1.0]
+    assert told["plain"]["ratios"] == [1.0, 1.0, 1.0], "smallest, example, largest"
     assert all(told[name]["accepted"] and told[name]["ratios"] for name in ("plain", "freezing"))
     assert "nothing to change" in told["channels-last"]["reasons"][0], "there is no image"
     assert "lower-precision changes what the model" in told["bfloat16"]["reasons"][0]
