@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -58,7 +58,12 @@ def timed_cases(reference: Path, *, between: int = 0) -> list[ReferenceCase]:
     With `between`, up to so many others, too, as evenly apart as the plan's sizes let them be in
     the logarithm of their number of elements. Small ones come first.
     """
-    drawn = [case for case in load_cases(reference) if case.values == "drawn"]
+    return sized_cases(load_cases(reference), between=between)
+
+
+def sized_cases(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[ReferenceCase]:
+    """Return what `timed_cases` does, of cases that were read."""
+    drawn = [case for case in cases if case.values == "drawn"]
     # Of cases of one size the plan's first stands for all.
     by_size = {elements(case): case for case in reversed(drawn)}
     sizes = sorted(by_size)

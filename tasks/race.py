@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from artifacts.steps import RaceJob, RaceLap, RaceResult
-from tasks.benchmark import elements, median_interval, seconds_of, timed_cases
+from tasks.benchmark import elements, median_interval, seconds_of, sized_cases
 from tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
 from tasks.reference import ReferenceCase, load_cases
 
@@ -46,8 +46,9 @@ def raced_cases(reference: Path) -> tuple[ReferenceCase, ReferenceCase, Referenc
 
     Where the example was left out, because it would have taken too much memory, the largest.
     """
-    ordinary = timed_cases(reference)
-    examples = (one for one in load_cases(reference) if one.name.endswith("example=0"))
+    cases = load_cases(reference)
+    ordinary = sized_cases(cases)
+    examples = (one for one in cases if one.name.endswith("example=0"))
     return ordinary[0], next(examples, ordinary[-1]), ordinary[-1]
 
 

@@ -107,7 +107,7 @@ def _print(model: str, rounds: list[dict[str, Run]], load: float) -> None:
         kind: [step_seconds(one[kind].told) for one in rounds] for kind in kinds if kind != BARE
     }
     rows = [
-        (kind, f"{statistics.median(seconds[kind]):.1f}", f"{median_cpu(rounds, kind):.1f}",
+        (kind, f"{statistics.median(seconds[kind]):.1f}", f"{_median_cpu(rounds, kind):.1f}",
          f"{max(one[kind].tree_bytes for one in rounds) / 2**30:.2f}")
         for kind in kinds
     ]  # fmt: skip
@@ -126,8 +126,7 @@ def _print(model: str, rounds: list[dict[str, Run]], load: float) -> None:
     print(f"verify / compile of a full one: {statistics.median(shares):.2f}, goal 0.30")
 
 
-def median_cpu(rounds: list[dict[str, Run]], kind: str) -> float:
-    """Return the median of a kind's CPU seconds."""
+def _median_cpu(rounds: list[dict[str, Run]], kind: str) -> float:
     return statistics.median(one[kind].cpu_s for one in rounds)
 
 

@@ -76,7 +76,6 @@ def main() -> None:
 def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s: float) -> Race:
     """Make every competitor, as many at once as there are cores, and time them in turns."""
     racers: dict[str, Racer] = {}
-    row.load = psutil.getloadavg()[0]
 
     def make(name: str) -> None:
         try:
@@ -105,7 +104,8 @@ def _released(model: CorpusModel, folder: Path, goal: Goal) -> tuple[Row, dict[s
 
     Its own race between the variants decides that. None where the release is refused.
     """
-    row = Row(model.name, model.kind, model.batch, torch.get_num_threads())
+    threads, load = torch.get_num_threads(), psutil.getloadavg()[0]
+    row = Row(model.name, model.kind, model.batch, threads, load=load)
     variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
     accepted = {one["name"]: Path(one["folder"]) for one in variants if one["accepted"]}
     if "plain" not in accepted:
