@@ -25,7 +25,7 @@ class Limits:
     memory_bytes: int = 64 * GIB
     answer_s: float = 120.0
     growth_calls: int = 10_000
-    growth_s: float = 10.0
+    growth_s: float = 5.0
 
 
 USUAL_LIMITS = Limits()

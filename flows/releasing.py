@@ -86,11 +86,12 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     earlier = look_up.submit(lanes.registrar(), looking)
     # What could not be signed is not built.
     opening.result()
-    judged = inspect(lanes.graph, lanes.jobs.traceability(wanted.said))
-    assemble.refuse_unsound(judged)
+    # Nor is what is there already judged again: the same delivery was, by the same code.
     known = earlier.result()
     if known.version and not parameters.rebuild:
         return register_again(lanes, wanted, model, fingerprint, known)
+    judged = inspect(lanes.graph, lanes.jobs.traceability(wanted.said))
+    assemble.refuse_unsound(judged)
     key = f"{fingerprint.hex}{flow_run.id if parameters.rebuild else ''}"
     away = send_targets(lanes, wanted, elsewhere.routes, key)
     optimized = optimize(lanes.graph, lanes.jobs.optimize())

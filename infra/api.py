@@ -128,8 +128,13 @@ def release(
     """
     from infra.release import begin_release, end_release, read_outcome, require_folder
     from infra.settings import read_settings
+    from infra.unchanged import find_unchanged
 
     settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
+    known = None if rebuild else find_unchanged(settings, folder, wanted, alias)
+    if known is not None:
+        manifest = known.manifest
+        return Released(manifest.model, known.version, known.aliases, True, manifest)
     workspace, _ = begin_release(settings, folder, wanted, alias, rebuild=rebuild)
     outcome = end_release(settings, workspace, folder, wanted, alias, rebuild=rebuild)
     manifest = read_outcome(settings, outcome, workspace)

@@ -30,6 +30,7 @@ from infra.step_times import (
     times_folder,
     times_of,
 )
+from infra.unchanged import Standing, find_unchanged
 from tasks import lanes
 from tasks.assemble import require_trial_alias
 from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
@@ -62,6 +63,11 @@ def release_delivery(
 def _release(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool, as_json: bool
 ) -> int:
+    known = None if rebuild else find_unchanged(settings, delivery, recipe, alias)
+    if known is not None:
+        _tell_unchanged(known.version)
+        _tell_release(settings, known, alias, as_json=as_json)
+        return 0
     workspace, begun = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
     try:
         with noted_times() as times, shown_progress(_times_before(settings, delivery)):
@@ -82,7 +88,7 @@ def _release(
     if not outcome["reused"]:
         manifest = read_manifest(workspace / "release")
         keep_times(times_folder(settings), manifest.model, times_of(manifest, times))
-    _tell_release(settings, outcome, workspace, alias, as_json=as_json)
+    _tell_outcome(settings, outcome, workspace, alias, as_json=as_json)
     return 0
 
 
@@ -146,20 +152,27 @@ def read_outcome(settings: Settings, outcome: dict[str, Any], workspace: Path) -
     return manifest
 
 
-def _tell_release(
+def _tell_outcome(
     settings: Settings, outcome: dict[str, Any], workspace: Path, alias: str, *, as_json: bool
 ) -> None:
-    """Print what was released, or found again, and remove the build's files."""
+    """Print what the flow released, or found again, and remove the build's files."""
     version, aliases = outcome["version"], tuple(outcome["aliases"])
-    manifest = read_outcome(settings, outcome, workspace)
+    released = Standing(read_outcome(settings, outcome, workspace), version, aliases)
     if outcome["reused"]:
-        _note(
-            f"nothing has changed since version {version} was released (--rebuild builds it anew)"
-        )
+        _tell_unchanged(version)
         if outcome["replaced"]:
             _note(f"@{alias} stands for version {version} again, and was {outcome['replaced']}")
     for note in outcome["notes"]:
         _note(note)
+    _tell_release(settings, released, alias, as_json=as_json)
+
+
+def _tell_unchanged(version: int) -> None:
+    _note(f"nothing has changed since version {version} was released (--rebuild builds it anew)")
+
+
+def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json: bool) -> None:
+    manifest, version, aliases = released.manifest, released.version, released.aliases
     report = releases_of(settings).report(manifest.model, version)
     if as_json:
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))

@@ -33,11 +33,6 @@ FETCH_LIMIT_S = 3900.0
 FETCHER = ProcessPlan("fetch", preload=("tasks.fetch",), sees="sources")
 
 
-# To open a package, torch compiles a test program for this machine's vector instructions, which it
-# names in a warning alone: three seconds.
-_COMPILES_NOTHING = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-
-
 class Lanes:
     """The step processes that make a release by `recipe` in the folder `workspace`."""
 
@@ -86,9 +81,8 @@ class Lanes:
         preload = ("tasks.reference", "tasks.verify")
         extensions = self.jobs.recipe.extensions
         if target is None or target.capability == native_cpu_target().capability:
-            return self._started(ProcessPlan("run", preload, extensions, _COMPILES_NOTHING))
+            return self._started(ProcessPlan("run", preload, extensions))
         caps = {
-            **_COMPILES_NOTHING,
             "ATEN_CPU_CAPABILITY": target.capability,
             "ONEDNN_MAX_CPU_ISA": target.capability.upper(),
             "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),

@@ -82,7 +82,7 @@ def _replay(session: Session) -> tuple[Replay, ...]:
     """
     usual, threads = torch.get_num_threads(), ",".join(map(str, THREADS))
     plans = [
-        (usual, ["--threads", threads, "--repeat", "2"]),
+        (usual, ["--threads", threads, "--repeat", "1"]),
         (usual, ["--file", PACKAGE, "--repeat", "1"]),
         *((other, ["--repeat", "2"]) for other in other_thread_counts(usual)),
     ]

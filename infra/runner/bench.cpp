@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "commands.h"
+#include "guard.h"
 #include "json.h"
 #include "refused.h"
 
@@ -39,6 +40,15 @@ std::int64_t resident_bytes() {
 void call_once(Model& model, const Tensors& inputs) {
   const Tensors outputs = model.call(inputs);
   if (model.device().is_cuda() && !outputs.empty()) outputs[0].cpu();
+}
+
+// Seconds that the guard adds to each call with these inputs.
+double guard_s(const Guard& guard, const Tensors& inputs) {
+  constexpr int kChecks = 1000;
+  guard.check(inputs);
+  const auto began = Clock::now();
+  for (int i = 0; i < kChecks; ++i) guard.check(inputs);
+  return seconds_since(began) / kChecks;
 }
 
 // Calls a second while that many threads call as fast as they can.
@@ -126,10 +136,12 @@ int bench(const Options& options) {
     const auto began = Clock::now();
     call_once(model, inputs);
     const double first_call = seconds_since(began);
+    const Guard guard(release.signature, model.device(), options.open.values);
     std::ostringstream line;
     line << "{\"event\":\"opened\",\"target\":" << quote(model.target().slug)
          << ",\"file\":" << quote(options.open.file) << ",\"check_s\":" << model.check_s()
          << ",\"open_s\":" << model.open_s() << ",\"first_call_s\":" << first_call
+         << ",\"guard_s\":" << (options.open.checked ? guard_s(guard, inputs) : 0.0)
          << ",\"libtorch_bytes\":" << before << ",\"opened_bytes\":" << opened - before
          << ",\"resident_bytes\":" << resident_bytes() << "}";
     print_line(line.str());

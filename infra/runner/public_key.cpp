@@ -1,9 +1,8 @@
 #include "public_key.h"
 
-#include <dlfcn.h>
-
 #include <vector>
 
+#include "libcrypto.h"
 #include "refused.h"
 #include "sealed.h"
 #include "sha256.h"
@@ -18,55 +17,6 @@ constexpr std::string_view kP256(
     "\x03\x42\x00\x04",
     27);
 constexpr std::size_t kP256Bytes = 91;
-
-// What is used of libcrypto, as its manual pages (1.1.1 and 3) declare it; every type is opaque.
-struct Libcrypto {
-  void* (*BIO_new_mem_buf)(const void*, int);
-  int (*BIO_free)(void*);
-  void* (*PEM_read_bio_PUBKEY)(void*, void**, void*, void*);
-  void (*EVP_PKEY_free)(void*);
-  int (*i2d_PUBKEY)(const void*, unsigned char**);
-  void* (*EVP_MD_CTX_new)();
-  void (*EVP_MD_CTX_free)(void*);
-  const void* (*EVP_sha256)();
-  int (*EVP_DigestVerifyInit)(void*, void**, const void*, void*, void*);
-  int (*EVP_DigestVerify)(void*, const unsigned char*, std::size_t, const unsigned char*,
-                          std::size_t);
-};
-
-[[noreturn]] void refuse_library(const std::string& got) {
-  throw Refused("no signature can be verified here", "OpenSSL's libcrypto.so.3 or .so.1.1", got,
-                "Install OpenSSL (Debian: libssl3)");
-}
-
-template <typename Function>
-void look_up(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) refuse_library(std::string("one without ") + name);
-}
-
-Libcrypto load_libcrypto() {
-  void* library = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = dlopen("libcrypto.so.1.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) refuse_library("neither");
-  Libcrypto found{};
-  look_up(library, "BIO_new_mem_buf", found.BIO_new_mem_buf);
-  look_up(library, "BIO_free", found.BIO_free);
-  look_up(library, "PEM_read_bio_PUBKEY", found.PEM_read_bio_PUBKEY);
-  look_up(library, "EVP_PKEY_free", found.EVP_PKEY_free);
-  look_up(library, "i2d_PUBKEY", found.i2d_PUBKEY);
-  look_up(library, "EVP_MD_CTX_new", found.EVP_MD_CTX_new);
-  look_up(library, "EVP_MD_CTX_free", found.EVP_MD_CTX_free);
-  look_up(library, "EVP_sha256", found.EVP_sha256);
-  look_up(library, "EVP_DigestVerifyInit", found.EVP_DigestVerifyInit);
-  look_up(library, "EVP_DigestVerify", found.EVP_DigestVerify);
-  return found;
-}
-
-const Libcrypto& libcrypto() {
-  static const Libcrypto loaded = load_libcrypto();
-  return loaded;
-}
 
 [[noreturn]] void refuse_key(const std::string& path, const std::string& got) {
   throw Refused(path + " holds no public key", "an EC key on P-256 in PEM", got,

@@ -4,16 +4,18 @@ python -m tests.benchmarks.growth [registry weights nodes outputs targets]
 python -m tests.benchmarks.growth weights --sizes 10,100,1000
 
 `registry`: the seconds of what `list`, `pull` and `promote` do (in this process, a store in a
-folder, packages of a few bytes) when a model has so many versions. The others: seconds and peak
-memory of a whole `handoff release` of a model with so many megabytes of weights, operators, outputs
-or targets (`growth_models`). Each curve is told with its exponent: the slope of log(value) over
-log(size) by least squares; 0 is flat, 1 is linear.
+folder, packages of a few bytes) when a model has so many versions. The others: seconds, peak memory
+and what stays on disk of a whole `handoff release` of a model with so many megabytes of weights,
+operators, outputs or targets (`growth_models`), in one home, after a first one that isn't counted:
+it makes databases, precompiled headers and the runner program. Each curve is told with its
+exponent: the slope of log(value) over log(size) by least squares; 0 is flat, 1 is linear.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import shutil
 import statistics
 import sys
@@ -117,19 +119,23 @@ def _median(call: Callable[[], None], repeats: int = _REPEATS) -> float:
 
 def _tell_releases(root: Path, growing: Growing, sizes: list[int]) -> list[str]:
     """Release a model of each size; return the table of seconds and memory."""
-    found: list[tuple[int, Run]] = []
+    found: list[tuple[int, Run, int]] = []
+    _release(root, growing, sizes[0])
     for size in sizes:
+        before = _disk_bytes(root / "home")
         try:
-            found.append((size, _release(root, growing, size)))
+            run = _release(root, growing, size)
         except RuntimeError as error:
             print(f"{size} {growing.what}: {error}", file=sys.stderr)
             break
-    done = [size for size, _ in found]
+        found.append((size, run, _disk_bytes(root / "home") - before))
+    done = [size for size, _, _ in found]
     figures: dict[str, list[float]] = {
-        "seconds": [run.wall_s for _, run in found],
-        "CPU seconds": [run.cpu_s for _, run in found],
-        "largest process, GiB": [run.largest_bytes / 2**30 for _, run in found],
-        "all processes, GiB": [run.tree_bytes / 2**30 for _, run in found],
+        "seconds": [run.wall_s for _, run, _ in found],
+        "CPU seconds": [run.cpu_s for _, run, _ in found],
+        "largest process, GiB": [run.largest_bytes / 2**30 for _, run, _ in found],
+        "all processes, GiB": [run.tree_bytes / 2**30 for _, run, _ in found],
+        "kept on disk, MB": [kept / 1e6 for _, _, kept in found],
     }
     return _markdown(growing.what, done, figures, growing.expected)
 
@@ -145,7 +151,12 @@ def _release(root: Path, growing: Growing, size: int) -> Run:
         return measure(command, root)
     finally:
         shutil.rmtree(delivery)
-        shutil.rmtree(root / "home", ignore_errors=True)
+
+
+def _disk_bytes(folder: Path) -> int:
+    """Return what the files below a folder take, each file of several names once."""
+    files = [os.lstat(path) for path in folder.rglob("*") if path.is_file()]
+    return sum({one.st_ino: one.st_blocks * 512 for one in files}.values())
 
 
 def _markdown(
