@@ -1,7 +1,7 @@
 """The progress of steps on standard error: one line that is redrawn, or plain lines in a log.
 
-The first steps of a release run before the flow does, which announces them when Prefect has come
-up. `tell_begun` tells of them when they begin and end, and the flow's own words are left out then.
+The first steps of a release run before the flow does, which would announce them when Prefect has
+come up. `tell_begun` tells of them instead, when they begin and end.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from flows.progress import LOGGER, tell_ahead
 from infra.cli_options import is_quiet
 from infra.console import size
 from infra.step_times import WHOLE, StepTimes
@@ -26,46 +27,12 @@ from infra.step_times import WHOLE, StepTimes
 if TYPE_CHECKING:
     from tasks.lanes import BegunStep
 
-LOGGER = logging.getLogger("handoff.progress")
-
 NO_TIMES = StepTimes({})
 _START = "start"
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _TURNS_A_SECOND = 8
 # What takes less needs no announcement in a log.
 _LONG_S = 5.0
-
-
-class _ToldOnce(logging.Filter):
-    """Leaves out what the flow says of a step that was told ahead of it, or the other way round."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._under_way: set[str] = set()
-        self._ended_ahead: set[str] = set()
-        self._ended_by_flow: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        step, phase = getattr(record, "step", ""), getattr(record, "phase", "")
-        if not self._is_news(step, is_end=phase == "done", ahead=getattr(record, "ahead", False)):
-            return False
-        if phase == "begin":
-            is_first = step not in self._under_way
-            self._under_way.add(step)
-            return is_first
-        if phase in ("done", "failed"):
-            self._under_way.discard(step)
-        return True
-
-    def _is_news(self, step: str, *, is_end: bool, ahead: bool) -> bool:
-        if ahead:
-            self._ended_ahead |= {step} if is_end else set()
-            return step not in self._ended_by_flow
-        if step in self._ended_ahead:
-            self._ended_ahead -= {step} if is_end else set()  # what runs again later is told
-            return False
-        self._ended_by_flow |= {step} if is_end else set()
-        return True
 
 
 class _PlainProgress(logging.Handler):
@@ -157,7 +124,6 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     if sys.stderr.isatty() and not console.is_dumb_terminal:
         live = _LiveProgress(times, console)
     handler: logging.Handler = live or _PlainProgress(times)
-    handler.addFilter(_ToldOnce())
     LOGGER.addHandler(handler)
     try:
         if live:
@@ -174,6 +140,7 @@ def tell_begun(steps: Mapping[str, BegunStep]) -> None:
 
     A refusal is left to the flow.
     """
+    tell_ahead(steps)
     queue = list(steps.items())
 
     def begin(place: int) -> None:

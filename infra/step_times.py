@@ -19,6 +19,7 @@ from pathlib import Path
 
 from artifacts.held_folder import held
 from artifacts.manifest import Manifest
+from flows.progress import LOGGER
 from infra.settings import Settings
 
 Times = dict[str, tuple[float, ...]]
@@ -86,14 +87,13 @@ def noted_times() -> Iterator[dict[str, float]]:
     """Give what fills with the seconds of each step that is done while the body runs."""
     noted: dict[str, float] = {}
     handler = _Notes(noted)
-    logger = logging.getLogger("handoff.progress")
-    logger.addHandler(handler)
+    LOGGER.addHandler(handler)
     began = time.monotonic()
     try:
         yield noted
         noted[WHOLE] = time.monotonic() - began
     finally:
-        logger.removeHandler(handler)
+        LOGGER.removeHandler(handler)
 
 
 class _Notes(logging.Handler):
@@ -102,8 +102,7 @@ class _Notes(logging.Handler):
         self._noted = noted
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What runs ahead of the flow is announced by it, too.
-        if getattr(record, "phase", "") == "done" and not getattr(record, "ahead", False):
+        if getattr(record, "phase", "") == "done":
             told = record.__dict__
             # A step that runs again, for a search's variants, counts with all its runs.
             step = told["step"]

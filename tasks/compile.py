@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
 from artifacts.manifest import PackageFile
 from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
 from artifacts.target import CpuTarget, CudaTarget
-from tasks.compiling.cache import CacheEntry, find_entry, keep_entry, reusable
+from tasks.compiling.cache import Compiled, find_entry, keep_entry, reusable, take_entry
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
 from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
@@ -38,7 +37,6 @@ from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.compiling.weights import (
     KEEPING_OPTIONS,
     find_weights,
-    put_weights,
     weights_kept_apart,
 )
 from tasks.cross.release import compile_for_gpu
@@ -119,35 +117,28 @@ def _ship(original: Path, building: Path) -> None:
 
 def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made | None:
     """Fill `building` from the cache; return what came from there, or None for nothing."""
-    found = find_entry(job.cache, key) if job.cache and not job.fresh else None
-    if found is None:
+    if job.cache is None or job.fresh:
         return None
-    entry, package = found
-    part = reusable(entry, digest_weights(program))
-    if not part:
+    entry = find_entry(job.cache, key)
+    part = reusable(entry, digest_weights(program)) if entry else ""
+    if entry is None or not part:
         return None
-    library = building / SHARED_LIBRARY
-    extract_library(package, library)
-    if part == "package":
-        shutil.copyfile(package, building / PACKAGE)
-        return _Made("package", entry.assumed)
-    put_weights(entry.slots, program.state_dict, library)
-    write_package(package, library, building / PACKAGE)
-    return _Made("code", entry.assumed)
+    tensors = {**program.constants, **program.state_dict}
+    take_entry(job.cache, key, entry, tensors, building)
+    return _Made(part, entry.compiled.assumed)
 
 
 def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
     """Compile, and keep what came out in the cache where that is sound."""
-    package, library = building / PACKAGE, building / SHARED_LIBRARY
     with fixed_place(key) as place:
         # There, too: the path of the package is written into it.
         original = place / PACKAGE
         assumed = _compile(job, program, original)
         _ship(original, building)
-        slots = find_weights(program, original, library) or ()
+        slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
     if job.cache is not None and has_own_operators_only(program):
-        entry = CacheEntry(digest_file(package), digest_weights(program), slots, assumed)
-        keep_entry(job.cache, key, package, entry)
+        compiled = Compiled(digest_weights(program), slots, assumed)
+        keep_entry(job.cache, key, building, compiled)
     return _Made("", assumed)
 
 

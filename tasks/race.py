@@ -10,15 +10,13 @@ from pathlib import Path
 import torch
 
 from artifacts.steps import RaceJob, RaceLap, RaceResult
-from tasks.benchmark import elements, median_interval, seconds_of, sized_cases
+from tasks.benchmark import LEAST_ROUNDS, elements, median_interval, seconds_of, sized_cases
 from tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
 from tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 15
 _MAX_ROUNDS = 200
 _BUDGET_S = 4.0
-# With fewer, no interval of theirs holds the median with 95 %.
-_LEAST_ROUNDS = 6
 _PATIENCE_S = 60.0
 _WARM_UP_CALLS = 3
 # A longer call warms itself up.
@@ -81,7 +79,7 @@ def race_in_turns(
 
 
 def _is_enough(rounds: int, passed_s: float) -> bool:
-    least = _MIN_ROUNDS if passed_s < _PATIENCE_S else _LEAST_ROUNDS
+    least = _MIN_ROUNDS if passed_s < _PATIENCE_S else LEAST_ROUNDS
     return rounds >= _MAX_ROUNDS or (rounds >= least and passed_s >= _BUDGET_S)
 
 

@@ -1,7 +1,9 @@
 """The cache of compiled packages: one entry for each compilation key.
 
-An entry is a package, where its weights lie, and the digests of all of it, which are checked before
-it is used. What is taken from here is verified like what was just compiled.
+An entry is a library, the package around it, and the digests of both, which are checked before it
+is used. Weights that can be put in again (`tasks.compiling.weights`) are not kept: in their places
+the library has holes, so that an entry takes as much of the disk as its code does. What is taken
+from here is verified like what was just compiled.
 """
 
 from __future__ import annotations
@@ -9,28 +11,43 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from artifacts.digest import Digest, digest_file
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.steps import AssumedRange, Reused
-from tasks.compiling.weights import WeightSlot
+from tasks.compiling.packages import write_package, write_shell
+from tasks.compiling.weights import WeightSlot, copy_code, put_weights
+from tasks.loading import PACKAGE, SHARED_LIBRARY
 
 _ENTRY_FILE = "entry.json"
-_PACKAGE_FILE = "model.pt2"
+_FILES = (SHARED_LIBRARY, PACKAGE)
 # Entries beyond this go, those that were not used for longest first.
 _MAX_BYTES = 8 << 30
 
 
 @dataclass(frozen=True)
-class CacheEntry:
-    """A compiled package: its digest, its weights and where they lie, what was assumed."""
+class Compiled:
+    """What is to be told of a compiled package: its weights, where they lie, what was assumed.
 
-    package: Digest
+    `weights` are the digests of the program's; without `slots` they are part of the code.
+    """
+
     weights: dict[str, str]
     slots: tuple[WeightSlot, ...]
     assumed: tuple[AssumedRange, ...]
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A compiled package, and the digests of the entry's files."""
+
+    compiled: Compiled
+    files: dict[str, Digest]
 
 
 def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
@@ -39,10 +56,10 @@ def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
     return entry if entry and _is_whole(cache / key.hex, entry) else None
 
 
-def find_entry(cache: Path, key: Digest) -> tuple[CacheEntry, Path] | None:
-    """Return the entry and its package, or None where there is none that is whole.
+def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
+    """Return the entry, or None where there is none that is whole.
 
-    It counts as used now; one whose package isn't whole is removed.
+    It counts as used now; one whose files aren't whole is removed.
     """
     folder = cache / key.hex
     entry = _parse(folder)
@@ -52,7 +69,17 @@ def find_entry(cache: Path, key: Digest) -> tuple[CacheEntry, Path] | None:
         shutil.rmtree(folder, ignore_errors=True)
         return None
     (folder / _ENTRY_FILE).touch()
-    return entry, folder / _PACKAGE_FILE
+    return entry
+
+
+def take_entry(
+    cache: Path, key: Digest, entry: CacheEntry, tensors: Mapping[str, torch.Tensor], to: Path
+) -> None:
+    """Write the entry's library with these tensors, and the package around it, to the folder."""
+    folder, slots = cache / key.hex, entry.compiled.slots
+    copy_code(folder / SHARED_LIBRARY, slots, to / SHARED_LIBRARY)
+    put_weights(slots, tensors, to / SHARED_LIBRARY)
+    write_package(folder / PACKAGE, to / SHARED_LIBRARY, to / PACKAGE)
 
 
 def _parse(folder: Path) -> CacheEntry | None:
@@ -65,24 +92,26 @@ def _parse(folder: Path) -> CacheEntry | None:
 
 def _is_whole(folder: Path, entry: CacheEntry) -> bool:
     try:
-        return digest_file(folder / _PACKAGE_FILE) == entry.package
-    except OSError:
+        return all(digest_file(folder / name) == entry.files[name] for name in _FILES)
+    except (OSError, KeyError):
         return False
 
 
 def reusable(entry: CacheEntry, weights: dict[str, str]) -> Reused:
     """Return what of an entry a program with these weights can take."""
-    if weights == entry.weights:
+    if weights == entry.compiled.weights:
         return "package"
-    return "code" if entry.slots else ""
+    return "code" if entry.compiled.slots else ""
 
 
-def keep_entry(cache: Path, key: Digest, package: Path, entry: CacheEntry) -> None:
-    """Keep a copy of a package, whole or not at all, in the place of an earlier one."""
+def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> None:
+    """Keep what the folder `package` holds, whole or not at all, in the place of an earlier one."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     building = Path(tempfile.mkdtemp(prefix=".entry-", dir=cache))
     try:
-        shutil.copyfile(package, building / _PACKAGE_FILE)
+        copy_code(package / SHARED_LIBRARY, compiled.slots, building / SHARED_LIBRARY)
+        write_shell(package / PACKAGE, building / PACKAGE)
+        entry = CacheEntry(compiled, {name: digest_file(building / name) for name in _FILES})
         (building / _ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
         shutil.rmtree(cache / key.hex, ignore_errors=True)
         building.rename(cache / key.hex)
@@ -96,6 +125,7 @@ def _drop_old(cache: Path) -> None:
     entries.sort(key=lambda path: (path / _ENTRY_FILE).stat().st_mtime, reverse=True)
     total = 0
     for path in entries:
-        total += sum(file.stat().st_size for file in path.iterdir())
+        # What lies on the disk: holes take nothing.
+        total += sum(file.stat().st_blocks * 512 for file in path.iterdir())
         if total > _MAX_BYTES:
             shutil.rmtree(path, ignore_errors=True)

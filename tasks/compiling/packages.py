@@ -56,6 +56,14 @@ def write_package(original: Path, library: Path, destination: Path) -> None:
                 new.writestr(kept, old.read(entry))
 
 
+def write_shell(package: Path, destination: Path) -> None:
+    """Write the package with an empty library: what `write_package` needs of the original."""
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(destination, "w") as new:
+        name = _library_name(old)
+        for entry in old.infolist():
+            new.writestr(entry, b"" if entry.filename == name else old.read(entry))
+
+
 def _library_name(archive: zipfile.ZipFile) -> str:
     libraries = [name for name in archive.namelist() if name.endswith(".so")]
     if len(libraries) != 1:

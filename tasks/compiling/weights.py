@@ -8,13 +8,14 @@ of the code, a model of the same graph and other weights has the same code.
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
@@ -27,6 +28,7 @@ from tasks.compiling.patching import replaced
 KEEPING_OPTIONS: dict[str, object] = {"always_keep_tensor_constants": True}
 
 _ALIGNMENT = 64
+_PIECE = 1 << 20
 _CONSTANT = re.compile(
     r"constants_info_\[(\d+)\]\.data_size = (\d+);.*?"
     r'constants_info_\[\1\]\.original_fqn = "([^"]*)";',
@@ -36,7 +38,7 @@ _CONSTANT = re.compile(
 
 @dataclass(frozen=True)
 class WeightSlot:
-    """The place of one weight: its name in the program's state, offset in the library, and room."""
+    """The place of one tensor: its name in the program, its offset in the library, its bytes."""
 
     name: str
     offset: int
@@ -89,7 +91,10 @@ def find_weights(
     offset = place + length - sum(size for _, size in sizes)
     slots = []
     for name, size in sizes:
-        slots.append(WeightSlot(name, offset, size))
+        # What fills it up to the alignment is left where it is.
+        slots.append(WeightSlot(name, offset, held[name].untyped_storage().nbytes()))
+        if not size - _ALIGNMENT < slots[-1].size <= size:
+            return None
         offset += size
     # Of weights that are tied, one may stand for all.
     tied = first_of_storage(program)
@@ -98,9 +103,8 @@ def find_weights(
         return None
     with library.open("rb") as stream:
         for slot in slots:
-            data = weight_bytes(held[slot.name])
             stream.seek(slot.offset)
-            if len(data) > slot.size or stream.read(len(data)) != data:
+            if stream.read(slot.size) != weight_bytes(held[slot.name]):
                 return None
     return tuple(slots)
 
@@ -112,10 +116,32 @@ def put_weights(
     with library.open("r+b") as stream:
         for slot in slots:
             data = weight_bytes(tensors[slot.name])
-            if not slot.size - _ALIGNMENT < len(data) <= slot.size:
+            if len(data) != slot.size:
                 raise ValueError(f"expected {slot.size} bytes for {slot.name}, got {len(data)}")
             stream.seek(slot.offset)
             stream.write(data)
+
+
+def copy_code(library: Path, slots: tuple[WeightSlot, ...], destination: Path) -> None:
+    """Copy a library without what its slots hold: there the copy has holes, which read as zeros."""
+    with library.open("rb") as source, destination.open("wb") as target:
+        size = os.fstat(source.fileno()).st_size
+        at = 0
+        for slot in sorted(slots, key=lambda slot: slot.offset):
+            _copy_span(source, target, at, slot.offset)
+            at = slot.offset + slot.size
+        _copy_span(source, target, at, size)
+        target.truncate(size)
+    destination.chmod(0o755)
+
+
+def _copy_span(source: BinaryIO, target: BinaryIO, start: int, end: int) -> None:
+    source.seek(start)
+    target.seek(start)
+    left = end - start
+    while left > 0 and (piece := source.read(min(left, _PIECE))):
+        target.write(piece)
+        left -= len(piece)
 
 
 def _constants(package: Path) -> list[tuple[str, int]]:

@@ -6,12 +6,16 @@ A small recommender (ids with a range, features) is built as a release does it, 
 row, `artifacts.loader` and torch's `AOTIModelContainerRunnerCpu` in turns. The difference of a
 round's two is what the checks of the inputs cost. To open, `artifacts.loader` verifies the
 signature, hashes the file and copies it into sealed memory; torch opens a fresh copy of the file.
+In C++ the runner tells both itself: a call's checks alone, and the check of the file beside torch's
+own opening, in a new process each time.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,17 +23,20 @@ from pathlib import Path
 
 import psutil
 import torch
+from safetensors.torch import save_file
 from torch._C import _aoti
 
 from artifacts.loader import load
 from infra.console import print_table
 from tasks.benchmark import median_interval
 from tasks.loading import SHARED_LIBRARY
+from tasks.probing.build import build_runner
 from tests.benchmarks.served.turns import Ratio, TimedCall, run_in_turns
 from tests.tasks.built_release import ITEMS, BuiltRelease, build_release
 
 _ROUNDS = 300
 _OPENINGS = 41
+_PROCESSES = 15
 
 
 def main() -> None:
@@ -39,9 +46,11 @@ def main() -> None:
         built = build_release(Path(scratch))
         added = _added_by_a_call(built)
         opened = _openings(built, Path(scratch))
+        cpp = _in_cpp(built, Path(scratch))
     low, high = median_interval(len(added))
     microseconds = [one * 1e6 for one in sorted(added)]
     rows = [
+        *cpp,
         ("a call, added", f"{statistics.median(microseconds):.1f} us",
          f"{microseconds[low]:.1f} to {microseconds[high]:.1f}", "10 us"),
         ("open, times torch's", f"{opened.value:.2f}",
@@ -80,6 +89,37 @@ def _openings(built: BuiltRelease, scratch: Path) -> Ratio:
         checked_s.append(_seconds(lambda: load(built.folder, keys=built.key)))
         copy.unlink()
     return Ratio.of(checked_s, plain_s)
+
+
+def _in_cpp(built: BuiltRelease, scratch: Path) -> list[tuple[str, ...]]:
+    """Return the rows of what the runner tells of itself."""
+    program, _ = build_runner(Path("infra/runner"), scratch / "programs")
+    cases = scratch / "cases.safetensors"
+    inputs = {"ids": torch.randint(ITEMS, (1, 20)), "features": torch.randn(1, 64)}
+    outputs = load(built.folder, keys=built.key)(*inputs.values())
+    save_file(
+        {f"0/inputs/{name}": tensor for name, tensor in inputs.items()}
+        | {f"0/outputs/{place}": tensor for place, tensor in enumerate(outputs)}, cases,
+    )  # fmt: skip
+    command = [
+        str(program), "bench", str(built.folder), str(cases), "--key", str(built.key),
+        "--threads", "1", "--calls", "2", "--seconds", "0",
+    ]  # fmt: skip
+    guards, ratios = [], []
+    for _ in range(_PROCESSES):
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        opened = json.loads(told.splitlines()[0])
+        guards.append(opened["guard_s"] * 1e6)
+        ratios.append((opened["check_s"] + opened["open_s"]) / opened["open_s"])
+    low, high = median_interval(_PROCESSES)
+    guards.sort()
+    ratios.sort()
+    return [
+        ("a call in C++, added", f"{statistics.median(guards):.2f} us",
+         f"{guards[low]:.2f} to {guards[high]:.2f}", "2 us"),
+        ("open in C++, times torch's", f"{statistics.median(ratios):.2f}",
+         f"{ratios[low]:.2f} to {ratios[high]:.2f}", "1.1"),
+    ]  # fmt: skip
 
 
 def _seconds(call: Callable[[], object]) -> float:

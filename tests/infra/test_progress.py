@@ -130,7 +130,7 @@ def test_what_runs_before_the_flow_is_told_when_it_ends_and_only_once() -> None:
     lines = [re.sub(r"0\.\d s", "0.0 s", line) for line in told.splitlines()]
     assert lines == [
         "take in: 7.0 s", "inspect ... 9.0 s before", "Prefect is there",
-        "inspect: 0.0 s (9.0 s before)", "optimize: refused after 0.0 s", "take in: 0.0 s",
+        "inspect: 7.0 s (9.0 s before)", "optimize: refused after 0.0 s", "take in: 0.0 s",
     ]  # fmt: skip
 
 

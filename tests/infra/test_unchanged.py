@@ -1,4 +1,4 @@
-"""A release that would change nothing is found out without its flow; whatever else is left to it."""
+"""A release that would change nothing is found out without its flow; all else is left to that."""
 
 from __future__ import annotations
 

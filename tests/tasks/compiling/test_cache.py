@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -15,8 +16,17 @@ from artifacts.digest import digest_bytes, digest_file
 from artifacts.recipe import Recipe
 from artifacts.steps import CompileJob, CompileResult
 from artifacts.target import native_cpu_target
-from tasks.compiling.cache import CacheEntry, find_entry, keep_entry, read_entry, reusable
+from tasks.compiling.cache import (
+    Compiled,
+    find_entry,
+    keep_entry,
+    read_entry,
+    reusable,
+    take_entry,
+)
+from tasks.compiling.packages import write_package
 from tasks.compiling.place import fixed_place
+from tasks.compiling.weights import WeightSlot
 from tasks.lanes import Lanes
 from tasks.loading import open_package, open_shared_library
 from tests.tasks.passes.exporting import export
@@ -27,7 +37,7 @@ TARGET = native_cpu_target()
 
 
 class Scorer(nn.Module):
-    """Weights of every awkward kind: one element, few, tied, uniform at first."""
+    """Weights of every awkward kind: one element, few, tied, uniform at first, never delivered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,10 +45,12 @@ class Scorer(nn.Module):
         self.second.weight = self.first.weight
         self.slope, self.norm = nn.PReLU(), nn.LayerNorm(8)
         self.register_buffer("shift", torch.zeros(3))
+        self.register_buffer("scale", torch.linspace(0.5, 2.0, 8), persistent=False)
         self.shift: Tensor
+        self.scale: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.slope(self.first(x)))
+        y = self.norm(self.slope(self.first(x)) * self.scale)
         return torch.cat([self.second(y), x[:, :3] + self.shift], 1)
 
 
@@ -46,7 +58,7 @@ def trained(seed: int) -> Scorer:
     torch.manual_seed(seed)
     module = Scorer()
     with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
+        for tensor in (*module.parameters(), module.shift):
             tensor.normal_()
     return module
 
@@ -110,7 +122,8 @@ def test_the_same_weights_take_the_package_as_it_is(
     kept, _ = builder.build(module, fresh=True)
     folder, result = builder.build(module)
     assert result.reused == "package"
-    assert digest_file(folder / "model.so") == digest_file(kept / "model.so")
+    for name in ("model.so", "model.pt2"):
+        assert digest_file(folder / name) == digest_file(kept / name)
 
 
 def test_a_rebuild_gives_the_same_bytes(builder: Builder) -> None:
@@ -173,31 +186,68 @@ def test_an_entry_that_was_tampered_with_is_not_used(builder: Builder) -> None:
     assert_right(folder, trained(5))
 
 
+def some_package(folder: Path) -> Path:
+    """Write a package with a library of 300 000 bytes, of which 200 000 could be weights."""
+    folder.mkdir()
+    library = b"code" * 12_500 + b"\1" * 200_000 + b"tail" * 12_500
+    (folder / "model.so").write_bytes(library)
+    with zipfile.ZipFile(folder / "original.pt2", "w") as archive:
+        archive.writestr("data/model.so", library)
+        archive.writestr("data/metadata.json", "{}")
+        archive.writestr(".data/serialization_id", "1")
+    write_package(folder / "original.pt2", folder / "model.so", folder / "model.pt2")
+    return folder
+
+
+KEY = digest_bytes(b"key")
+WEIGHT = {"w": torch.ones(200_000, dtype=torch.uint8)}
+SLOTS = (WeightSlot("w", 50_000, 200_000),)
+
+
+def test_an_entry_holds_no_weights_and_gives_the_same_bytes_with_them(tmp_path: Path) -> None:
+    package, cache, taken = some_package(tmp_path / "package"), tmp_path / "cache", tmp_path / "to"
+    keep_entry(cache, KEY, package, Compiled({"w": "1"}, SLOTS, ()))
+    kept = sum(file.stat().st_blocks * 512 for file in (cache / KEY.hex).iterdir())
+    assert kept < 150_000
+    entry = find_entry(cache, KEY)
+    assert entry is not None
+    taken.mkdir()
+    take_entry(cache, KEY, entry, WEIGHT, taken)
+    for name in ("model.so", "model.pt2"):
+        assert (taken / name).read_bytes() == (package / name).read_bytes()
+
+
+def test_an_entry_without_slots_holds_its_weights(tmp_path: Path) -> None:
+    package, cache, taken = some_package(tmp_path / "package"), tmp_path / "cache", tmp_path / "to"
+    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), ()))
+    entry = find_entry(cache, KEY)
+    assert entry is not None
+    taken.mkdir()
+    take_entry(cache, KEY, entry, {}, taken)
+    assert (taken / "model.pt2").read_bytes() == (package / "model.pt2").read_bytes()
+
+
 def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
-    key = digest_bytes(b"key")
-    package = tmp_path / "model.pt2"
-    package.write_bytes(b"package")
-    keep_entry(tmp_path / "cache", key, package, CacheEntry(digest_file(package), {}, (), ()))
-    assert find_entry(tmp_path / "cache", key) is not None
-    (tmp_path / "cache" / key.hex / "entry.json").write_text("{")
-    assert find_entry(tmp_path / "cache", key) is None
+    package, cache = some_package(tmp_path / "package"), tmp_path / "cache"
+    keep_entry(cache, KEY, package, Compiled({}, (), ()))
+    assert find_entry(cache, KEY) is not None
+    (cache / KEY.hex / "entry.json").write_text("{")
+    assert find_entry(cache, KEY) is None
 
 
 def test_looking_into_the_cache_leaves_it_as_it_is(tmp_path: Path) -> None:
-    key, cache = digest_bytes(b"key"), tmp_path / "cache"
-    package = tmp_path / "model.pt2"
-    package.write_bytes(b"package")
-    keep_entry(cache, key, package, CacheEntry(digest_file(package), {"w": "1"}, (), ()))
-    file = cache / key.hex / "entry.json"
+    package, cache = some_package(tmp_path / "package"), tmp_path / "cache"
+    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), ()))
+    file = cache / KEY.hex / "entry.json"
     os.utime(file, (1.0, 1.0))
-    entry = read_entry(cache, key)
+    entry = read_entry(cache, KEY)
     assert entry is not None
     assert file.stat().st_mtime == 1.0
     assert (reusable(entry, {"w": "1"}), reusable(entry, {"w": "2"})) == ("package", "")
-    (cache / key.hex / "model.pt2").write_bytes(b"other")
-    assert read_entry(cache, key) is None
+    (cache / KEY.hex / "model.pt2").write_bytes(b"other")
+    assert read_entry(cache, KEY) is None
     assert file.exists()
-    assert find_entry(cache, key) is None
+    assert find_entry(cache, KEY) is None
     assert not file.exists()
 
 
