@@ -26,6 +26,8 @@ MANIFEST_FILE = "manifest.json"
 # No release record is near this; a store that sends more is not sending one.
 MANIFEST_LIMIT_BYTES = 64 << 20
 
+_LARGE_BYTES = 256 << 20
+
 
 @dataclass(frozen=True)
 class PackageFile:
@@ -40,6 +42,11 @@ class PackageFile:
         parts = self.path.split("/")
         if not self.path or any(part in ("", ".", "..") or "\\" in part for part in parts):
             raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
+
+    @property
+    def is_large(self) -> bool:
+        """Tell whether it is worth some seconds that fewer processes hold a copy of it at once."""
+        return self.size_bytes > _LARGE_BYTES
 
 
 @dataclass(frozen=True)

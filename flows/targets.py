@@ -28,6 +28,7 @@ from flows.steps import benchmark, compile_package, localize, measure, probe, ru
 from flows.variants import Variant, Work, check, rate, try_variants
 from tasks import target_record
 from tasks.assemble import BuiltTargets
+from tasks.child import StepProcess
 from tasks.lanes import Lanes
 
 S = TypeVar("S", bound="_Stage")
@@ -102,6 +103,7 @@ def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) ->
     for one in compiled:
         if isinstance(one.outcome, CompileResult):
             toolchain |= one.outcome.toolchain
+            _lighten(lanes.runner(), one.outcome)
     chosen = _one_by_one(_choose, _side_by_side(_verify, compiled))
     records = _one_by_one(_time, _side_by_side(_probe, chosen))
     return BuiltTargets(tuple(records), toolchain, reference.plan)
@@ -152,6 +154,7 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
     try:
         if isinstance(state.outcome, HandoffError):
             raise state.outcome
+        _lighten(compiler, state.outcome)
         if isinstance(work.target, CudaTarget) and not work.target.is_here:
             return target_record.built_only(work.target, state.outcome)
         job = work.lanes.jobs.compile(work.optimized, work.target)
@@ -163,9 +166,17 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
             plain = check(work, "plain", job, compiled)
         if not plain.verified.accepted:
             return _refuse(work, plain)
-        return _Verified(work, *try_variants(work, plain))
+        verified = _Verified(work, *try_variants(work, plain))
+        _lighten(work.lanes.runner(work.target), state.outcome)
+        return verified
     finally:
         compiler.close()
+
+
+def _lighten(process: StepProcess, compiled: CompileResult) -> None:
+    """Let a process go that may hold large weights; the next step has another."""
+    if compiled.library.is_large:
+        process.renew()
 
 
 def _choose(state: _Verified) -> _Chosen:

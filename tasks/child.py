@@ -86,12 +86,24 @@ class StepProcess:
         """Return how long a finished job took in the process, without waiting; None if unknown."""
         return self._seconds.get(_key(job))
 
+    def renew(self) -> None:
+        """End the process when its jobs are done, to free its memory; the next job starts another.
+
+        An opened library stays with a process until its end, and so does its copy of the weights.
+        """
+        self._queue.submit(self._end)
+
     def close(self) -> None:
         """End the process and everything it started; running jobs end as crashed."""
         with self._lifecycle:
             self._closed = True
             self._kill()
         self._queue.shutdown(wait=True, cancel_futures=True)
+
+    def _end(self) -> None:
+        with self._lifecycle:
+            if not self._closed:
+                self._kill()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         self.log.parent.mkdir(parents=True, exist_ok=True)

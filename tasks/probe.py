@@ -23,8 +23,6 @@ from tasks.probing.session import Session, lacking, told
 from tasks.probing.trials import Tried, try_all
 
 THREADS = (1, 2, 8)
-# Of packages beyond it, one process at a time holds the weights.
-_LARGE_BYTES = 256 << 20
 
 
 def run(job: ProbeJob) -> ProbeResult:
@@ -45,7 +43,7 @@ def run(job: ProbeJob) -> ProbeResult:
         # Most of a trial is starting the program, and what is hostile to the package alone is all
         # that takes memory without asking.
         alone = pool.submit(_try, aside, hostile, ["--unchecked"])
-        if on_gpu or sum(file.size_bytes for file in job.files) > _LARGE_BYTES:
+        if on_gpu or any(file.is_large for file in job.files):
             alone.result()
         replays = _replay(session)
         checked = _try(session, hostile, [])

@@ -81,6 +81,19 @@ def test_a_step_gives_its_result(process: StepProcess, tmp_path: Path) -> None:
     assert process.seconds(look_up(tmp_path)) is not None
 
 
+def test_a_renewed_process_ends_after_its_jobs_and_the_next_one_has_another(
+    process: StepProcess, tmp_path: Path
+) -> None:
+    pids = []
+    for number in range(2):
+        running = process.submit(look_up(tmp_path / str(number)), limit_s=60)
+        process.renew()
+        assert running.result() == LookUpResult(None)
+        pids.append(process._process.pid)
+    assert has_ended(pids[0])
+    assert pids[0] != pids[1]
+
+
 def test_a_refusal_crosses_the_border_with_all_its_parts(
     process: StepProcess, tmp_path: Path
 ) -> None:
