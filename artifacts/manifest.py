@@ -29,6 +29,11 @@ MANIFEST_LIMIT_BYTES = 64 << 20
 _LARGE_BYTES = 256 << 20
 
 
+def is_large(size_bytes: int) -> bool:
+    """Tell whether it is worth some seconds that fewer processes hold such weights at once."""
+    return size_bytes > _LARGE_BYTES
+
+
 @dataclass(frozen=True)
 class PackageFile:
     """One file of a release: its path in a pulled folder, its digest and its size in bytes."""
@@ -42,11 +47,6 @@ class PackageFile:
         parts = self.path.split("/")
         if not self.path or any(part in ("", ".", "..") or "\\" in part for part in parts):
             raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
-
-    @property
-    def is_large(self) -> bool:
-        """Tell whether it is worth some seconds that fewer processes hold a copy of it at once."""
-        return self.size_bytes > _LARGE_BYTES
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TypeVar
 
-from prefect.futures import PrefectFuture
+from prefect.futures import PrefectFuture, wait
 
 from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, choose
-from artifacts.manifest import TargetRecord
+from artifacts.manifest import TargetRecord, is_large
 from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
 from artifacts.signature import ModelSignature
 from artifacts.steps import BenchmarkJob, CompileResult, OptimizeResult
@@ -29,7 +29,7 @@ from flows.variants import Variant, Work, check, rate, try_variants
 from tasks import target_record
 from tasks.assemble import BuiltTargets
 from tasks.child import StepProcess
-from tasks.lanes import Lanes
+from tasks.lanes import Lanes, fit_side_by_side
 
 S = TypeVar("S", bound="_Stage")
 T = TypeVar("T", bound="_Stage")
@@ -93,6 +93,8 @@ def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) ->
     if not compiling:
         # All of them are built elsewhere.
         return BuiltTargets((), {}, "")
+    if not fit_side_by_side(optimized):
+        wait([future for _, future in compiling])
     reference = run_reference(lanes.runner(), lanes.jobs.reference(optimized))
     # All of them first: what is timed beside a compiler says little.
     compiled = [
@@ -175,7 +177,7 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
 
 def _lighten(process: StepProcess, compiled: CompileResult) -> None:
     """Let a process go that may hold large weights; the next step has another."""
-    if compiled.library.is_large:
+    if is_large(compiled.library.size_bytes):
         process.renew()
 
 
@@ -195,7 +197,9 @@ def _choose(state: _Verified) -> _Chosen:
 def _probe(state: _Chosen) -> _Probed:
     """Have the package called and ill-treated by a program without Python."""
     work = state.work
-    found = probe(work.lanes.runner(work.target), state.probing, work.target.slug)
+    runner = work.lanes.runner(work.target)
+    found = probe(runner, state.probing, work.target.slug)
+    _lighten(runner, state.winner.compiled)
     return _Probed(work, state.winner, state.candidates, found)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.manifest import is_large
 from artifacts.recipe import Recipe
 from artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
 from artifacts.target import Target, native_cpu_target
@@ -183,7 +184,7 @@ def begin(
 def _go_on(
     lanes: Lanes, judged: Future[TraceabilityResult], optimized: Future[OptimizeResult]
 ) -> None:
-    """Compile and run the reference, unless an earlier step refused: the flow then says so."""
+    """Compile, and run the reference, unless an earlier step refused: the flow then says so."""
     if optimized.cancelled() or optimized.exception() or judged.exception():
         return
     if judged.result().verdict == "unsound":
@@ -192,7 +193,16 @@ def _go_on(
     for target in lanes.targets:
         compiler = lanes.compiler(target)
         compiler.submit(lanes.jobs.compile(program, target), limit_s=COMPILE_LIMIT_S)
-    lanes.runner().submit(lanes.jobs.reference(program), limit_s=REFERENCE_LIMIT_S)
+    if fit_side_by_side(program):
+        lanes.runner().submit(lanes.jobs.reference(program), limit_s=REFERENCE_LIMIT_S)
+
+
+def fit_side_by_side(optimized: OptimizeResult) -> bool:
+    """Tell whether the reference is to run beside the compilers, by what both hold of the weights.
+
+    A compiler and its linker hold them three times, the reference once and a half.
+    """
+    return not is_large(optimized.program.stat().st_size)
 
 
 def open_lanes(

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from artifacts.manifest import is_large
 from artifacts.mechanics import Mechanics, Replay, Trial, is_survived
 from artifacts.probes import ProbeJob, ProbeResult
 from tasks.loading import PACKAGE
@@ -43,7 +44,7 @@ def run(job: ProbeJob) -> ProbeResult:
         # Most of a trial is starting the program, and what is hostile to the package alone is all
         # that takes memory without asking.
         alone = pool.submit(_try, aside, hostile, ["--unchecked"])
-        if on_gpu or any(file.is_large for file in job.files):
+        if on_gpu or any(is_large(file.size_bytes) for file in job.files):
             alone.result()
         replays = _replay(session)
         checked = _try(session, hostile, [])
