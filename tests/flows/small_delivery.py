@@ -46,6 +46,12 @@ def fresh():
     nn.init.zeros_(net.head.weight)
     nn.init.zeros_(net.head.bias)
     return net, inputs
+
+
+def large():
+    torch.manual_seed(0)
+    table = nn.EmbeddingBag(75_000, 1000, mode="sum")
+    return table.eval(), (torch.randint(75_000, (8, 3)),)
 """
 
 

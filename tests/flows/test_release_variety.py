@@ -82,6 +82,25 @@ def test_a_search_without_time_ships_the_plain_package(training: Path, home: Pat
     assert target["candidates"][1]["reasons"]
 
 
+def test_large_weights_are_compiled_alone_and_not_kept_in_the_cache(
+    training: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    made = handoff(
+        "deliver", "small:large", "--to", "large", "--name", "large", home=home, cwd=training
+    )
+    assert made.returncode == 0, made.stderr
+    result = handoff("release", str(training / "large"), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    assert target["accepted"]
+    assert all(file["size_bytes"] > 300_000_000 for file in target["files"])
+    steps = [line.partition(":")[0] for line in result.stderr.splitlines()]
+    assert steps.index(f"compile {target['slug']}") < steps.index("reference")
+    cache = home / "builds" / "packages"
+    assert sum(one.stat().st_blocks * 512 for one in cache.rglob("*.*")) < 10_000_000
+
+
 @pytest.fixture(scope="module")
 def for_gpu(
     training: Path, tmp_path_factory: pytest.TempPathFactory
