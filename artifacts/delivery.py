@@ -29,6 +29,8 @@ SOURCES_FILE = "sources.json"
 MODULE_FILE = "module.py"
 INIT_FILE = "__init__.py"
 STATE_FILE = "state_dict.pt"
+# What Python may leave beside the code; no part of a delivery.
+IGNORED_FOLDER = "__pycache__"
 FORMAT = 1
 Draw = Literal["random", "examples"]
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")

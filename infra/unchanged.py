@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.delivery import read_contract
+from artifacts.delivery import IGNORED_FOLDER, read_contract
 from artifacts.digest import Digest, digest_file, digest_tree
 from artifacts.errors import HandoffError
 from artifacts.manifest import Manifest
@@ -18,8 +18,6 @@ from artifacts.recipe import Recipe
 from infra.registry import releases_of
 from infra.settings import Settings, compiler_name
 from tasks.fingerprint import fingerprint_release
-
-_IGNORED_FOLDER = "__pycache__"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def _digest(delivery: Path) -> Digest | None:
     """Return the digest that taking the folder in would give it; None where it would refuse."""
     files = {}
     for entry in os.scandir(delivery):
-        if entry.name == _IGNORED_FOLDER and entry.is_dir(follow_symlinks=False):
+        if entry.name == IGNORED_FOLDER and entry.is_dir(follow_symlinks=False):
             continue
         state = entry.stat(follow_symlinks=False)
         if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:

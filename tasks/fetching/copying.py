@@ -6,12 +6,12 @@ import os
 import stat
 from pathlib import Path
 
+from artifacts.delivery import IGNORED_FOLDER
 from artifacts.errors import DeliveryUnreadable
 from artifacts.stores.s3_reading import changed
 from tasks.fetching.budget import Budget, refuse_kind
 
 _PIECE = 1 << 20
-_IGNORED_FOLDER = "__pycache__"
 
 
 def copy_folder(source: Path, folder: Path, budget: Budget) -> None:
@@ -23,7 +23,7 @@ def copy_folder(source: Path, folder: Path, budget: Budget) -> None:
     folder.mkdir()
     for place, folders, files, descriptor in os.fwalk(source, follow_symlinks=False):
         below = Path(place).relative_to(source)
-        folders[:] = sorted(set(folders) - {_IGNORED_FOLDER})
+        folders[:] = sorted(set(folders) - {IGNORED_FOLDER})
         for name in folders:
             mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode):

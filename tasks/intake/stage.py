@@ -13,6 +13,7 @@ from pathlib import Path
 from artifacts.delivery import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
+    IGNORED_FOLDER,
     INIT_FILE,
     MODULE_FILE,
     SOURCES_FILE,
@@ -27,7 +28,6 @@ _NAMED_FILES = frozenset(
     {CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, SOURCES_FILE, STATE_FILE}
 )
 _REQUIRED = (MODULE_FILE, INIT_FILE, STATE_FILE)
-_IGNORED_FOLDER = "__pycache__"
 _MAX_FILES = 10_000
 _MAX_BYTES = 1 << 38
 _PIECE = 1 << 20
@@ -105,7 +105,7 @@ def _list_names(folder: int, delivery: Path) -> list[str]:
     names = []
     for name in sorted(os.listdir(folder)):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if name == _IGNORED_FOLDER and stat.S_ISDIR(mode):
+        if name == IGNORED_FOLDER and stat.S_ISDIR(mode):
             continue
         if name not in _NAMED_FILES and not _BLOB_NAME.fullmatch(name):
             raise refuse(

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.infra.test_cli import handoff
+
 FACTORY = """
 import torch
 from torch import nn
@@ -53,6 +55,22 @@ def large():
     table = nn.EmbeddingBag(75_000, 1000, mode="sum")
     return table.eval(), (torch.randint(75_000, (8, 3)),)
 """
+
+
+def deliver_and_release(
+    factory: str, training: Path, home: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Deliver and release what a factory makes, under its own name.
+
+    Returns the one target's record, and the names of the steps in the order of their ends.
+    """
+    name = factory.replace(":", "-")
+    made = handoff("deliver", factory, "--to", name, "--name", name, home=home, cwd=training)
+    assert made.returncode == 0, made.stderr
+    result = handoff("release", str(training / name), "--json", home=home)
+    assert result.returncode == 0, result.stderr
+    (target,) = json.loads(result.stdout)["targets"]
+    return target, [line.partition(":")[0] for line in result.stderr.splitlines()]
 
 
 def released(home: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks.extensions import digest_extension
-from tests.flows.small_delivery import released
+from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
 
@@ -80,13 +80,7 @@ def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_a
 ) -> None:
     other = (training / "small.py").read_text().replace("manual_seed(0)", "manual_seed(7)")
     (training / "trained.py").write_text(other)
-    made = handoff(
-        "deliver", "trained:build", "--to", "trained", "--name", "trained", home=home, cwd=training
-    )
-    assert made.returncode == 0, made.stderr
-    result = handoff("release", str(training / "trained"), "--json", home=home)
-    assert result.returncode == 0, result.stderr
-    (target,) = json.loads(result.stdout)["targets"]
+    target, _ = deliver_and_release("trained:build", training, home)
     assert target["reused"] == "code"
     assert len(target["deviations"]) == len(released(home)["targets"][0]["deviations"])
     assert target["instruction_sets"] == released(home)["targets"][0]["instruction_sets"]

@@ -12,20 +12,14 @@ import pytest
 from artifacts.captures import ROADS
 from tasks.cross.inspect_binary import inspect_binary
 from tasks.cross.toolkit import why_not_here
-from tests.flows.small_delivery import released
+from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server, pytest.mark.long]
 
 
 def test_a_head_of_zeros_is_seen_through(training: Path, home: Path) -> None:
-    made = handoff(
-        "deliver", "small:fresh", "--to", "fresh", "--name", "fresh", home=home, cwd=training
-    )
-    assert made.returncode == 0, made.stderr
-    result = handoff("release", str(training / "fresh"), "--json", home=home)
-    assert result.returncode == 0, result.stderr
-    (target,) = json.loads(result.stdout)["targets"]
+    target, _ = deliver_and_release("small:fresh", training, home)
     assert target["accepted"]
     assert "output 0 is 0 at every input" in target["notes"]
     assert any("measured inside the graph instead, at relu" in note for note in target["notes"])
@@ -86,16 +80,9 @@ def test_large_weights_are_compiled_alone_and_not_kept_in_the_cache(
     training: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    made = handoff(
-        "deliver", "small:large", "--to", "large", "--name", "large", home=home, cwd=training
-    )
-    assert made.returncode == 0, made.stderr
-    result = handoff("release", str(training / "large"), "--json", home=home)
-    assert result.returncode == 0, result.stderr
-    (target,) = json.loads(result.stdout)["targets"]
+    target, steps = deliver_and_release("small:large", training, home)
     assert target["accepted"]
     assert all(file["size_bytes"] > 300_000_000 for file in target["files"])
-    steps = [line.partition(":")[0] for line in result.stderr.splitlines()]
     assert steps.index(f"compile {target['slug']}") < steps.index("reference")
     cache = home / "builds" / "packages"
     assert sum(one.stat().st_blocks * 512 for one in cache.rglob("*.*")) < 10_000_000
