@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch._inductor.cpu_vec_isa import VecISA
 
+from artifacts.heap import keep_freed_memory
 from tasks.compiling.patching import replaced
 from tasks.float64 import flat_tensors
 
@@ -31,8 +32,10 @@ def device_of(target: str) -> str:
 def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors]:
     """Return a function that runs the bare `.so`, with the runner that C++ programs use.
 
-    It takes and gives tensors on `device`.
+    It takes and gives tensors on `device`. Freed memory is kept between calls, as it is where a
+    release is served.
     """
+    keep_freed_memory()
     # By a name that no other file has had in this process: dlopen takes a library that it has
     # loaded from the same path, and hardly ever unloads, for the one that lies there now. The
     # descriptor stays open, so that its number is not used again.
