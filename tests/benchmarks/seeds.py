@@ -36,7 +36,12 @@ from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
 from tasks.loading import SHARED_LIBRARY, open_shared_library
 from tasks.plan import CaseSpec
-from tests.benchmarks.served.competitors import make_compiled, make_eager, make_torchscript
+from tests.benchmarks.served.competitors import (
+    open_compiled,
+    open_eager,
+    run_torchscript,
+    trace,
+)
 from tests.benchmarks.served.turns import Ratio
 
 Tensors = tuple[torch.Tensor, ...]
@@ -115,9 +120,9 @@ def _contestants(
     module: nn.Module, inputs: Tensors, asked: Asked, folder: Path
 ) -> tuple[dict[str, Callable[[Tensors], Any]], dict[str, str]]:
     makers: dict[str, Callable[[], Callable[[Tensors], Any]]] = {
-        "eager": lambda: make_eager(module, inputs, ()),
-        "torch.compile max-autotune": lambda: make_compiled("max-autotune")(module, inputs, ()),
-        "TorchScript": lambda: make_torchscript(module, inputs, ()),
+        "eager": lambda: open_eager(module, inputs, folder),
+        "torch.compile max-autotune": lambda: open_compiled("max-autotune")(module, inputs, folder),
+        "TorchScript": lambda: run_torchscript(trace(module, inputs)),
     }
     for variant in _VARIANTS[asked.device]:
         makers[f"Handoff, {variant}"] = lambda variant=variant: _compiled(  # type: ignore[misc]

@@ -23,7 +23,7 @@ from typing import Any
 
 from artifacts.record import from_plain
 from tests.benchmarks.served.build import PRECISIONS
-from tests.benchmarks.served.competitors import MAKERS
+from tests.benchmarks.served.competitors import COMPETITORS
 from tests.benchmarks.served.plot import draw
 from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
@@ -40,7 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--competitors", default=",".join(MAKERS), help="of these, eager first")
+    parser.add_argument(
+        "--competitors", default=",".join(COMPETITORS), help="of these, eager first"
+    )
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--picture", type=Path)

@@ -1,16 +1,17 @@
 """What a team could serve a model with instead: each made as its own documentation shows it.
 
-Every maker takes a module that is called with tensors alone, example inputs and the dynamic axes of
-each, and returns a function from inputs to outputs. What can't be made raises whatever its maker
-raises: that is a result, too. All keep the dynamic axes, as a released package does, where they
-can; TorchScript's trace is of the example's size.
+What serves from a file is written in one process and opened in another, as it would be: a process
+that has exported and compiled has a large heap, in which calls meet no page faults. Each takes a
+module that is called with tensors alone, and example inputs. What can't be made raises whatever its
+maker raises: that is a result, too. All keep the dynamic axes, as a released package does, where
+they can; TorchScript's trace is of the example's size.
 """
 
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.float64 import flat_tensors
+from tasks.loading import SHARED_LIBRARY, open_package, open_shared_library
 
 Tensors = tuple[Tensor, ...]
 Call = Callable[[Tensors], Tensors]
@@ -36,44 +38,80 @@ class Flat(nn.Module):
         return tuple(flat_tensors(self.module(*args, **kwargs)))
 
 
-def make_eager(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
+@dataclass(frozen=True)
+class Competitor:
+    """What a model is served with.
+
+    `open` returns a function from inputs to outputs, of the module or of the `file` that `write`
+    has made of it: a name that two of them may share.
+    """
+
+    open: Callable[[nn.Module, Tensors, Path], Call]
+    file: str = ""
+    write: Callable[[nn.Module, Tensors, Axes, Path], object] | None = None
+
+
+def open_released(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+    """Return what Handoff registers."""
+    del module, inputs
+    return open_shared_library(path)
+
+
+def open_eager(module: nn.Module, inputs: Tensors, path: Path) -> Call:
     """Return eager, without gradients."""
-    del inputs, axes
+    del inputs, path
     return lambda given: module(*given)
 
 
-def make_compiled(mode: str) -> Callable[[nn.Module, Tensors, Axes], Call]:
-    """Return a maker of `torch.compile` in this mode."""
+def open_compiled(mode: str) -> Callable[[nn.Module, Tensors, Path], Call]:
+    """Return what opens `torch.compile` in this mode."""
 
-    def make(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
-        del inputs, axes
+    def opened(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+        del inputs, path
         # A copy, since what is compiled is kept beside the code that it was made from.
         compiled = torch.compile(copy.deepcopy(module), mode=mode)
         return lambda given: compiled(*given)
 
-    return make
+    return opened
 
 
-def make_torchscript(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
-    """Return the trace of the module, frozen and optimized for inference."""
-    del axes
+def trace(module: nn.Module, inputs: Tensors) -> Any:
+    """Return the frozen trace of the module."""
     traced = torch.jit.trace(module, inputs, check_trace=False, strict=False)
-    frozen = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
-    return lambda given: tuple(flat_tensors(frozen(*given)))
+    return torch.jit.freeze(traced.eval())
 
 
-def make_plain_aoti(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
-    """Return what AOTInductor makes of the module with its own defaults."""
+def write_torchscript(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
+    """Write the frozen trace."""
+    del axes
+    trace(module, inputs).save(str(path))
+
+
+def open_torchscript(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+    """Return the frozen trace, optimized for inference, which can't be written."""
+    del module, inputs
+    return run_torchscript(torch.jit.load(str(path)))
+
+
+def run_torchscript(frozen: Any) -> Call:
+    """Optimize a frozen trace for inference; return what calls it."""
+    optimized = torch.jit.optimize_for_inference(frozen)
+    return lambda given: tuple(flat_tensors(optimized(*given)))
+
+
+def write_plain_aoti(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
+    """Write what AOTInductor makes of the module with its own defaults."""
     program = torch.export.export(module, inputs, dynamic_shapes=(axes,))
-    folder = Path(tempfile.mkdtemp())
-    package = torch._inductor.aoti_compile_and_package(
-        program, package_path=str(folder / "model.pt2")
-    )
-    loaded = torch._inductor.aoti_load_package(str(package))
-    return lambda given: tuple(flat_tensors(loaded(*given)))
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
-def export_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
+def open_plain_aoti(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+    """Return the package, opened by torch's own loader."""
+    del module, inputs
+    return open_package(path)
+
+
+def write_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
     """Write the module as ONNX."""
     torch.onnx.export(
         module, inputs, path, dynamo=True, dynamic_shapes=(axes,), verbose=False,
@@ -81,12 +119,11 @@ def export_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> N
     )  # fmt: skip
 
 
-def make_onnxruntime(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
+def open_onnxruntime(module: nn.Module, inputs: Tensors, path: Path) -> Call:
     """Return an ONNX Runtime session with all of its optimizations."""
     import onnxruntime
 
-    path = Path(tempfile.mkdtemp(), "model.onnx")
-    export_onnx(module, inputs, axes, path)
+    del module, inputs
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -95,12 +132,11 @@ def make_onnxruntime(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
     return lambda given: _from_numpy(session.run(None, _named(given, wanted)))
 
 
-def make_openvino(module: nn.Module, inputs: Tensors, axes: Axes) -> Call:
+def open_openvino(module: nn.Module, inputs: Tensors, path: Path) -> Call:
     """Return OpenVINO's model for latency, in float32."""
     import openvino
 
-    path = Path(tempfile.mkdtemp(), "model.onnx")
-    export_onnx(module, inputs, axes, path)
+    del module, inputs
     compiled = openvino.Core().compile_model(
         path, "CPU",
         {
@@ -133,12 +169,14 @@ def _from_numpy(arrays: Sequence[Any]) -> Tensors:
     return tuple(map(torch.from_numpy, arrays))
 
 
-MAKERS: dict[str, Callable[[nn.Module, Tensors, Axes], Call]] = {
-    "eager": make_eager,
-    "torch.compile": make_compiled("default"),
-    "torch.compile max-autotune": make_compiled("max-autotune"),
-    "TorchScript": make_torchscript,
-    "ONNX Runtime": make_onnxruntime,
-    "OpenVINO": make_openvino,
-    "AOTInductor": make_plain_aoti,
+COMPETITORS: dict[str, Competitor] = {
+    "eager": Competitor(open_eager),
+    "torch.compile": Competitor(open_compiled("default")),
+    "torch.compile max-autotune": Competitor(open_compiled("max-autotune")),
+    "TorchScript": Competitor(open_torchscript, "model.ts", write_torchscript),
+    "ONNX Runtime": Competitor(open_onnxruntime, "model.onnx", write_onnx),
+    "OpenVINO": Competitor(open_openvino, "model.onnx", write_onnx),
+    "AOTInductor": Competitor(open_plain_aoti, "plain.pt2", write_plain_aoti),
 }
+# By whatever name a package is raced.
+RELEASED = Competitor(open_released, SHARED_LIBRARY)

@@ -20,7 +20,7 @@ from artifacts.steps import RaceJob, RaceLap
 from tasks import race as choosing
 from tasks.target_record import with_lap
 from tests.benchmarks.served.build import PRECISIONS, recipe_of
-from tests.benchmarks.served.competitors import MAKERS
+from tests.benchmarks.served.competitors import COMPETITORS
 from tests.benchmarks.served.racer import NotMadeError, Racer
 from tests.benchmarks.served.turns import Race, run_in_turns
 from tests.corpus.models import MODELS, CorpusModel
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("folder", type=Path, help="what tests.benchmarks.served.build has written")
-    parser.add_argument("--competitors", default=",".join(MAKERS))
+    parser.add_argument("--competitors", default=",".join(COMPETITORS))
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--variants", action="store_true", help="race those not chosen, too")
     parser.add_argument("--races", type=int, default=3, help="in new processes each")
@@ -62,19 +62,23 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=6.0, help="of each race")
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]
-    makers = {name: None for name in given.competitors.split(",") if name}
+    others = given.folder / "others"
+    rivals = {name: others for name in given.competitors.split(",") if name}
     goal = recipe_of(model.name, given.recipes).search.goal
     row, packages = _released(model, given.folder, goal)
     if not given.variants:
         packages = {name: folder for name, folder in packages.items() if name == HANDOFF}
     for _ in range(given.races):
-        runners = {name: way for name, way in (makers | packages).items() if name not in row.failed}
+        runners = {name: way for name, way in (rivals | packages).items() if name not in row.failed}
         row.races.append(race(row, runners, rounds=given.rounds, budget_s=given.budget_s))
     print("\n" + json.dumps(asdict(row)))
 
 
-def race(row: Row, competitors: dict[str, Path | None], *, rounds: int, budget_s: float) -> Race:
-    """Make every competitor, as many at once as there are cores, and time them in turns."""
+def race(row: Row, competitors: dict[str, Path], *, rounds: int, budget_s: float) -> Race:
+    """Make every competitor, as many at once as there are cores, and time them in turns.
+
+    `competitors` has the folder of each one's file.
+    """
     racers: dict[str, Racer] = {}
 
     def make(name: str) -> None:

@@ -7,6 +7,8 @@ package took 14 ms beside eager, TorchScript, ONNX Runtime and OpenVINO, and 9 t
 from __future__ import annotations
 
 import multiprocessing
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,13 +18,14 @@ import torch
 from tasks.compare import root_mean_square
 from tasks.delivering.calls import describe_call
 from tasks.float64 import flat_tensors
-from tasks.loading import SHARED_LIBRARY, open_shared_library
-from tests.benchmarks.served.competitors import MAKERS, Axes, Call, Flat, Tensors
+from tests.benchmarks.served.competitors import COMPETITORS, RELEASED, Axes, Flat, Tensors
 from tests.benchmarks.served.turns import TimedCall
 from tests.corpus.models import MODELS
 
 _MAKING_S = 1200.0
 _TURN_S = 120.0
+# Two competitors may share a file.
+_WRITING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 class NotMadeError(Exception):
@@ -32,24 +35,33 @@ class NotMadeError(Exception):
 class Racer:
     """The near end of a competitor's process."""
 
-    def __init__(self, model: str, competitor: str, package: Path | None = None) -> None:
-        """Make `competitor` of the model, or open the package where one is given.
+    def __init__(self, model: str, competitor: str, folder: Path) -> None:
+        """Make `competitor` of the model, from the file in `folder` where it has one.
 
-        `error` is then the largest difference to eager's outputs, over their RMS. Raises
-        `NotMadeError`.
+        Another process writes that file, where it isn't there yet. `error` is the largest
+        difference to eager's outputs, over their RMS. Raises `NotMadeError`.
         """
+        wanted = COMPETITORS.get(competitor, RELEASED)
+        path = folder / wanted.file
+        if wanted.write:
+            with _WRITING[path]:
+                if not path.exists():
+                    self._begin(_write, model, competitor, path)
+                    self.close()
+        self.error = self._begin(_serve, model, competitor, path)
+
+    def _begin(self, work: Callable[..., None], *given: object) -> float:
+        """Start a process on this work; return the number that it tells first."""
         context = multiprocessing.get_context("spawn")
         self._near, far = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(far, model, competitor, package), daemon=True
-        )
+        self._process = context.Process(target=work, args=(far, *given), daemon=True)
         self._process.start()
         far.close()
         told = self._told(_MAKING_S)
         if not isinstance(told, float):
             self.close()
             raise NotMadeError(told)
-        self.error = told
+        return told
 
     def turn(self) -> float:
         """Return the seconds of a call, in a turn's mean."""
@@ -74,36 +86,53 @@ class Racer:
         return f"it took more than {limit_s:.0f} s"
 
 
-def _serve(far: Connection, name: str, competitor: str, package: Path | None) -> None:
-    """Make the competitor, say so, and time a turn whenever asked."""
-    (model,) = [model for model in MODELS if model.name == name]
-    module, (args, kwargs) = model.make()
-    call, inputs = describe_call(module, args, kwargs)
-    flat = Flat(module, call).eval()
+def _write(far: Connection, name: str, competitor: str, path: Path) -> None:
+    """Write the competitor's file, and say so."""
+    flat, inputs, batch = _model(name)
+    write = COMPETITORS[competitor].write
+    assert write
+    # Only what was written to its end has the name.
+    unfinished = path.with_stem(f"unfinished-{path.stem}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with torch.no_grad():
+            write(flat, inputs, _batch_axes(inputs, batch), unfinished)
+        unfinished.replace(path)
+    except Exception as failure:  # noqa: BLE001 - what can't be made is a result
+        far.send(_told_of(failure))
+    else:
+        far.send(0.0)
+
+
+def _serve(far: Connection, name: str, competitor: str, path: Path) -> None:
+    """Open the competitor, say so, and time a turn whenever asked."""
+    flat, inputs, _ = _model(name)
     with torch.no_grad():
         try:
             want = tuple(tensor.clone() for tensor in flat(*inputs))
-            made = _make(competitor, package, flat, inputs, _batch_axes(inputs, model.batch))
+            made = COMPETITORS.get(competitor, RELEASED).open(flat, inputs, path)
             got = flat_tensors(made(inputs))
             error = max(map(_relative_error, got, want))
             timed = TimedCall(lambda: made(inputs))
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-            first = (str(failure).strip().splitlines() or [""])[0]
-            far.send(f"{type(failure).__name__}: {first}"[:300])
+            far.send(_told_of(failure))
             return
-        del module, flat, want, got
+        del flat, want, got
         far.send(error)
         while far.recv():
             far.send(timed.turn())
 
 
-def _make(
-    competitor: str, package: Path | None, flat: Flat, inputs: Tensors, axes: Axes
-) -> Callable[[Tensors], object]:
-    if package:
-        return open_shared_library(package / SHARED_LIBRARY)
-    make: Callable[..., Call] = MAKERS[competitor]
-    return make(flat, inputs, axes)
+def _model(name: str) -> tuple[Flat, Tensors, int]:
+    (model,) = [model for model in MODELS if model.name == name]
+    module, (args, kwargs) = model.make()
+    call, inputs = describe_call(module, args, kwargs)
+    return Flat(module, call).eval(), inputs, model.batch
+
+
+def _told_of(failure: Exception) -> str:
+    first = (str(failure).strip().splitlines() or [""])[0]
+    return f"{type(failure).__name__}: {first}"[:300]
 
 
 def _relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
