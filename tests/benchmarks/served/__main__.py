@@ -5,7 +5,8 @@ python -m tests.benchmarks.served [MODEL...] --folder FOLDER
 Builds each model of the public corpus as a release does, races it in a process of its own, and
 prints the table. FOLDER keeps the packages and FOLDER/standings.json what was measured: run again
 with the same folder, and only what is missing is done. `--write FILE` puts the tables between the
-marks of a Markdown file, `--picture FILE` draws them.
+marks of a Markdown file, `--picture FILE` draws them and puts what was measured beside the picture,
+as JSON: with that as FOLDER/standings.json another day goes on with it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import platform
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from artifacts.record import from_plain
+from artifacts.record import from_plain, to_plain
 from tests.benchmarks.served.build import PRECISIONS
 from tests.benchmarks.served.competitors import COMPETITORS
 from tests.benchmarks.served.plot import draw
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     kept = given.folder / "standings.json"
-    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    found = _read(kept) if kept.exists() else {}
     for model in MODELS:
         if model.name in found or (given.names and model.name not in given.names):
             continue
@@ -60,17 +61,29 @@ def main() -> None:
         ended = _child("race", model.name, folder, *options)
         if ended is None:
             continue
-        found[model.name] = asdict(_summarize(json.loads(ended)))
-        kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        print(table_of([from_plain(Standing, found[model.name])])[2], file=sys.stderr, flush=True)
-    standings = [from_plain(Standing, found[m.name]) for m in MODELS if m.name in found]
-    text = "\n".join([_told_of_the_machine(), "", *table_of(standings), "",
+        found[model.name] = _summarize(json.loads(ended))
+        _keep(found.values(), kept)
+        print(table_of([found[model.name]])[2], file=sys.stderr, flush=True)
+    standings = [found[model.name] for model in MODELS if model.name in found]
+    days = " and ".join(sorted({one.day for one in standings}))
+    text = "\n".join([f"{days}, {_told_of_the_machine()}", "", *table_of(standings), "",
                       *verdict_of(standings), "", *failures_of(standings)])  # fmt: skip
     print(text)
     if given.write:
         write_between_marks(given.write, f"served in {given.recipes}", text)
     if given.picture:
         draw(standings, given.picture)
+        _keep(standings, given.picture.with_suffix(".json"))
+
+
+def _read(kept: Path) -> dict[str, Standing]:
+    standings = (from_plain(Standing, one) for one in json.loads(kept.read_text(encoding="utf-8")))
+    return {one.name: one for one in standings}
+
+
+def _keep(standings: Iterable[Standing], kept: Path) -> None:
+    text = json.dumps([to_plain(one) for one in standings], indent=1)
+    kept.write_text(text + "\n", encoding="utf-8")
 
 
 def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
@@ -96,7 +109,7 @@ def _summarize(row: dict[str, Any]) -> Standing:
         return Ratio.agreed(race.ratio(slow, fast) for race in races)
 
     return Standing(
-        name=row["name"], kind=row["kind"], batch=row["batch"],
+        name=row["name"], kind=row["kind"], day=f"{datetime.now(UTC):%Y-%m-%d}", batch=row["batch"],
         rounds=sum(len(race.seconds["eager"]) for race in races), chosen=row["chosen"],
         eager_ms=statistics.median(race.median_s("eager") for race in races) * 1e3,
         over_eager={name: ratio("eager", name) for name in names if name != "eager"},
@@ -116,7 +129,7 @@ def _told_of_the_machine() -> str:
          if line.startswith("model name")), platform.machine(),
     )  # fmt: skip
     versions = ", ".join(f"{name} {version(name)}" for name in _TOLD)
-    return f"{datetime.now(UTC):%-d %B %Y}, {cpu}, Python {platform.python_version()}, {versions}."
+    return f"{cpu}, Python {platform.python_version()}, {versions}."
 
 
 if __name__ == "__main__":

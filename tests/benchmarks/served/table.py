@@ -18,11 +18,13 @@ class Standing:
     """One model's race, summarized.
 
     `eager_ms` is the median of a call's milliseconds, `over_eager` each competitor's speed in
-    multiples of eager's, `handoff_over` Handoff's in multiples of each competitor's.
+    multiples of eager's, `handoff_over` Handoff's in multiples of each competitor's, `day` when it
+    was measured (ISO 8601).
     """
 
     name: str
     kind: str
+    day: str
     batch: int
     rounds: int
     chosen: str
