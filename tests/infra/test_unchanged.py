@@ -39,7 +39,8 @@ def delivery(tmp_path: Path) -> Path:
     folder = tmp_path / "delivery"
     folder.mkdir()
     (folder / "delivery.toml").write_text(CONTRACT)
-    (folder / "module.py").write_text("# the code")
+    for name in ("module.py", "__init__.py", "state_dict.pt"):
+        (folder / name).write_text("# the code")
     return folder
 
 
