@@ -1,9 +1,10 @@
 """Where a package keeps its weights, and how other weights are put in their place.
 
-AOTInductor appends the weights to the code as one block, in the section `.lrodata` of the shared
-library, at its end: the storage of each, filled up to a multiple of 64 bytes, in the order of
-`constants_info_` in the C++ that lies in the package. As long as no weight's value has become part
-of the code, a model of the same graph and other weights has the same code.
+AOTInductor appends the weights to the code as one block: the storage of each, filled up to a
+multiple of 64 bytes, in the order of `constants_info_` in the C++ that lies in the package. The
+block ends the section `.lrodata` of the shared library; above 2 GB it lies behind the library, with
+eight bytes after it (Inductor's `determine_aoti_mmap_flags`). As long as no weight's value has
+become part of the code, a model of the same graph and other weights has the same code.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tasks.compiling.patching import replaced
 KEEPING_OPTIONS: dict[str, object] = {"always_keep_tensor_constants": True}
 
 _ALIGNMENT = 64
+# By which a library knows that what lies behind it are its weights.
+_MARK_BYTES = 8
 _PIECE = 1 << 20
 _CONSTANT = re.compile(
     r"constants_info_\[(\d+)\]\.data_size = (\d+);.*?"
@@ -81,32 +84,48 @@ def find_weights(
     None where they don't lie as described above, or where one that the program uses isn't there:
     its value is part of the code then.
     """
-    with library.open("rb") as stream:
-        section = find_section(stream, b".lrodata")
     sizes = _constants(package)
     held = {**program.state_dict, **program.constants}
-    if section is None or not sizes or any(name not in held for name, _ in sizes):
+    if not sizes or any(name not in held for name, _ in sizes):
         return None
-    place, length = section
-    offset = place + length - sum(size for _, size in sizes)
-    slots = []
-    for name, size in sizes:
-        # What fills it up to the alignment is left where it is.
-        slots.append(WeightSlot(name, offset, held[name].untyped_storage().nbytes()))
-        if not size - _ALIGNMENT < slots[-1].size <= size:
-            return None
-        offset += size
     # Of weights that are tied, one may stand for all.
     tied = first_of_storage(program)
-    present = {tied.get(slot.name) for slot in slots}
-    if slots[0].offset < place or not set(tied.values()) <= present:
+    if not set(tied.values()) <= {tied.get(name) for name, _ in sizes}:
         return None
+    storages = {name: held[name].untyped_storage().nbytes() for name, _ in sizes}
+    if any(not size - _ALIGNMENT < storages[name] <= size for name, size in sizes):
+        return None
+    for end in _block_ends(library):
+        slots = []
+        offset = end - sum(size for _, size in sizes)
+        for name, size in sizes:
+            # What fills it up to the alignment is left where it is.
+            slots.append(WeightSlot(name, offset, storages[name]))
+            offset += size
+        if _hold(library, slots, held):
+            return tuple(slots)
+    return None
+
+
+def _block_ends(library: Path) -> Iterator[int]:
+    """Yield the offsets at which the block of weights may end."""
+    with library.open("rb") as stream:
+        section = find_section(stream, b".lrodata")
+        if section is not None:
+            yield sum(section)
+        yield stream.seek(0, os.SEEK_END) - _MARK_BYTES
+
+
+def _hold(library: Path, slots: list[WeightSlot], held: Mapping[str, torch.Tensor]) -> bool:
+    """Tell whether the library has these tensors in these places."""
+    if slots[0].offset < 0:
+        return False
     with library.open("rb") as stream:
         for slot in slots:
             stream.seek(slot.offset)
             if stream.read(slot.size) != weight_bytes(held[slot.name]):
-                return None
-    return tuple(slots)
+                return False
+    return True
 
 
 def put_weights(

@@ -71,12 +71,14 @@ class Builder:
         self.lanes = Lanes(folder / "builds" / "workspace", Recipe(targets=(TARGET.slug,)))
         self.cache = folder / "cache"
 
-    def build(self, module: nn.Module, *, fresh: bool = False) -> tuple[Path, CompileResult]:
+    def build(
+        self, module: nn.Module, *, fresh: bool = False, **options: object
+    ) -> tuple[Path, CompileResult]:
         self.count += 1
         program = self.folder / f"program-{self.count}.pt2"
         torch.export.save(export(module, torch.randn(5, 8)), program)
         folder = self.folder / f"package-{self.count}"
-        job = CompileJob(program, TARGET, folder, {}, self.cache, fresh)
+        job = CompileJob(program, TARGET, folder, options, self.cache, fresh)
         result = self.lanes.compiler(TARGET).run(job, limit_s=LIMIT_S)
         return folder, cast(CompileResult, result)
 
@@ -113,6 +115,19 @@ def test_other_weights_of_a_known_graph_take_its_code(
     folder, result = builder.build(module)
     assert result.reused == "code"
     assert_right(folder, module)
+
+
+def test_weights_behind_the_library_are_known_as_well(builder: Builder) -> None:
+    # As torch does it on its own above 2 GB.
+    behind = {"aot_inductor.force_mmap_weights": True}
+    first, built = builder.build(trained(7), **behind)
+    assert built.reused == ""
+    module = trained(8)
+    folder, result = builder.build(module, **behind)
+    assert result.reused == "code"
+    assert_right(folder, module)
+    again, _ = builder.build(trained(7), fresh=True, **behind)
+    assert digest_file(again / "model.so") == digest_file(first / "model.so")
 
 
 def test_the_same_weights_take_the_package_as_it_is(
