@@ -47,6 +47,7 @@ DEFAULT_PASSES = tuple(
     for name in (
         "drop-inference-noops", "eliminate-dead-code", "fold-constants", "common-subexpressions",
         "fold-batch-norm", "fold-leading-batch-norm", "contiguous-linear",
+        "reciprocal-root",
     )
 )  # fmt: skip
 

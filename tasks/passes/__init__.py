@@ -19,6 +19,7 @@ from tasks.passes.lower_precision import LowerPrecision
 from tasks.passes.pool_with_attention import PoolWithAttention
 from tasks.passes.prune_low_influence import PruneLowInfluence
 from tasks.passes.quantize_weights import QuantizeWeights
+from tasks.passes.reciprocal_root import ReciprocalRoot
 from tasks.passes.replace_operator import ReplaceOperator
 from tasks.passes.widen_conv1d import WidenConv1d
 
@@ -33,6 +34,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         FoldBatchNorm,
         FoldLeadingBatchNorm,
         ContiguousLinear,
+        ReciprocalRoot,
         PruneLowInfluence,
         PoolWithAttention,
         CarryNan,
