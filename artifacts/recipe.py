@@ -46,8 +46,8 @@ DEFAULT_PASSES = tuple(
     PassChoice(name)
     for name in (
         "drop-inference-noops", "eliminate-dead-code", "fold-constants", "common-subexpressions",
-        "fold-batch-norm", "fold-leading-batch-norm", "contiguous-linear",
-        "reciprocal-root",
+        "fold-batch-norm", "fold-leading-batch-norm", "convolution-to-linear",
+        "contiguous-linear", "reciprocal-root",
     )
 )  # fmt: skip
 

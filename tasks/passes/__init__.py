@@ -9,6 +9,7 @@ from tasks.passes.carry_nan import CarryNan
 from tasks.passes.channels_last import ChannelsLast
 from tasks.passes.common_subexpressions import CommonSubexpressions
 from tasks.passes.contiguous_linear import ContiguousLinear
+from tasks.passes.convolution_to_linear import ConvolutionToLinear
 from tasks.passes.decompose import DecomposeToCore
 from tasks.passes.drop_noops import DropInferenceNoops
 from tasks.passes.eliminate_dead_code import EliminateDeadCode
@@ -33,6 +34,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CommonSubexpressions,
         FoldBatchNorm,
         FoldLeadingBatchNorm,
+        ConvolutionToLinear,
         ContiguousLinear,
         ReciprocalRoot,
         PruneLowInfluence,

@@ -1,0 +1,97 @@
+"""Compute convolutions of single points as linear layers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from tasks.passes.base import Pass, PassBroken
+from tasks.passes.batch_norm import CONVOLUTIONS
+from tasks.passes.state import replace_node
+
+_ATEN = torch.ops.aten
+
+
+class ConvolutionToLinear(Pass[ExportedProgram]):
+    """Call a linear layer where a convolution of one point is given an image of one point.
+
+    Before: `y = conv2d(x, W, b)` with `x` of shape (N, C, 1, 1). After: `y = linear(x.flatten(1),
+    W.flatten(1), b).unsqueeze(-1).unsqueeze(-1)`. Squeeze-and-excite blocks have two of those each.
+    The layout in which oneDNN wants a convolution's weights depends on the batch there, so that
+    each call rearranges them, which takes longer than the convolution; a linear layer's stay.
+
+    Conditions: image and kernel are of one point whatever the input, one group, no padding.
+    """
+
+    name: ClassVar[str] = "convolution-to-linear"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Replace every such convolution."""
+        found = _pointwise(program)
+        for node in found:
+            _replace(program, node)
+        return bool(found)
+
+    def ensures(self, program: ExportedProgram) -> None:
+        """Raise `PassBroken` if one is left."""
+        left = [node.name for node in _pointwise(program)]
+        if left:
+            raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+
+def _pointwise(program: ExportedProgram) -> list[torch.fx.Node]:
+    return [
+        node for node in program.graph.nodes
+        if node.target in CONVOLUTIONS
+        and (given := _arguments(node))["groups"] == 1
+        and _is_unpadded(given["padding"])
+        and _is_point(given["input"]) and _is_point(given["weight"])
+        # With a batch axis, which torch lets be left out.
+        and given["input"].meta["val"].dim() == given["weight"].meta["val"].dim()
+    ]  # fmt: skip
+
+
+def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+    root = node.graph.owning_module
+    assert root is not None
+    found = node.normalized_arguments(root, normalize_to_only_use_kwargs=True)
+    assert found is not None
+    return found.kwargs
+
+
+def _is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a list of them
+    if isinstance(padding, str):
+        # Of a kernel of one point, "same" is none, too.
+        return True
+    return not any(padding if isinstance(padding, (list, tuple)) else [padding])
+
+
+def _is_point(node: object) -> bool:
+    if not isinstance(node, torch.fx.Node):
+        return False
+    # A dynamic size that may be 1 is none.
+    return all(isinstance(size, int) and size == 1 for size in node.meta["val"].shape[2:])
+
+
+def _replace(program: ExportedProgram, node: torch.fx.Node) -> None:
+    given = _arguments(node)
+    graph = node.graph
+    with graph.inserting_before(node):
+        rows, weight = (
+            _call(graph, _ATEN.flatten.using_ints, (given[name], 1)) for name in ("input", "weight")
+        )
+        result = _call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
+        for _ in given["weight"].meta["val"].shape[2:]:
+            result = _call(graph, _ATEN.unsqueeze.default, (result, -1))
+    result.meta.update(node.meta)
+    replace_node(program, node, result)
+
+
+def _call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:  # noqa: ANN401
+    node = graph.call_function(target, args)
+    node.meta["val"] = target(*torch.fx.map_arg(args, lambda one: one.meta["val"]))
+    return node
