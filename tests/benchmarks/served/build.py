@@ -5,6 +5,7 @@ python -m tests.benchmarks.served.build resnet18 FOLDER --recipes float32
 The steps run in the release's own processes, with a recipe of those beside this file: taken in,
 optimized, each variant compiled and compared with the reference over the plan. What doesn't bear on
 speed is left out: the probe, signing and the registry. FOLDER/variants.json says what came out.
+What competitors are served from is written to FOLDER/others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from artifacts.steps import (
 from artifacts.target import Target, native_cpu_target
 from tasks.lanes import Lanes
 from tasks.target_record import require_effect
+from tests.benchmarks.served.competitors import COMPETITORS
+from tests.benchmarks.served.racer import NotMadeError, write_file
 from tests.corpus.models import MODELS
 
 _RECIPES = Path(__file__).parent / "recipes"
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
+    parser.add_argument("--competitors", default=",".join(COMPETITORS))
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]
     delivery: Path = given.folder / "delivery"
@@ -61,6 +65,11 @@ def main() -> None:
     for variant in variants:
         accepted = "accepted" if variant["accepted"] else variant["reasons"]
         print(model.name, variant["name"], accepted)
+    for competitor in filter(None, given.competitors.split(",")):
+        try:
+            write_file(model.name, competitor, given.folder / "others")
+        except NotMadeError as error:
+            print(model.name, competitor, error)
 
 
 def _build(lanes: Lanes, target: Target, recipe: Recipe, delivery: Path) -> list[dict[str, Any]]:

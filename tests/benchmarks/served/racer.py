@@ -32,49 +32,29 @@ class NotMadeError(Exception):
     """A competitor can't be made of this model; the message is its own."""
 
 
-class Racer:
-    """The near end of a competitor's process."""
+class _Child:
+    """The near end of a process that does some work, and tells a number first."""
 
-    def __init__(self, model: str, competitor: str, folder: Path) -> None:
-        """Make `competitor` of the model, from the file in `folder` where it has one.
-
-        Another process writes that file, where it isn't there yet. `error` is the largest
-        difference to eager's outputs, over their RMS. Raises `NotMadeError`.
-        """
-        wanted = COMPETITORS.get(competitor, RELEASED)
-        path = folder / wanted.file
-        if wanted.write:
-            with _WRITING[path]:
-                if not path.exists():
-                    self._begin(_write, model, competitor, path)
-                    self.close()
-        self.error = self._begin(_serve, model, competitor, path)
-
-    def _begin(self, work: Callable[..., None], *given: object) -> float:
-        """Start a process on this work; return the number that it tells first."""
+    def __init__(self, work: Callable[..., None], *given: object) -> None:
+        """Wait for the number, `first`; raise `NotMadeError` where the process tells a failure."""
         context = multiprocessing.get_context("spawn")
         self._near, far = context.Pipe()
         self._process = context.Process(target=work, args=(far, *given), daemon=True)
         self._process.start()
         far.close()
-        told = self._told(_MAKING_S)
-        if not isinstance(told, float):
-            self.close()
-            raise NotMadeError(told)
-        return told
-
-    def turn(self) -> float:
-        """Return the seconds of a call, in a turn's mean."""
-        self._near.send("turn")
-        told = self._told(_TURN_S)
-        if not isinstance(told, float):
-            raise NotMadeError(told)
-        return told
+        self.first = self._number(_MAKING_S)
 
     def close(self) -> None:
         """End the process."""
         self._process.terminate()
         self._process.join()
+
+    def _number(self, limit_s: float) -> float:
+        told = self._told(limit_s)
+        if not isinstance(told, float):
+            self.close()
+            raise NotMadeError(told)
+        return told
 
     def _told(self, limit_s: float) -> object:
         try:
@@ -84,6 +64,37 @@ class Racer:
             self._process.join()
             return f"its process ended with {self._process.exitcode}"
         return f"it took more than {limit_s:.0f} s"
+
+
+class Racer(_Child):
+    """The near end of a competitor's process."""
+
+    def __init__(self, model: str, competitor: str, folder: Path) -> None:
+        """Make `competitor` of the model, from the file in `folder` where it has one.
+
+        `error` is the largest difference to eager's outputs, over their RMS. Raises `NotMadeError`.
+        """
+        super().__init__(_serve, model, competitor, write_file(model, competitor, folder))
+        self.error = self.first
+
+    def turn(self) -> float:
+        """Return the seconds of a call, in a turn's mean."""
+        self._near.send("turn")
+        return self._number(_TURN_S)
+
+
+def write_file(model: str, competitor: str, folder: Path) -> Path:
+    """Return the file that the competitor is served from, if any.
+
+    Where it isn't there, a process of its own writes it. Raises `NotMadeError`.
+    """
+    wanted = COMPETITORS.get(competitor, RELEASED)
+    path = folder / wanted.file
+    if wanted.write:
+        with _WRITING[path]:
+            if not path.exists():
+                _Child(_write, model, competitor, path).close()
+    return path
 
 
 def _write(far: Connection, name: str, competitor: str, path: Path) -> None:
