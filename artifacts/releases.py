@@ -37,6 +37,7 @@ from artifacts.statement import (
 from artifacts.store import Store
 
 _READERS = 16
+_MOST_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Releases:
         place = (self.store.location, model)
         # Asked before the store is: meanwhile another process may append an entry and note it.
         seen = self._seen.newest(*place) if self._seen else (0, "")
-        last = max(self._sequences(model), default=0)
+        last = self._last(model, seen[0])
         head = self._entry(model, last) if last else None
         if self._seen is not None:
             newest = (head.entry.sequence, str(head.digest)) if head else (0, "")
@@ -100,19 +101,31 @@ class Releases:
         Raises `PackageRefused` where an entry is missing, isn't verified, or doesn't follow from
         the one before it.
         """
+        return tuple(self.backwards(model))[::-1]
+
+    def backwards(self, model: str) -> Iterator[LedgerEntry]:
+        """Give the ledger's entries, newest first, and read no more of it than is asked for.
+
+        Raises `PackageRefused` as `entries` does.
+        """
         head = self.head(model)
         if head is None:
-            return ()
+            return
+        following = head.entry
+        yield following
+        left, several = following.sequence - 1, _READERS
         with ThreadPoolExecutor(_READERS) as pool:
-            found = list(
-                pool.map(lambda n: self._entry(model, n), range(1, head.entry.sequence + 1))
-            )
-        before = ""
-        for one in found:
-            if one.entry.previous != before:
-                raise _broken(model, one.entry.sequence)
-            before = one.digest
-        return tuple(one.entry for one in found)
+            while left > 0:
+                numbers = range(left, max(0, left - several), -1)
+                for one in pool.map(lambda number: self._entry(model, number), numbers):
+                    if following.previous != one.digest:
+                        raise _broken(model, following.sequence)
+                    following = one.entry
+                    yield following
+                left -= len(numbers)
+                several = min(2 * several, _MOST_AT_ONCE)
+        if following.previous:
+            raise _broken(model, following.sequence)
 
     def entry(self, model: str, sequence: int) -> LedgerEntry:
         """Return one entry of a model's ledger."""
@@ -148,7 +161,7 @@ class Releases:
         entry = open_entry(data, self.trust, model) if data else None
         if entry and (entry.action, entry.version) == ("release", version):
             return entry
-        for found in self.entries(model):
+        for found in self.backwards(model):
             if (found.action, found.version) == ("release", version):
                 return found
         raise self.unknown(model, version)
@@ -248,8 +261,20 @@ class Releases:
             "it", got=got, remedy="See 'handoff list'; 'handoff promote' sets an alias",
         )  # fmt: skip
 
-    def _sequences(self, model: str) -> Iterable[int]:
-        for stored in self.store.keys(f"{MODELS}{model}/ledger/"):
+    def _last(self, model: str, seen: int) -> int:
+        """Return the number of the newest entry, 0 where there is none.
+
+        A ledger of years costs no more than a short one: what was seen before isn't listed again,
+        but for the last of it, without which the ledger went back.
+        """
+        return max(self._sequences(model, seen), default=0) or max(
+            self._sequences(model, 0), default=0
+        )
+
+    def _sequences(self, model: str, since: int) -> Iterable[int]:
+        """Give the numbers of the entries from `since` on."""
+        after = ledger_key(model, since - 1) if since else ""
+        for stored in self.store.keys(f"{MODELS}{model}/ledger/", after):
             number = stored.key.rpartition("/")[2].removesuffix(".json")
             if number.isdigit():
                 yield int(number)

@@ -107,8 +107,11 @@ class Store(Protocol):
         A folder reads them. S3 is asked for the checksum that it keeps; without one they count.
         """
 
-    def keys(self, prefix: str) -> Iterator[Stored]:
-        """Give every key that begins with `prefix`, in no particular order."""
+    def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
+        """Give every key that begins with `prefix`, in no particular order.
+
+        With `after`, only those that are larger: that many fewer are asked for.
+        """
 
     def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names that keys below `prefix` go on with, up to the next slash, sorted.

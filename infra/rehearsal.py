@@ -138,7 +138,7 @@ def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> Le
     """
     made = (
         entry
-        for entry in reversed(releases.entries(head.model))
+        for entry in releases.backwards(head.model)
         if entry.action == "release" and entry.fingerprint == fingerprint
     )
     return next((entry for entry in made if entry.version in head.kept), None)

@@ -124,14 +124,16 @@ class FolderStore:
         with self._told("give back a key"):
             return _sha256_of(self._path(key)) == sha256
 
-    def keys(self, prefix: str) -> Iterator[Stored]:
-        """Give every key that begins with `prefix`, in no particular order."""
+    def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
+        """Give every key that begins with `prefix` and is larger than `after`, in no order."""
         folder = prefix.rpartition("/")[0]
         for path in self._files(self._path(folder) if folder else self.root):
-            # One that was removed since the folder was listed is no key any more.
-            stored = self._stored(path)
-            if stored is not None and stored.key.startswith(prefix):
-                yield stored
+            key = path.relative_to(self.root).as_posix()
+            if key > after and key.startswith(prefix):
+                # One that was removed since the folder was listed is no key any more.
+                stored = self._stored(path)
+                if stored is not None:
+                    yield stored
 
     def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""

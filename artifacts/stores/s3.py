@@ -160,14 +160,14 @@ class S3Store:
         # That of an object in parts is one of its parts' checksums: 'BASE64-7'.
         return not kept or "-" in kept or base64.b64decode(kept).hex() == sha256
 
-    def keys(self, prefix: str) -> Iterator[Stored]:
-        """Give every key that begins with `prefix`, in no particular order."""
-        after = ""
+    def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
+        """Give every key that begins with `prefix` and is larger than `after`."""
+        more = ""
         while True:
-            page = partial(self.bucket.page, prefix, after)
-            found, after = self._requests.run("list its keys", page)
+            page = partial(self.bucket.page, prefix, after, more)
+            found, more = self._requests.run("list its keys", page)
             yield from found
-            if not after:
+            if not more:
                 return
 
     def names(self, prefix: str) -> tuple[str, ...]:

@@ -122,10 +122,15 @@ class Bucket:
         self.client.list_objects_v2(Bucket=self.name, Prefix=self.whole(key), MaxKeys=1)
         return None
 
-    def page(self, prefix: str, after: str) -> tuple[list[Stored], str]:
-        """Return a page of keys that begin with `prefix`, and where the next one begins."""
-        more: Any = {"ContinuationToken": after} if after else {}
-        answer = self.client.list_objects_v2(Bucket=self.name, Prefix=self.root + prefix, **more)
+    def page(self, prefix: str, after: str, more: str) -> tuple[list[Stored], str]:
+        """Return a page of keys that begin with `prefix` and are larger than `after`.
+
+        `more` is where it begins, and what is returned, too, where the next one does; the first
+        page's and the last one's are empty.
+        """
+        begin: Any = {"StartAfter": self.root + after} if after else {}
+        begin |= {"ContinuationToken": more} if more else {}
+        answer = self.client.list_objects_v2(Bucket=self.name, Prefix=self.root + prefix, **begin)
         found = [
             Stored(entry["Key"].removeprefix(self.root), entry["Size"], entry["LastModified"])
             for entry in answer.get("Contents", [])

@@ -130,6 +130,8 @@ def test_keys_are_listed_with_size_and_time(store: Store) -> None:
     assert store.stat("models/toy/1") is not None
     store.remove("models/toy/1")
     assert [one.key for one in store.keys("models/toy/")] == ["models/toy/2"]
+    assert [one.key for one in store.keys("models/", "models/tools/1")] == ["models/toy/2"]
+    assert list(store.keys("models/", "models/toy/2")) == []
 
 
 def test_more_keys_than_a_page_holds_are_all_listed(store: Store) -> None:
@@ -139,6 +141,7 @@ def test_more_keys_than_a_page_holds_are_all_listed(store: Store) -> None:
     found = [stored.key for stored in store.keys("many/")]
     assert len(found) == 1003
     assert set(found) == wanted
+    assert {one.key for one in store.keys("many/", "many/0000")} == wanted - {"many/0000"}
 
 
 @pytest.mark.parametrize("key", ["", "/etc/passwd", "a//b", "../up", "a/../b", "a/.b", "a b", "ä"])
