@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.growth import exponent
+from tests.benchmarks.served.__main__ import keep_standings, read_standings
 from tests.benchmarks.served.build import PRECISIONS, recipe_of
 from tests.benchmarks.served.race import HANDOFF
 from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
@@ -112,3 +114,10 @@ def test_every_precision_has_a_recipe_and_some_models_their_own(precision: str) 
 @pytest.mark.parametrize(("power", "sizes"), [(0.0, [10, 100]), (1.0, [1, 7, 50]), (2.0, [3, 9])])
 def test_the_exponent_of_a_curve_is_that_of_its_power(power: float, sizes: list[int]) -> None:
     assert exponent(sizes, [2.5 * size**power for size in sizes]) == pytest.approx(power)
+
+
+def test_what_was_measured_is_read_back_as_it_was(tmp_path: Path) -> None:
+    wins = standing("wins", Handoff=CLEAR, OpenVINO=EVEN)
+    lone = replace(standing("lone"), failed={"OpenVINO": "no"}, error={"eager": 0.0})
+    keep_standings([wins, lone], tmp_path / "standings.json")
+    assert read_standings(tmp_path / "standings.json") == {"wins": wins, "lone": lone}

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     kept = given.folder / "standings.json"
-    found = _read(kept) if kept.exists() else {}
+    found = read_standings(kept) if kept.exists() else {}
     options = ("--recipes", given.recipes, "--competitors", given.competitors)
     missing = [
         one.name for one in MODELS
@@ -68,7 +68,7 @@ def main() -> None:
         if ended is None:
             continue
         found[name] = _summarize(json.loads(ended))
-        _keep(found.values(), kept)
+        keep_standings(found.values(), kept)
         print(table_of([found[name]])[2], file=sys.stderr, flush=True)
     standings = [found[model.name] for model in MODELS if model.name in found]
     days = " and ".join(sorted({one.day for one in standings}))
@@ -79,15 +79,17 @@ def main() -> None:
         write_between_marks(given.write, f"served in {given.recipes}", text)
     if given.picture:
         draw(standings, given.picture)
-        _keep(standings, given.picture.with_suffix(".json"))
+        keep_standings(standings, given.picture.with_suffix(".json"))
 
 
-def _read(kept: Path) -> dict[str, Standing]:
+def read_standings(kept: Path) -> dict[str, Standing]:
+    """Return what was measured, by the models' names."""
     standings = (from_plain(Standing, one) for one in json.loads(kept.read_text(encoding="utf-8")))
     return {one.name: one for one in standings}
 
 
-def _keep(standings: Iterable[Standing], kept: Path) -> None:
+def keep_standings(standings: Iterable[Standing], kept: Path) -> None:
+    """Write what was measured."""
     text = json.dumps([to_plain(one) for one in standings], indent=1)
     kept.write_text(text + "\n", encoding="utf-8")
 
@@ -104,9 +106,14 @@ def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
     command = [sys.executable, "-W", "ignore", "-m", module, name, str(folder), *options]
     log = folder / f"{step}.log"
     with log.open("w", encoding="utf-8") as errors:
-        ended = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=_LIMIT_S, check=False
-        )
+        try:
+            ended = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=_LIMIT_S,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            print(f"{name}: {step} took more than {_LIMIT_S} s, see {log}", file=sys.stderr)
+            return None
     if ended.returncode:
         print(f"{name}: {step} failed with {ended.returncode}, see {log}", file=sys.stderr)
         return None
