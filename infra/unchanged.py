@@ -5,18 +5,19 @@ A flow costs its server and its step processes: some ten seconds, after which it
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.delivery import read_contract
-from artifacts.digest import digest_tree
+from artifacts.delivery import IGNORED_FOLDER, read_contract
+from artifacts.digest import Digest, digest_file, digest_tree
 from artifacts.errors import HandoffError
 from artifacts.manifest import Manifest
 from artifacts.recipe import Recipe
 from infra.registry import releases_of
 from infra.settings import Settings, compiler_name
 from tasks.fingerprint import fingerprint_release
-from tasks.intake.stage import digest_delivery
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def find_unchanged(
         if head is None or held is None:
             return None
         manifest = releases.read(model, held).manifest
-        digest = digest_tree(digest_delivery(delivery))
+        digest = _digest(delivery)
         if digest != manifest.delivery:
             return None
         if fingerprint_release(digest, recipe, compiler_name()) != manifest.fingerprint:
@@ -54,3 +55,16 @@ def find_unchanged(
         return Standing(manifest, held.version, head.entry.aliases_of(held.version))
     except (HandoffError, OSError):
         return None
+
+
+def _digest(delivery: Path) -> Digest | None:
+    """Return the digest that taking the folder in would give it; None where it would refuse."""
+    files = {}
+    for entry in os.scandir(delivery):
+        if entry.name == IGNORED_FOLDER and entry.is_dir(follow_symlinks=False):
+            continue
+        state = entry.stat(follow_symlinks=False)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+            return None
+        files[entry.name] = digest_file(Path(entry.path))
+    return digest_tree(files)

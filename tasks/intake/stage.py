@@ -8,8 +8,6 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from artifacts.delivery import (
@@ -54,16 +52,6 @@ def stage(delivery: Path, staging: Path) -> dict[str, Digest]:
     return files
 
 
-def digest_delivery(delivery: Path) -> dict[str, Digest]:
-    """Return what `stage` would, without copying anything; raise as it would."""
-    with _opened(delivery) as folder:
-        files = {}
-        for name in _list_names(folder, delivery):
-            with os.fdopen(_open_regular(folder, name), "rb") as stream:
-                files[name] = Digest(f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}")
-        return files
-
-
 def digest_staged(staging: Path) -> dict[str, Digest]:
     """Return the digest of each file in a staging folder."""
     return {path.name: digest_file(path) for path in sorted(staging.iterdir())}
@@ -91,19 +79,6 @@ def _check_present(staging: Path, files: dict[str, Digest]) -> None:
 
 
 def _copy_folder(delivery: Path, target: Path) -> dict[str, Digest]:
-    with _opened(delivery) as folder:
-        total = 0
-        files = {}
-        for name in _list_names(folder, delivery):
-            size, digest = _copy_file(folder, name, target / name, _MAX_BYTES - total)
-            total += size
-            files[name] = digest
-        return files
-
-
-@contextmanager
-def _opened(delivery: Path) -> Iterator[int]:
-    """Hold the folder open, so that all of its names are looked up in the same one."""
     try:
         folder = os.open(delivery.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -114,7 +89,14 @@ def _opened(delivery: Path) -> Iterator[int]:
             remedy="Name the folder that holds module.py",
         ) from error
     try:
-        yield folder
+        names = _list_names(folder, delivery)
+        total = 0
+        files = {}
+        for name in names:
+            size, digest = _copy_file(folder, name, target / name, _MAX_BYTES - total)
+            total += size
+            files[name] = digest
+        return files
     finally:
         os.close(folder)
 

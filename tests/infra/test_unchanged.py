@@ -39,8 +39,7 @@ def delivery(tmp_path: Path) -> Path:
     folder = tmp_path / "delivery"
     folder.mkdir()
     (folder / "delivery.toml").write_text(CONTRACT)
-    for name in ("module.py", "__init__.py", "state_dict.pt"):
-        (folder / name).write_text("# the code")
+    (folder / "module.py").write_text("# the code")
     return folder
 
 
