@@ -67,6 +67,36 @@ class Pass(ABC, Generic[Program]):
         """Raise `PassBroken` unless the changed `program` is what the pass promises."""
 
 
+class NodePass(Pass[Program]):
+    """A pass that changes every node of a kind, and leaves none of them."""
+
+    @abstractmethod
+    def find(self, program: Program) -> list[torch.fx.Node]:
+        """Return the nodes to change, in the graph's order."""
+
+    @abstractmethod
+    def change(self, program: Program, node: torch.fx.Node) -> None:
+        """Change one of them."""
+
+    def clean_up(self, program: Program) -> None:
+        """Do what is to be done once, behind the last change."""
+
+    def call(self, program: Program) -> bool:
+        """Change them all."""
+        found = self.find(program)
+        for node in found:
+            self.change(program, node)
+        if found:
+            self.clean_up(program)
+        return bool(found)
+
+    def ensures(self, program: Program) -> None:
+        """Raise `PassBroken` if one is left."""
+        left = [node.name for node in self.find(program)]
+        if left:
+            raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+
 def apply_pass(chosen: Pass[Program], program: Program) -> bool:
     """Run `chosen` on `program` in place; return whether it modified it.
 

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
@@ -22,7 +22,7 @@ _BOUNDS: dict[Any, tuple[float, float]] = {
 }
 
 
-class CarryNan(Pass[ExportedProgram]):
+class CarryNan(NodePass[ExportedProgram]):
     """Compare where clamping activations take a maximum, so that NaN stays NaN.
 
     Before: `y = relu(x)`. After: `y = where(x <= 0, 0, x)`; `relu6`, `hardtanh` and `hardsigmoid`
@@ -34,18 +34,13 @@ class CarryNan(Pass[ExportedProgram]):
     name: ClassVar[str] = "carry-nan"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Replace every such activation of floating-point numbers."""
-        found = _clamping(program)
-        for node in found:
-            _compare(program, node)
-        return bool(found)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the activations of floating-point numbers."""
+        return _clamping(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if one is left."""
-        left = [node.name for node in _clamping(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Replace it."""
+        _compare(program, node)
 
 
 def _clamping(program: ExportedProgram) -> list[torch.fx.Node]:

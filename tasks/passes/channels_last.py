@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.layout import relay
 from tasks.passes.purity import is_view, written_tensors
 from tasks.passes.state import put_state, state_name
@@ -18,7 +18,7 @@ _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}
 _LAST = {"memory_format": torch.channels_last}
 
 
-class ChannelsLast(Pass[ExportedProgram]):
+class ChannelsLast(NodePass[ExportedProgram]):
     """Give two-dimensional convolutions weights and images whose channels lie beside each other.
 
     Before: `y = conv2d(x, W)`. After: `y = conv2d(x.contiguous(channels_last), W')`, with `W'` laid
@@ -31,25 +31,22 @@ class ChannelsLast(Pass[ExportedProgram]):
     name: ClassVar[str] = "channels-last"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Change the layouts; a view, which needs a certain one, becomes a reshape."""
-        found = _in_another_layout(program)
-        for node in found:
-            weight = node.args[1]
-            assert isinstance(weight, torch.fx.Node)
-            _lay_out(program, weight)
-            relay(node, node.args[0], _LAST)
-        if found:
-            for node in program.graph.find_nodes(op="call_function", target=_ATEN.view.default):
-                node.target = _ATEN.reshape.default
-            _restore_outputs(program)
-        return bool(found)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the convolutions that have the other layout."""
+        return _in_another_layout(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if a convolution keeps the other layout."""
-        left = [node.name for node in _in_another_layout(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Change the layouts of its weights and of its input."""
+        weight = node.args[1]
+        assert isinstance(weight, torch.fx.Node)
+        _lay_out(program, weight)
+        relay(node, node.args[0], _LAST)
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Make a reshape of each view, which needs a certain layout, and restore the outputs'."""
+        for node in program.graph.find_nodes(op="call_function", target=_ATEN.view.default):
+            node.target = _ATEN.reshape.default
+        _restore_outputs(program)
 
 
 def _in_another_layout(program: ExportedProgram) -> list[torch.fx.Node]:

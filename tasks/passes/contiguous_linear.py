@@ -9,13 +9,13 @@ import torch.fx
 from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.layout import relay
 
 _LAST = {"memory_format": torch.contiguous_format}
 
 
-class ContiguousLinear(Pass[ExportedProgram]):
+class ContiguousLinear(NodePass[ExportedProgram]):
     """Let linear layers multiply one matrix, where torch would multiply one for each row.
 
     Before: `y = linear(x.transpose(0, 1), W, b)`. After: `y = linear(x.transpose(0, 1)
@@ -28,18 +28,14 @@ class ContiguousLinear(Pass[ExportedProgram]):
     name: ClassVar[str] = "contiguous-linear"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Copy each such input; what computes it usually writes it in that order then."""
-        found = _scattered(program)
-        for node in found:
-            relay(node, node.args[0], _LAST)
-        return bool(found)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the linear layers whose input lies otherwise."""
+        return _scattered(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if a linear layer keeps such an input."""
-        left = [node.name for node in _scattered(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Copy its input; what computes that usually writes it in that order then."""
+        del program
+        relay(node, node.args[0], _LAST)
 
 
 def _scattered(program: ExportedProgram) -> list[torch.fx.Node]:

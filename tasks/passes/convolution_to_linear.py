@@ -8,14 +8,14 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.batch_norm import CONVOLUTIONS
 from tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
 
 
-class ConvolutionToLinear(Pass[ExportedProgram]):
+class ConvolutionToLinear(NodePass[ExportedProgram]):
     """Call a linear layer where a convolution of one point is given an image of one point.
 
     Before: `y = conv2d(x, W, b)` with `x` of shape (N, C, 1, 1). After: `y = linear(x.flatten(1),
@@ -29,18 +29,13 @@ class ConvolutionToLinear(Pass[ExportedProgram]):
     name: ClassVar[str] = "convolution-to-linear"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Replace every such convolution."""
-        found = _pointwise(program)
-        for node in found:
-            _replace(program, node)
-        return bool(found)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the convolutions of single points."""
+        return _pointwise(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if one is left."""
-        left = [node.name for node in _pointwise(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Replace it."""
+        _replace(program, node)
 
 
 def _pointwise(program: ExportedProgram) -> list[torch.fx.Node]:

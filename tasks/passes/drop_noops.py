@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.fx
 from torch import nn
 from torch.nn.modules import dropout, loss
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass, PassBroken
 
 DROPPED_MODULES = (nn.Identity, dropout._DropoutNd, loss._Loss)
 _FUNCTIONAL_DROPOUT = {
@@ -22,7 +22,7 @@ _FUNCTIONAL_DROPOUT = {
 }
 
 
-class DropInferenceNoops(Pass[torch.fx.GraphModule]):
+class DropInferenceNoops(NodePass[torch.fx.GraphModule]):
     """Replace dropout, identity and loss modules, and inactive functional dropout, by their input.
 
     Before: `x -> dropout -> linear -> identity -> loss(·, label)`. After: `x -> linear`.
@@ -39,22 +39,19 @@ class DropInferenceNoops(Pass[torch.fx.GraphModule]):
         if program.training:
             raise PassBroken(f"{self.name} expects a module in evaluation mode")
 
-    def call(self, program: torch.fx.GraphModule) -> bool:
-        """Drop the nodes; the modules they called go with them."""
-        doomed = [node for node in program.graph.nodes if is_inference_noop(program, node)]
-        for node in doomed:
-            kept = node.args[0] if node.args else _input_of(node)
-            node.replace_all_uses_with(kept)
-            program.graph.erase_node(node)
-        if doomed:
-            program.delete_all_unused_submodules()
-        return bool(doomed)
+    def find(self, program: torch.fx.GraphModule) -> list[torch.fx.Node]:
+        """Return the nodes that do nothing in inference."""
+        return [node for node in program.graph.nodes if is_inference_noop(program, node)]
 
-    def ensures(self, program: torch.fx.GraphModule) -> None:
-        """Raise `PassBroken` if one is left."""
-        left = [node.name for node in program.graph.nodes if is_inference_noop(program, node)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+        """Let its input be used instead, and drop it."""
+        kept: Any = node.args[0] if node.args else _input_of(node)
+        node.replace_all_uses_with(kept)
+        program.graph.erase_node(node)
+
+    def clean_up(self, program: torch.fx.GraphModule) -> None:
+        """Drop the modules that nothing calls any more."""
+        program.delete_all_unused_submodules()
 
 
 def _input_of(node: torch.fx.Node) -> object:

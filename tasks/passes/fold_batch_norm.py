@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
 from tasks.passes.state import (
     change_state,
@@ -21,7 +21,7 @@ from tasks.passes.state import (
 _PRODUCERS = {*CONVOLUTIONS, torch.ops.aten.linear.default}
 
 
-class FoldBatchNorm(Pass[ExportedProgram]):
+class FoldBatchNorm(NodePass[ExportedProgram]):
     """Scale the weights of a convolution or linear layer by the batch norm that follows it.
 
     Before: `y = conv(x, W, b)`, `z = (y - mean) / sqrt(var + eps) * gamma + beta`.
@@ -36,20 +36,17 @@ class FoldBatchNorm(Pass[ExportedProgram]):
     name: ClassVar[str] = "fold-batch-norm"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Fold every pair that meets the conditions."""
-        pairs = [node for node in program.graph.nodes if _is_foldable(program, node)]
-        for batch_norm in pairs:
-            _fold(program, batch_norm)
-        if pairs:
-            drop_unused_state(program)
-        return bool(pairs)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the batch norms that meet the conditions."""
+        return [node for node in program.graph.nodes if _is_foldable(program, node)]
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if a foldable pair is left."""
-        left = [node.name for node in program.graph.nodes if _is_foldable(program, node)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Fold it into the layer before it."""
+        _fold(program, node)
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Drop the weights that nothing has any more."""
+        drop_unused_state(program)
 
 
 def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:

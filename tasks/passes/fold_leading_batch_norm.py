@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
 from tasks.passes.state import (
     add_buffer,
@@ -24,7 +24,7 @@ _LINEAR = torch.ops.aten.linear.default
 _PADDING, _GROUPS = 4, 6
 
 
-class FoldLeadingBatchNorm(Pass[ExportedProgram]):
+class FoldLeadingBatchNorm(NodePass[ExportedProgram]):
     """Scale the weights of a convolution or linear layer by the batch norm that precedes it.
 
     Before: `y = x * s + t` per channel (an inference batch norm), `z = conv(y, W, b)`.
@@ -38,20 +38,17 @@ class FoldLeadingBatchNorm(Pass[ExportedProgram]):
     name: ClassVar[str] = "fold-leading-batch-norm"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Fold every pair that meets the conditions."""
-        layers = [node for node in program.graph.nodes if _is_foldable(program, node)]
-        for layer in layers:
-            _fold(program, layer)
-        if layers:
-            drop_unused_state(program)
-        return bool(layers)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the layers behind a batch norm that meet the conditions."""
+        return [node for node in program.graph.nodes if _is_foldable(program, node)]
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if a foldable pair is left."""
-        left = [node.name for node in program.graph.nodes if _is_foldable(program, node)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Fold the batch norm before it into it."""
+        _fold(program, node)
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Drop the weights that nothing has any more."""
+        drop_unused_state(program)
 
 
 def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:

@@ -8,14 +8,14 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.state import add_buffer, drop_unused_state, replace_node, state_name
 
 _ATEN = torch.ops.aten
 _LARGEST = 127
 
 
-class QuantizeWeights(Pass[ExportedProgram]):
+class QuantizeWeights(NodePass[ExportedProgram]):
     """Keep linear layers' weights as int8 with a scale for each output, at a quarter of the size.
 
     Before: `y = linear(x, W, b)`. After: `y = linear(x, float32(Q)) * scale + b`, where
@@ -29,20 +29,17 @@ class QuantizeWeights(Pass[ExportedProgram]):
     name: ClassVar[str] = "quantize-weights"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Replace every such layer; the float32 weights are dropped where nothing else has them."""
-        layers = _linear_layers(program)
-        for layer in layers:
-            _quantize(program, layer)
-        if layers:
-            drop_unused_state(program)
-        return bool(layers)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the linear layers with float32 weights."""
+        return _linear_layers(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if a linear layer keeps float32 weights."""
-        left = [node.name for node in _linear_layers(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Replace it."""
+        _quantize(program, node)
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Drop the float32 weights where nothing else has them."""
+        drop_unused_state(program)
 
 
 def _linear_layers(program: ExportedProgram) -> list[torch.fx.Node]:

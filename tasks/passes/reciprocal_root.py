@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 
 _ATEN = torch.ops.aten
 _ROOTS: dict[Any, torch._ops.OpOverload] = {
@@ -17,7 +17,7 @@ _ROOTS: dict[Any, torch._ops.OpOverload] = {
 }
 
 
-class ReciprocalRoot(Pass[ExportedProgram]):
+class ReciprocalRoot(NodePass[ExportedProgram]):
     """Call `rsqrt` for the power of -0.5.
 
     Before: `y = pow(x, -0.5)`. After: `y = rsqrt(x)`. Eager computes the one as the other
@@ -29,19 +29,15 @@ class ReciprocalRoot(Pass[ExportedProgram]):
     name: ClassVar[str] = "reciprocal-root"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Change the target of each such call, and leave the exponent out."""
-        found = _powers(program)
-        for node in found:
-            node.target = _ROOTS[node.target]
-            node.args = node.args[:1]
-        return bool(found)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the powers of minus a half."""
+        return _powers(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if such a power is left."""
-        left = [node.name for node in _powers(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Change the call's target, and leave the exponent out."""
+        del program
+        node.target = _ROOTS[node.target]
+        node.args = node.args[:1]
 
 
 def _powers(program: ExportedProgram) -> list[torch.fx.Node]:

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from tasks.passes.base import NodePass
 from tasks.passes.state import change_state, replace_node, state_name
 
 _ATEN = torch.ops.aten
@@ -19,7 +19,7 @@ _WIDER = {
 _HEIGHT = 2
 
 
-class WidenConv1d(Pass[ExportedProgram]):
+class WidenConv1d(NodePass[ExportedProgram]):
     """Give sequences a height of one, for which oneDNN's layouts of images then hold.
 
     Before: `y = conv1d(x, W)`. After: `y = conv2d(x.unsqueeze(2), W.unsqueeze(2)).squeeze(2)`,
@@ -33,18 +33,13 @@ class WidenConv1d(Pass[ExportedProgram]):
     name: ClassVar[str] = "widen-conv1d"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def call(self, program: ExportedProgram) -> bool:
-        """Replace every such convolution."""
-        found = _narrow(program)
-        for node in found:
-            _widen(program, node)
-        return bool(found)
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the convolutions of one dimension."""
+        return _narrow(program)
 
-    def ensures(self, program: ExportedProgram) -> None:
-        """Raise `PassBroken` if one is left."""
-        left = [node.name for node in _narrow(program)]
-        if left:
-            raise PassBroken(f"{self.name} left {', '.join(left)}")
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Replace it."""
+        _widen(program, node)
 
 
 def _narrow(program: ExportedProgram) -> list[torch.fx.Node]:
