@@ -267,9 +267,10 @@ class Releases:
         A ledger of years costs no more than a short one: what was seen before isn't listed again,
         but for the last of it, without which the ledger went back.
         """
-        return max(self._sequences(model, seen), default=0) or max(
-            self._sequences(model, 0), default=0
-        )
+        last = max(self._sequences(model, seen), default=0)
+        if last or not seen:
+            return last
+        return max(self._sequences(model, 0), default=0)
 
     def _sequences(self, model: str, since: int) -> Iterable[int]:
         """Give the numbers of the entries from `since` on."""
