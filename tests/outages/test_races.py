@@ -48,8 +48,8 @@ def test_a_ledger_that_grows_while_it_is_read_has_not_gone_back(
     releases = place.registry.releases
     keys = releases.store.keys
 
-    def list_before_another_releases(prefix: str) -> Iterator[Stored]:
-        found = list(keys(prefix))
+    def list_before_another_releases(prefix: str, after: str = "") -> Iterator[Stored]:
+        found = list(keys(prefix, after))
         append_only(place)
         return iter(found)
 
