@@ -17,18 +17,21 @@ from artifacts.layout import (
 )
 from artifacts.manifest import MANIFEST_FILE
 from artifacts.part_list import DELIVERY_FILE, PARTS_FILE, PARTS_LIMIT_BYTES
-from artifacts.releases import Releases
+from artifacts.releases import Head, Releases
 from artifacts.signing import ENVELOPE_LIMIT_BYTES
 from artifacts.statement import RELEASE_FILE
 
 EVIDENCE_LIMIT_BYTES = 64 << 20
 
 
-def publish(releases: Releases, model: str) -> None:
-    """Write the copies that the ledger's state asks for and that aren't there."""
+def publish(releases: Releases, model: str) -> Head | None:
+    """Write the copies that the ledger's state asks for and that aren't there; return that state.
+
+    It is the newest entry, None where nothing was ever released.
+    """
     head = releases.head(model)
     if head is None:
-        return
+        return None
     missing = []
     for version in range(head.entry.newest, 0, -1):
         if version in head.entry.retired:
@@ -44,6 +47,7 @@ def publish(releases: Releases, model: str) -> None:
         key = alias_key(model, alias)
         if releases.store.read(key, ENVELOPE_LIMIT_BYTES) != data:
             _write(releases, key, data)
+    return head
 
 
 def _publish_version(releases: Releases, model: str, version: int) -> None:

@@ -75,10 +75,7 @@ def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
 def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draft:
     data = releases.objects.read_bytes(request.manifest, MANIFEST_LIMIT_BYTES)
     _require_trial(parse_manifest(data), request.alias)
-    publish(releases, request.model)
-    known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
-    # Asked after it, so that a version which is known is in the ledger.
-    head = releases.head(request.model)
+    head, known = _made_before(releases, request)
     require_free_alias(head.entry if head else None, request.alias)
     if known is None or head is None or not releases.is_whole(request.model, known):
         # The signer puts in the digest of what it signs.
@@ -90,6 +87,20 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
         return _nothing(head, known.version)
     version = _version(releases, request.model, known)
     return Draft(_entry(head, job, "release", version, request.alias), known.version)
+
+
+def _made_before(releases: Releases, request: ReleaseRequest) -> tuple[Head | None, Pointer | None]:
+    """Return the ledger's newest entry, and which version up to it was made from the same.
+
+    What another appends after the copies were published isn't found by them: looked for anew, or
+    one delivery that two release at once would become two versions.
+    """
+    while True:
+        published = publish(releases, request.model)
+        known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
+        head = releases.head(request.model)
+        if head == published:
+            return head, known
 
 
 def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draft:

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.changes import ReleaseRequest
+from artifacts.copies import publish
+from artifacts.registering import UploadJob
+from artifacts.releases import Head, Releases
 from artifacts.store import Stored
+from tasks import draft
+from tasks.appending import Appended
 from tests.outages import races
 from tests.outages.children import run_in_child
 from tests.outages.registries import Place, append_only, make_place, release_first
+from tests.tasks.registering import Here
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +63,29 @@ def test_a_ledger_that_grows_while_it_is_read_has_not_gone_back(
     monkeypatch.setattr(releases.store, "keys", list_before_another_releases)
     assert releases.require_head("toy").entry.sequence == 2
     assert place.registry.releases.require_head("toy").entry.sequence == 3
+
+
+def test_a_delivery_that_another_releases_meanwhile_is_found_though_no_copy_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = make_place(tmp_path)
+    release_first(place, is_shown=False)
+    registry, manifest = place.registry, place.second.manifest
+    job = UploadJob(manifest, place.second.folder, registry.stores, place.second.staged)
+    uploaded = Here().run(job, limit_s=60)
+    request = ReleaseRequest(place.model, manifest.digest, manifest.fingerprint, "candidate")
+
+    def release() -> Appended:
+        return registry.change(request, manifest=manifest, uploaded=uploaded)
+
+    others = [release]
+
+    def publish_before_another_releases(releases: Releases, model: str) -> Head | None:
+        found = publish(releases, model)
+        if others:
+            others.pop()()
+        return found
+
+    monkeypatch.setattr(draft, "publish", publish_before_another_releases)
+    assert release() == Appended(None, 2, ("candidate",))
+    assert [entry.version for entry in registry.entries()] == [1, 1, 2]
