@@ -1,0 +1,53 @@
+"""A model of the corpus, and the inputs that several of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from artifacts.delivery import Lineage
+from artifacts.steps import DeliverResult
+from tasks.deliver import deliver
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+VOCABULARY = 2000
+
+
+@dataclass(frozen=True)
+class CorpusModel:
+    """A model's name and kind, its builder, its inputs for a batch, and the batch of its example.
+
+    `options` are further arguments of `deliver`.
+    """
+
+    name: str
+    kind: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[int], Inputs]
+    batch: int = 4
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> tuple[nn.Module, Inputs]:
+        """Return the model, ready to be delivered, and its example; each time the same."""
+        torch.manual_seed(0)
+        module = self.build().eval().requires_grad_(False)
+        torch.manual_seed(self.batch)
+        return module, self.inputs(self.batch)
+
+    def deliver(self, module: nn.Module, example: Inputs, folder: Path) -> DeliverResult:
+        """Deliver what `make` has made to `folder`."""
+        args, kwargs = example
+        return deliver(
+            module, args, folder, name=self.name.replace("_", "-"), example_kwargs=kwargs,
+            lineage=Lineage("https://example.org/models", "0123abc"), **self.options,
+        )  # fmt: skip
+
+
+def ids(*shape: int, high: int = VOCABULARY) -> Tensor:
+    """Return random ids from 1 to `high - 1`."""
+    return torch.randint(1, high, shape)
