@@ -1,8 +1,10 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
 # make test-all  the same with the tests that are marked as long
-# make bench   all of the four below, hours
+# make bench   all of the six below, hours
 # make bench-served [MODELS="bert yolov8n"]  what Handoff registers, beside every alternative
+# make bench-bfloat16 [MODELS=...]  the same in bfloat16, where a recipe allows it, beside eager
+# make bench-seeds [DEVICE=cuda] [PRECISION=bf16] [BATCH=64]  two models by the seeds' own protocol
 # make bench-road  the road's own cost, against a bare script with the same torch calls
 # make bench-night [NIGHT=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
 # make bench-targets  two targets compiled at once, against one after the other
@@ -53,7 +55,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-road bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
+.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-road bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -64,10 +66,18 @@ test: ready lint
 test-all: ready lint
 	$(PYTEST)
 
-bench: bench-served bench-road bench-targets bench-night
+bench: bench-served bench-bfloat16 bench-seeds bench-road bench-targets bench-night
 
 bench-served: ready $(CORPUS)/.served
 	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/served
+
+bench-bfloat16: ready $(CORPUS)/.served
+	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/bfloat16 \
+	  --recipes bfloat16 --competitors eager
+
+bench-seeds: ready
+	$(BIN)/python -m tests.benchmarks.seeds $(if $(DEVICE),--device $(DEVICE)) \
+	  $(if $(PRECISION),--precision $(PRECISION)) $(if $(BATCH),--batch $(BATCH))
 
 bench-road: ready
 	$(BIN)/python -m tests.benchmarks.road
