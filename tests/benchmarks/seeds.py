@@ -12,6 +12,7 @@ printed instead). `--precision tf32` is float32 with TF32 allowed in products an
 from __future__ import annotations
 
 import argparse
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -120,8 +121,11 @@ def _contestants(
     module: nn.Module, inputs: Tensors, asked: Asked, folder: Path
 ) -> tuple[dict[str, Callable[[Tensors], Any]], dict[str, str]]:
     makers: dict[str, Callable[[], Callable[[Tensors], Any]]] = {
-        "eager": lambda: open_eager(module, inputs, folder),
-        "torch.compile max-autotune": lambda: open_compiled("max-autotune")(module, inputs, folder),
+        "eager": lambda: open_eager(lambda: module, folder),
+        # A copy, since what is compiled is kept beside the code that it was made from.
+        "torch.compile max-autotune": lambda: open_compiled("max-autotune")(
+            lambda: copy.deepcopy(module), folder
+        ),
         "TorchScript": lambda: run_torchscript(trace(module, inputs)),
     }
     for variant in _VARIANTS[asked.device]:

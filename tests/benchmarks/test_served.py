@@ -63,10 +63,12 @@ def test_a_ratio_is_the_median_of_the_rounds_own() -> None:
     assert race.ratio("slow", "fast") == Ratio(3.0, 2.0, 4.0)
 
 
-def test_a_difference_is_told_where_all_races_have_seen_it() -> None:
-    faster, slower = Ratio(1.2, 1.1, 1.3), Ratio(0.9, 0.8, 0.95)
-    assert Ratio.agreed([CLEAR, faster, CLEAR]) == Ratio(2.0, 1.1, 2.1)
-    assert not Ratio.agreed([faster, slower]).is_told
+def test_a_difference_is_told_where_every_race_has_seen_it() -> None:
+    # However much a race's own rounds differ.
+    wide, slower = Ratio(1.2, 0.7, 1.9), Ratio(0.9, 0.8, 0.95)
+    assert Ratio.across([CLEAR, wide, CLEAR]) == Ratio(2.0, 1.2, 2.0)
+    assert Ratio.across([CLEAR, wide, CLEAR]).is_told
+    assert not Ratio.across([wide, slower]).is_told
 
 
 def test_the_verdict_counts_who_is_slower_for_sure() -> None:

@@ -67,6 +67,8 @@ def main() -> None:
         ended = _child("race", name, folders[name], *options)
         if ended is None:
             continue
+        # All rounds of all races, beside the summary.
+        (folders[name] / "races.json").write_text(ended + "\n", encoding="utf-8")
         found[name] = _summarize(json.loads(ended))
         keep_standings(found.values(), kept)
         print(table_of([found[name]])[2], file=sys.stderr, flush=True)
@@ -125,7 +127,7 @@ def _summarize(row: dict[str, Any]) -> Standing:
     names = [name for name in races[0].seconds if all(name in race.seconds for race in races)]
 
     def ratio(slow: str, fast: str) -> Ratio:
-        return Ratio.agreed(race.ratio(slow, fast) for race in races)
+        return Ratio.across(race.ratio(slow, fast) for race in races)
 
     return Standing(
         name=row["name"], kind=row["kind"], day=f"{datetime.now(UTC):%Y-%m-%d}", batch=row["batch"],

@@ -1,15 +1,14 @@
 """What a team could serve a model with instead: each made as its own documentation shows it.
 
 What serves from a file is written in one process and opened in another, as it would be: a process
-that has exported and compiled has a large heap, in which calls meet no page faults. Each takes a
-module that is called with tensors alone, and example inputs. What can't be made raises whatever its
-maker raises: that is a result, too. All keep the dynamic axes, as a released package does, where
-they can; TorchScript's trace is of the example's size.
+that has exported and compiled has a large heap, in which calls meet no page faults. The module that
+all are made of is called with tensors alone. What can't be made raises whatever its maker raises:
+that is a result, too. All keep the dynamic axes, as a released package does, where they can;
+TorchScript's trace is of the example's size.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from tasks.loading import SHARED_LIBRARY, open_package, open_shared_library
 
 Tensors = tuple[Tensor, ...]
 Call = Callable[[Tensors], Tensors]
+Build = Callable[[], nn.Module]
 Axes = tuple[dict[int, Any], ...]
 
 
@@ -42,34 +42,34 @@ class Flat(nn.Module):
 class Competitor:
     """What a model is served with.
 
-    `open` returns a function from inputs to outputs, of the module or of the `file` that `write`
-    has made of it: a name that two of them may share.
+    `open` returns a function from inputs to outputs, of the module that it builds, or of the `file`
+    that `write` has made of the module: a name that two of them may share.
     """
 
-    open: Callable[[nn.Module, Tensors, Path], Call]
+    open: Callable[[Build, Path], Call]
     file: str = ""
     write: Callable[[nn.Module, Tensors, Axes, Path], object] | None = None
 
 
-def open_released(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+def open_released(build: Build, path: Path) -> Call:
     """Return what Handoff registers."""
-    del module, inputs
+    del build
     return open_shared_library(path)
 
 
-def open_eager(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+def open_eager(build: Build, path: Path) -> Call:
     """Return eager, without gradients."""
-    del inputs, path
+    del path
+    module = build()
     return lambda given: module(*given)
 
 
-def open_compiled(mode: str) -> Callable[[nn.Module, Tensors, Path], Call]:
+def open_compiled(mode: str) -> Callable[[Build, Path], Call]:
     """Return what opens `torch.compile` in this mode."""
 
-    def opened(module: nn.Module, inputs: Tensors, path: Path) -> Call:
-        del inputs, path
-        # A copy, since what is compiled is kept beside the code that it was made from.
-        compiled = torch.compile(copy.deepcopy(module), mode=mode)
+    def opened(build: Build, path: Path) -> Call:
+        del path
+        compiled = torch.compile(build(), mode=mode)
         return lambda given: compiled(*given)
 
     return opened
@@ -87,9 +87,9 @@ def write_torchscript(module: nn.Module, inputs: Tensors, axes: Axes, path: Path
     trace(module, inputs).save(str(path))
 
 
-def open_torchscript(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+def open_torchscript(build: Build, path: Path) -> Call:
     """Return the frozen trace, optimized for inference, which can't be written."""
-    del module, inputs
+    del build
     return run_torchscript(torch.jit.load(str(path)))
 
 
@@ -105,9 +105,9 @@ def write_plain_aoti(module: nn.Module, inputs: Tensors, axes: Axes, path: Path)
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
-def open_plain_aoti(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+def open_plain_aoti(build: Build, path: Path) -> Call:
     """Return the package, opened by torch's own loader."""
-    del module, inputs
+    del build
     return open_package(path)
 
 
@@ -119,11 +119,11 @@ def write_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> No
     )  # fmt: skip
 
 
-def open_onnxruntime(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+def open_onnxruntime(build: Build, path: Path) -> Call:
     """Return an ONNX Runtime session with all of its optimizations."""
     import onnxruntime
 
-    del module, inputs
+    del build
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -132,11 +132,11 @@ def open_onnxruntime(module: nn.Module, inputs: Tensors, path: Path) -> Call:
     return lambda given: _from_numpy(session.run(None, _named(given, wanted)))
 
 
-def open_openvino(module: nn.Module, inputs: Tensors, path: Path) -> Call:
+def open_openvino(build: Build, path: Path) -> Call:
     """Return OpenVINO's model for latency, in float32."""
     import openvino
 
-    del module, inputs
+    del build
     compiled = openvino.Core().compile_model(
         path, "CPU",
         {

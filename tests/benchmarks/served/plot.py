@@ -42,7 +42,7 @@ def draw(standings: list[Standing], picture: Path) -> None:
     axes.minorticks_off()
     axes.set_xlim(left=0.4)
     axes.set_yticks(range(len(order)), [f"{one.name}, {one.batch}" for one in order])
-    axes.set_xlabel("times eager's speed (median of the rounds' ratios, 95 % interval)")
+    axes.set_xlabel("times eager's speed (median of the races, and all of them)")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(picture, dpi=110)

@@ -21,11 +21,13 @@ from tasks import race as choosing
 from tasks.target_record import with_lap
 from tests.benchmarks.served.build import PRECISIONS, recipe_of
 from tests.benchmarks.served.competitors import COMPETITORS
-from tests.benchmarks.served.racer import NotMadeError, Racer
+from tests.benchmarks.served.racer import NotMadeError, Racer, write_case
 from tests.benchmarks.served.turns import Race, run_in_turns
 from tests.corpus.models import MODELS, CorpusModel
 
 HANDOFF = "Handoff"
+# Of a race: how far races differ is what tells the noise.
+_LEAST_ROUNDS = 7
 
 
 @dataclass
@@ -57,9 +59,9 @@ def main() -> None:
     parser.add_argument("--competitors", default=",".join(COMPETITORS))
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
     parser.add_argument("--variants", action="store_true", help="race those not chosen, too")
-    parser.add_argument("--races", type=int, default=3, help="in new processes each")
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--budget-s", type=float, default=6.0, help="of each race")
+    parser.add_argument("--races", type=int, default=6, help="in new processes each")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--budget-s", type=float, default=4.0, help="of each race")
     given = parser.parse_args()
     (model,) = [model for model in MODELS if model.name == given.name]
     others = given.folder / "others"
@@ -68,22 +70,25 @@ def main() -> None:
     row, packages = _released(model, given.folder, goal)
     if not given.variants:
         packages = {name: folder for name, folder in packages.items() if name == HANDOFF}
+    case = write_case(model.name, given.folder)
     for _ in range(given.races):
         runners = {name: way for name, way in (rivals | packages).items() if name not in row.failed}
-        row.races.append(race(row, runners, rounds=given.rounds, budget_s=given.budget_s))
+        row.races.append(race(row, runners, case, rounds=given.rounds, budget_s=given.budget_s))
     print("\n" + json.dumps(asdict(row)))
 
 
-def race(row: Row, competitors: dict[str, Path], *, rounds: int, budget_s: float) -> Race:
+def race(
+    row: Row, competitors: dict[str, Path], case: Path, *, rounds: int, budget_s: float
+) -> Race:
     """Make every competitor, as many at once as there are cores, and time them in turns.
 
-    `competitors` has the folder of each one's file.
+    `competitors` has the folder of each one's file, `case` the inputs.
     """
     racers: dict[str, Racer] = {}
 
     def make(name: str) -> None:
         try:
-            racer = Racer(row.name, name, competitors[name])
+            racer = Racer(row.name, name, competitors[name], case)
         except NotMadeError as error:
             row.failed[name] = str(error)
             print(f"{row.name}: no {name}: {error}", file=sys.stderr)
@@ -96,7 +101,7 @@ def race(row: Row, competitors: dict[str, Path], *, rounds: int, budget_s: float
             list(pool.map(make, competitors))
         return run_in_turns(
             {name: racers[name].turn for name in competitors if name in racers},
-            rounds=rounds, budget_s=budget_s,
+            rounds=rounds, least=_LEAST_ROUNDS, budget_s=budget_s,
         )  # fmt: skip
     finally:
         for racer in racers.values():

@@ -1,7 +1,8 @@
 """A competitor in a process of its own, as it would be served, that takes its turn when told.
 
 Several runtimes in one process share its memory, its threads and oneDNN's caches: MobileNetV3's
-package took 14 ms beside eager, TorchScript, ONNX Runtime and OpenVINO, and 9 to 10 ms alone.
+package took 14 ms beside eager, TorchScript, ONNX Runtime and OpenVINO, and 9 to 10 ms alone. So
+what is served from a file is opened by a process that never made the model, either.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from pathlib import Path
 
 import torch
 
-from tasks.compare import root_mean_square
-from tasks.delivering.calls import describe_call
 from tasks.float64 import flat_tensors
 from tests.benchmarks.served.competitors import COMPETITORS, RELEASED, Axes, Flat, Tensors
 from tests.benchmarks.served.turns import TimedCall
-from tests.corpus.models import MODELS
 
+CASE_FILE = "case.pt"
 _MAKING_S = 1200.0
 _TURN_S = 120.0
 # Two competitors may share a file.
@@ -69,18 +68,27 @@ class _Child:
 class Racer(_Child):
     """The near end of a competitor's process."""
 
-    def __init__(self, model: str, competitor: str, folder: Path) -> None:
+    def __init__(self, model: str, competitor: str, folder: Path, case: Path) -> None:
         """Make `competitor` of the model, from the file in `folder` where it has one.
 
-        `error` is the largest difference to eager's outputs, over their RMS. Raises `NotMadeError`.
+        It is called with the inputs in the file `case`. `error` is the largest difference to
+        eager's outputs there, over their RMS. Raises `NotMadeError`.
         """
-        super().__init__(_serve, model, competitor, write_file(model, competitor, folder))
+        super().__init__(_serve, model, competitor, write_file(model, competitor, folder), case)
         self.error = self.first
 
     def turn(self) -> float:
         """Return the seconds of a call, in a turn's mean."""
         self._near.send("turn")
         return self._number(_TURN_S)
+
+
+def write_case(model: str, folder: Path) -> Path:
+    """Return the file of the model's example inputs and eager's outputs; write it if need be."""
+    case = folder / CASE_FILE
+    if not case.exists():
+        _Child(_write_case, model, case).close()
+    return case
 
 
 def write_file(model: str, competitor: str, folder: Path) -> Path:
@@ -97,17 +105,32 @@ def write_file(model: str, competitor: str, folder: Path) -> Path:
     return path
 
 
+def _write_case(far: Connection, name: str, case: Path) -> None:
+    """Write the example's inputs and outputs, and say so."""
+    flat, inputs, _ = _model(name)
+
+    def write(path: Path) -> None:
+        torch.save((inputs, tuple(tensor.clone() for tensor in flat(*inputs))), path)
+
+    _write_whole(far, write, case)
+
+
 def _write(far: Connection, name: str, competitor: str, path: Path) -> None:
     """Write the competitor's file, and say so."""
     flat, inputs, batch = _model(name)
-    write = COMPETITORS[competitor].write
-    assert write
-    # Only what was written to its end has the name.
-    unfinished = path.with_stem(f"unfinished-{path.stem}")
+    make = COMPETITORS[competitor].write
+    assert make
+    axes = _batch_axes(inputs, batch)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(far, lambda unfinished: make(flat, inputs, axes, unfinished), path)
+
+
+def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -> None:
+    """Write a file that has its name only when it is written to its end; say so, or why not."""
+    unfinished = path.with_stem(f"unfinished-{path.stem}")
     try:
         with torch.no_grad():
-            write(flat, inputs, _batch_axes(inputs, batch), unfinished)
+            write(unfinished)
         unfinished.replace(path)
     except Exception as failure:  # noqa: BLE001 - what can't be made is a result
         far.send(_told_of(failure))
@@ -115,26 +138,29 @@ def _write(far: Connection, name: str, competitor: str, path: Path) -> None:
         far.send(0.0)
 
 
-def _serve(far: Connection, name: str, competitor: str, path: Path) -> None:
+def _serve(far: Connection, name: str, competitor: str, path: Path, case: Path) -> None:
     """Open the competitor, say so, and time a turn whenever asked."""
-    flat, inputs, _ = _model(name)
+    inputs, want = torch.load(case)
     with torch.no_grad():
         try:
-            want = tuple(tensor.clone() for tensor in flat(*inputs))
-            made = COMPETITORS.get(competitor, RELEASED).open(flat, inputs, path)
+            made = COMPETITORS.get(competitor, RELEASED).open(lambda: _model(name)[0], path)
             got = flat_tensors(made(inputs))
             error = max(map(_relative_error, got, want))
             timed = TimedCall(lambda: made(inputs))
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
             far.send(_told_of(failure))
             return
-        del flat, want, got
+        del want, got
         far.send(error)
         while far.recv():
             far.send(timed.turn())
 
 
 def _model(name: str) -> tuple[Flat, Tensors, int]:
+    # Here, since whoever is served from a file needs none of it.
+    from tasks.delivering.calls import describe_call
+    from tests.corpus.models import MODELS
+
     (model,) = [model for model in MODELS if model.name == name]
     module, (args, kwargs) = model.make()
     call, inputs = describe_call(module, args, kwargs)
@@ -149,7 +175,7 @@ def _told_of(failure: Exception) -> str:
 def _relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     if not want.numel():
         return 0.0
-    scale = root_mean_square(want.double()) or 1.0
+    scale = float(want.double().square().mean().sqrt()) or 1.0
     return float((got.double() - want.double()).abs().max()) / scale
 
 
