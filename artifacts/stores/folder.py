@@ -126,12 +126,10 @@ class FolderStore:
 
     def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
         """Give every key that begins with `prefix` and is larger than `after`, in no order."""
-        folder = prefix.rpartition("/")[0]
-        for path in self._files(self._path(folder) if folder else self.root):
-            key = path.relative_to(self.root).as_posix()
+        for key in self._below(prefix.rpartition("/")[0]):
             if key > after and key.startswith(prefix):
                 # One that was removed since the folder was listed is no key any more.
-                stored = self._stored(path)
+                stored = self._stored(self.root / key)
                 if stored is not None:
                     yield stored
 
@@ -178,13 +176,20 @@ class FolderStore:
     def _path(self, key: str) -> Path:
         return self.root / require_key(key)
 
-    @staticmethod
-    def _files(below: Path) -> Iterator[Path]:
-        for folder, below_it, names in os.walk(below):
+    def _below(self, folder: str) -> Iterator[str]:
+        """Give the keys of all files below a folder.
+
+        Their names alone: a path made of each would cost ten times as much, and a ledger of years
+        has thousands, of which the last is asked for.
+        """
+        root = str(self.root)
+        for found, below_it, names in os.walk(self._path(folder) if folder else root):
             with suppress(ValueError):
                 below_it.remove(_TEMPORARY)
+            base = Path(found).relative_to(root).as_posix()
+            lead = "" if base == "." else f"{base}/"
             for name in names:
-                yield Path(folder, name)
+                yield lead + name
 
     def _stored(self, path: Path) -> Stored | None:
         try:
