@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from tasks.compare import root_mean_square
 from tasks.float64 import flat_tensors
 from tests.benchmarks.served.competitors import COMPETITORS, RELEASED, Axes, Flat, Tensors
 from tests.benchmarks.served.turns import TimedCall
@@ -175,7 +176,7 @@ def _told_of(failure: Exception) -> str:
 def _relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     if not want.numel():
         return 0.0
-    scale = float(want.double().square().mean().sqrt()) or 1.0
+    scale = root_mean_square(want.double()) or 1.0
     return float((got.double() - want.double()).abs().max()) / scale
 
 
