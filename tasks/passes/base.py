@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from artifacts.errors import UsageProblem
 from artifacts.recipe import Recipe
+from tasks.passes.state import drop_unused_state
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 
@@ -95,6 +96,16 @@ class NodePass(Pass[Program]):
         left = [node.name for node in self.find(program)]
         if left:
             raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+
+class WeightPass(NodePass[ExportedProgram]):
+    """A node pass that gives layers other weights, and drops those that nothing has then."""
+
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Drop the weights that nothing has any more."""
+        drop_unused_state(program)
 
 
 def apply_pass(chosen: Pass[Program], program: Program) -> bool:

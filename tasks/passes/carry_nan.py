@@ -36,18 +36,14 @@ class CarryNan(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the activations of floating-point numbers."""
-        return _clamping(program)
+        return [
+            node for node in program.graph.nodes
+            if node.target in _BOUNDS and node.meta["val"].is_floating_point()
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
         _compare(program, node)
-
-
-def _clamping(program: ExportedProgram) -> list[torch.fx.Node]:
-    return [
-        node for node in program.graph.nodes
-        if node.target in _BOUNDS and node.meta["val"].is_floating_point()
-    ]  # fmt: skip
 
 
 def _compare(program: ExportedProgram, node: torch.fx.Node) -> None:

@@ -33,7 +33,16 @@ class ChannelsLast(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the convolutions that have the other layout."""
-        return _in_another_layout(program)
+        if any(map(_is_plain_view, written_tensors(program.graph))):
+            # A reshape in its place might be a copy, and the write be lost.
+            return []
+        return [
+            node for node in program.graph.nodes
+            if node.target in _CONVOLUTIONS
+            and isinstance(weight := node.args[1], torch.fx.Node)
+            and (name := state_name(program, weight))
+            and not program.state_dict[name].is_contiguous(memory_format=torch.channels_last)
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Change the layouts of its weights and of its input."""
@@ -47,19 +56,6 @@ class ChannelsLast(NodePass[ExportedProgram]):
         for node in program.graph.find_nodes(op="call_function", target=_ATEN.view.default):
             node.target = _ATEN.reshape.default
         _restore_outputs(program)
-
-
-def _in_another_layout(program: ExportedProgram) -> list[torch.fx.Node]:
-    if any(map(_is_plain_view, written_tensors(program.graph))):
-        # A reshape in its place might be a copy, and the write be lost.
-        return []
-    return [
-        node for node in program.graph.nodes
-        if node.target in _CONVOLUTIONS
-        and isinstance(weight := node.args[1], torch.fx.Node)
-        and (name := state_name(program, weight))
-        and not program.state_dict[name].is_contiguous(memory_format=torch.channels_last)
-    ]  # fmt: skip
 
 
 def _is_plain_view(node: torch.fx.Node) -> bool:

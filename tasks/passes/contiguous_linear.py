@@ -30,19 +30,15 @@ class ContiguousLinear(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the linear layers whose input lies otherwise."""
-        return _scattered(program)
+        linear = torch.ops.aten.linear.default
+        return [
+            node for node in program.graph.find_nodes(op="call_function", target=linear)
+            if isinstance(given := node.args[0], torch.fx.Node)
+            and given.meta["val"].dim() > 2
+            and not is_contiguous_or_false(given.meta["val"])
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Copy its input; what computes that usually writes it in that order then."""
         del program
         relay(node, node.args[0], _LAST)
-
-
-def _scattered(program: ExportedProgram) -> list[torch.fx.Node]:
-    linear = torch.ops.aten.linear.default
-    return [
-        node for node in program.graph.find_nodes(op="call_function", target=linear)
-        if isinstance(given := node.args[0], torch.fx.Node)
-        and given.meta["val"].dim() > 2
-        and not is_contiguous_or_false(given.meta["val"])
-    ]  # fmt: skip

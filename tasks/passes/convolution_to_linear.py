@@ -31,23 +31,19 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the convolutions of single points."""
-        return _pointwise(program)
+        return [
+            node for node in program.graph.nodes
+            if node.target in CONVOLUTIONS
+            and (given := _arguments(node))["groups"] == 1
+            and _is_unpadded(given["padding"])
+            and _is_point(given["input"]) and _is_point(given["weight"])
+            # With a batch axis, which torch lets be left out.
+            and given["input"].meta["val"].dim() == given["weight"].meta["val"].dim()
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
         _replace(program, node)
-
-
-def _pointwise(program: ExportedProgram) -> list[torch.fx.Node]:
-    return [
-        node for node in program.graph.nodes
-        if node.target in CONVOLUTIONS
-        and (given := _arguments(node))["groups"] == 1
-        and _is_unpadded(given["padding"])
-        and _is_point(given["input"]) and _is_point(given["weight"])
-        # With a batch axis, which torch lets be left out.
-        and given["input"].meta["val"].dim() == given["weight"].meta["val"].dim()
-    ]  # fmt: skip
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
+from tasks.passes.base import WeightPass
 from tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
 from tasks.passes.state import (
     change_state,
-    drop_unused_state,
     replace_node,
     state_name,
     state_value,
@@ -21,7 +20,7 @@ from tasks.passes.state import (
 _PRODUCERS = {*CONVOLUTIONS, torch.ops.aten.linear.default}
 
 
-class FoldBatchNorm(NodePass[ExportedProgram]):
+class FoldBatchNorm(WeightPass):
     """Scale the weights of a convolution or linear layer by the batch norm that follows it.
 
     Before: `y = conv(x, W, b)`, `z = (y - mean) / sqrt(var + eps) * gamma + beta`.
@@ -34,7 +33,6 @@ class FoldBatchNorm(NodePass[ExportedProgram]):
     """
 
     name: ClassVar[str] = "fold-batch-norm"
-    level: ClassVar[Literal["fx", "aten"]] = "aten"
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the batch norms that meet the conditions."""
@@ -43,10 +41,6 @@ class FoldBatchNorm(NodePass[ExportedProgram]):
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Fold it into the layer before it."""
         _fold(program, node)
-
-    def clean_up(self, program: ExportedProgram) -> None:
-        """Drop the weights that nothing has any more."""
-        drop_unused_state(program)
 
 
 def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:

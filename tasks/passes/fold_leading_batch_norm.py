@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
+from tasks.passes.base import WeightPass
 from tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
 from tasks.passes.state import (
     add_buffer,
     change_state,
-    drop_unused_state,
     replace_node,
     state_name,
     state_value,
@@ -24,7 +23,7 @@ _LINEAR = torch.ops.aten.linear.default
 _PADDING, _GROUPS = 4, 6
 
 
-class FoldLeadingBatchNorm(NodePass[ExportedProgram]):
+class FoldLeadingBatchNorm(WeightPass):
     """Scale the weights of a convolution or linear layer by the batch norm that precedes it.
 
     Before: `y = x * s + t` per channel (an inference batch norm), `z = conv(y, W, b)`.
@@ -36,7 +35,6 @@ class FoldLeadingBatchNorm(NodePass[ExportedProgram]):
     """
 
     name: ClassVar[str] = "fold-leading-batch-norm"
-    level: ClassVar[Literal["fx", "aten"]] = "aten"
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the layers behind a batch norm that meet the conditions."""
@@ -45,10 +43,6 @@ class FoldLeadingBatchNorm(NodePass[ExportedProgram]):
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Fold the batch norm before it into it."""
         _fold(program, node)
-
-    def clean_up(self, program: ExportedProgram) -> None:
-        """Drop the weights that nothing has any more."""
-        drop_unused_state(program)
 
 
 def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
-from tasks.passes.state import add_buffer, drop_unused_state, replace_node, state_name
+from tasks.passes.base import WeightPass
+from tasks.passes.state import add_buffer, replace_node, state_name
 
 _ATEN = torch.ops.aten
 _LARGEST = 127
 
 
-class QuantizeWeights(NodePass[ExportedProgram]):
+class QuantizeWeights(WeightPass):
     """Keep linear layers' weights as int8 with a scale for each output, at a quarter of the size.
 
     Before: `y = linear(x, W, b)`. After: `y = linear(x, float32(Q)) * scale + b`, where
@@ -27,29 +27,20 @@ class QuantizeWeights(NodePass[ExportedProgram]):
     """
 
     name: ClassVar[str] = "quantize-weights"
-    level: ClassVar[Literal["fx", "aten"]] = "aten"
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the linear layers with float32 weights."""
-        return _linear_layers(program)
+        return [
+            node for node in program.graph.nodes
+            if node.target is _ATEN.linear.default
+            and isinstance(weight := node.args[1], torch.fx.Node)
+            and (name := state_name(program, weight))
+            and program.state_dict[name].dtype is torch.float32
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
         _quantize(program, node)
-
-    def clean_up(self, program: ExportedProgram) -> None:
-        """Drop the float32 weights where nothing else has them."""
-        drop_unused_state(program)
-
-
-def _linear_layers(program: ExportedProgram) -> list[torch.fx.Node]:
-    return [
-        node for node in program.graph.nodes
-        if node.target is _ATEN.linear.default
-        and isinstance(weight := node.args[1], torch.fx.Node)
-        and (name := state_name(program, weight))
-        and program.state_dict[name].dtype is torch.float32
-    ]  # fmt: skip
 
 
 def _quantize(program: ExportedProgram, layer: torch.fx.Node) -> None:

@@ -31,20 +31,16 @@ class ReciprocalRoot(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the powers of minus a half."""
-        return _powers(program)
+        return [
+            node for node in program.graph.nodes
+            if node.target in _ROOTS
+            and node.args[1:] == (-0.5,)
+            and isinstance(given := node.args[0], torch.fx.Node)
+            and given.meta["val"].is_floating_point()
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Change the call's target, and leave the exponent out."""
         del program
         node.target = _ROOTS[node.target]
         node.args = node.args[:1]
-
-
-def _powers(program: ExportedProgram) -> list[torch.fx.Node]:
-    return [
-        node for node in program.graph.nodes
-        if node.target in _ROOTS
-        and node.args[1:] == (-0.5,)
-        and isinstance(given := node.args[0], torch.fx.Node)
-        and given.meta["val"].is_floating_point()
-    ]  # fmt: skip

@@ -35,23 +35,19 @@ class WidenConv1d(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the convolutions of one dimension."""
-        return _narrow(program)
+        return [
+            node for node in program.graph.nodes
+            if node.target in _WIDER
+            and node.meta["val"].dim() == 3
+            and isinstance(weight := node.args[1], torch.fx.Node)
+            and len(weight.users) == 1
+            and (name := state_name(program, weight))
+            and _names_of(program, name) == 1
+        ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
         _widen(program, node)
-
-
-def _narrow(program: ExportedProgram) -> list[torch.fx.Node]:
-    return [
-        node for node in program.graph.nodes
-        if node.target in _WIDER
-        and node.meta["val"].dim() == 3
-        and isinstance(weight := node.args[1], torch.fx.Node)
-        and len(weight.users) == 1
-        and (name := state_name(program, weight))
-        and _names_of(program, name) == 1
-    ]  # fmt: skip
 
 
 def _names_of(program: ExportedProgram, name: str) -> int:
