@@ -121,11 +121,9 @@ def _contestants(
     module: nn.Module, inputs: Tensors, asked: Asked, folder: Path
 ) -> tuple[dict[str, Callable[[Tensors], Any]], dict[str, str]]:
     makers: dict[str, Callable[[], Callable[[Tensors], Any]]] = {
-        "eager": lambda: open_eager(lambda: module, folder),
+        "eager": lambda: open_eager(module),
         # A copy, since what is compiled is kept beside the code that it was made from.
-        "torch.compile max-autotune": lambda: open_compiled("max-autotune")(
-            lambda: copy.deepcopy(module), folder
-        ),
+        "torch.compile max-autotune": lambda: open_compiled("max-autotune")(copy.deepcopy(module)),
         "TorchScript": lambda: run_torchscript(trace(module, inputs)),
     }
     for variant in _VARIANTS[asked.device]:

@@ -22,7 +22,6 @@ from tasks.loading import SHARED_LIBRARY, open_package, open_shared_library
 
 Tensors = tuple[Tensor, ...]
 Call = Callable[[Tensors], Tensors]
-Build = Callable[[], nn.Module]
 Axes = tuple[dict[int, Any], ...]
 
 
@@ -39,37 +38,35 @@ class Flat(nn.Module):
 
 
 @dataclass(frozen=True)
-class Competitor:
-    """What a model is served with.
+class InProcess:
+    """What serves the module itself: `open` returns a function from inputs to outputs."""
 
-    `open` returns a function from inputs to outputs, of the module that it builds, or of the `file`
-    that `write` has made of the module: a name that two of them may share.
+    open: Callable[[nn.Module], Call]
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """What serves from `file`, a name that two of them may share.
+
+    `write` makes it of the module, or else somebody has, and `open` returns a function from inputs
+    to outputs of it.
     """
 
-    open: Callable[[Build, Path], Call]
-    file: str = ""
+    file: str
+    open: Callable[[Path], Call]
     write: Callable[[nn.Module, Tensors, Axes, Path], object] | None = None
 
 
-def open_released(build: Build, path: Path) -> Call:
-    """Return what Handoff registers."""
-    del build
-    return open_shared_library(path)
-
-
-def open_eager(build: Build, path: Path) -> Call:
+def open_eager(module: nn.Module) -> Call:
     """Return eager, without gradients."""
-    del path
-    module = build()
     return lambda given: module(*given)
 
 
-def open_compiled(mode: str) -> Callable[[Build, Path], Call]:
+def open_compiled(mode: str) -> Callable[[nn.Module], Call]:
     """Return what opens `torch.compile` in this mode."""
 
-    def opened(build: Build, path: Path) -> Call:
-        del path
-        compiled = torch.compile(build(), mode=mode)
+    def opened(module: nn.Module) -> Call:
+        compiled = torch.compile(module, mode=mode)
         return lambda given: compiled(*given)
 
     return opened
@@ -87,9 +84,8 @@ def write_torchscript(module: nn.Module, inputs: Tensors, axes: Axes, path: Path
     trace(module, inputs).save(str(path))
 
 
-def open_torchscript(build: Build, path: Path) -> Call:
+def open_torchscript(path: Path) -> Call:
     """Return the frozen trace, optimized for inference, which can't be written."""
-    del build
     return run_torchscript(torch.jit.load(str(path)))
 
 
@@ -105,12 +101,6 @@ def write_plain_aoti(module: nn.Module, inputs: Tensors, axes: Axes, path: Path)
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
-def open_plain_aoti(build: Build, path: Path) -> Call:
-    """Return the package, opened by torch's own loader."""
-    del build
-    return open_package(path)
-
-
 def write_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
     """Write the module as ONNX."""
     torch.onnx.export(
@@ -119,11 +109,10 @@ def write_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> No
     )  # fmt: skip
 
 
-def open_onnxruntime(build: Build, path: Path) -> Call:
+def open_onnxruntime(path: Path) -> Call:
     """Return an ONNX Runtime session with all of its optimizations."""
     import onnxruntime
 
-    del build
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -132,11 +121,10 @@ def open_onnxruntime(build: Build, path: Path) -> Call:
     return lambda given: _from_numpy(session.run(None, _named(given, wanted)))
 
 
-def open_openvino(build: Build, path: Path) -> Call:
+def open_openvino(path: Path) -> Call:
     """Return OpenVINO's model for latency, in float32."""
     import openvino
 
-    del build
     compiled = openvino.Core().compile_model(
         path, "CPU",
         {
@@ -169,14 +157,14 @@ def _from_numpy(arrays: Sequence[Any]) -> Tensors:
     return tuple(map(torch.from_numpy, arrays))
 
 
-COMPETITORS: dict[str, Competitor] = {
-    "eager": Competitor(open_eager),
-    "torch.compile": Competitor(open_compiled("default")),
-    "torch.compile max-autotune": Competitor(open_compiled("max-autotune")),
-    "TorchScript": Competitor(open_torchscript, "model.ts", write_torchscript),
-    "ONNX Runtime": Competitor(open_onnxruntime, "model.onnx", write_onnx),
-    "OpenVINO": Competitor(open_openvino, "model.onnx", write_onnx),
-    "AOTInductor": Competitor(open_plain_aoti, "plain.pt2", write_plain_aoti),
+COMPETITORS: dict[str, InProcess | FromFile] = {
+    "eager": InProcess(open_eager),
+    "torch.compile": InProcess(open_compiled("default")),
+    "torch.compile max-autotune": InProcess(open_compiled("max-autotune")),
+    "TorchScript": FromFile("model.ts", open_torchscript, write_torchscript),
+    "ONNX Runtime": FromFile("model.onnx", open_onnxruntime, write_onnx),
+    "OpenVINO": FromFile("model.onnx", open_openvino, write_onnx),
+    "AOTInductor": FromFile("plain.pt2", open_package, write_plain_aoti),
 }
-# By whatever name a package is raced.
-RELEASED = Competitor(open_released, SHARED_LIBRARY)
+# What Handoff registers, by whatever name a package is raced.
+RELEASED = FromFile(SHARED_LIBRARY, open_shared_library)

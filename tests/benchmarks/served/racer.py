@@ -18,7 +18,15 @@ import torch
 
 from tasks.compare import root_mean_square
 from tasks.float64 import flat_tensors
-from tests.benchmarks.served.competitors import COMPETITORS, RELEASED, Axes, Flat, Tensors
+from tests.benchmarks.served.competitors import (
+    COMPETITORS,
+    RELEASED,
+    Axes,
+    Call,
+    Flat,
+    FromFile,
+    Tensors,
+)
 from tests.benchmarks.served.turns import TimedCall
 
 CASE_FILE = "case.pt"
@@ -92,17 +100,19 @@ def write_case(model: str, folder: Path) -> Path:
     return case
 
 
-def write_file(model: str, competitor: str, folder: Path) -> Path:
-    """Return the file that the competitor is served from, if any.
+def write_file(model: str, competitor: str, folder: Path) -> Path | None:
+    """Return the file that the competitor is served from; None where it is the module itself.
 
     Where it isn't there, a process of its own writes it. Raises `NotMadeError`.
     """
     wanted = COMPETITORS.get(competitor, RELEASED)
+    if not isinstance(wanted, FromFile):
+        return None
     path = folder / wanted.file
     if wanted.write:
         with _WRITING[path]:
             if not path.exists():
-                _Child(_write, model, competitor, path).close()
+                _Child(_write, model, wanted.write, path).close()
     return path
 
 
@@ -116,11 +126,9 @@ def _write_case(far: Connection, name: str, case: Path) -> None:
     _write_whole(far, write, case)
 
 
-def _write(far: Connection, name: str, competitor: str, path: Path) -> None:
+def _write(far: Connection, name: str, make: Callable[..., object], path: Path) -> None:
     """Write the competitor's file, and say so."""
     flat, inputs, batch = _model(name)
-    make = COMPETITORS[competitor].write
-    assert make
     axes = _batch_axes(inputs, batch)
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_whole(far, lambda unfinished: make(flat, inputs, axes, unfinished), path)
@@ -139,12 +147,12 @@ def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -
         far.send(0.0)
 
 
-def _serve(far: Connection, name: str, competitor: str, path: Path, case: Path) -> None:
+def _serve(far: Connection, name: str, competitor: str, path: Path | None, case: Path) -> None:
     """Open the competitor, say so, and time a turn whenever asked."""
     inputs, want = torch.load(case)
     with torch.no_grad():
         try:
-            made = COMPETITORS.get(competitor, RELEASED).open(lambda: _model(name)[0], path)
+            made = _open(name, competitor, path)
             got = flat_tensors(made(inputs))
             error = max(map(_relative_error, got, want))
             timed = TimedCall(lambda: made(inputs))
@@ -155,6 +163,14 @@ def _serve(far: Connection, name: str, competitor: str, path: Path, case: Path) 
         far.send(error)
         while far.recv():
             far.send(timed.turn())
+
+
+def _open(name: str, competitor: str, path: Path | None) -> Call:
+    wanted = COMPETITORS.get(competitor, RELEASED)
+    if not isinstance(wanted, FromFile):
+        return wanted.open(_model(name)[0])
+    assert path is not None
+    return wanted.open(path)
 
 
 def _model(name: str) -> tuple[Flat, Tensors, int]:
