@@ -10,10 +10,14 @@ from torch.export import ExportedProgram
 
 from tasks.passes.base import NodePass
 from tasks.passes.layout import relay
-from tasks.passes.purity import is_view, written_tensors
+from tasks.passes.purity import is_view, last_writes
 from tasks.passes.state import put_state, state_name
 
 _ATEN = torch.ops.aten
+# Views of strides of any kind; others, a reshape among them, are copies of some.
+_ALWAYS_VIEWS = {_ATEN.unsqueeze.default, _ATEN.squeeze.default, _ATEN.squeeze.dim,
+                 _ATEN.squeeze.dims, _ATEN.transpose.int, _ATEN.permute.default,
+                 _ATEN.select.int, _ATEN.slice.Tensor}  # fmt: skip
 _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}
 _LAST = {"memory_format": torch.channels_last}
 
@@ -24,8 +28,9 @@ class ChannelsLast(NodePass[ExportedProgram]):
     Before: `y = conv2d(x, W)`. After: `y = conv2d(x.contiguous(channels_last), W')`, with `W'` laid
     out the same; what follows keeps the layout, and outputs of the model get their own back.
 
-    Conditions: the weights are the program's own, and nothing is written to through a view. No
-    value changes; whether it is faster depends on model and machine, so let a search decide.
+    Conditions: the weights are the program's own, and nothing is written to after a view of it was
+    made. No value changes; whether it is faster depends on model and machine, so let a search
+    decide.
     """
 
     name: ClassVar[str] = "channels-last"
@@ -33,8 +38,9 @@ class ChannelsLast(NodePass[ExportedProgram]):
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the convolutions that have the other layout."""
-        if any(map(_is_plain_view, written_tensors(program.graph))):
-            # A reshape in its place might be a copy, and the write be lost.
+        writes = last_writes(program.graph)
+        if any(_may_copy(node) and node < writer for node, writer in writes.items()):
+            # In another layout it might be a copy, and the write be lost.
             return []
         return [
             node for node in program.graph.nodes
@@ -58,10 +64,13 @@ class ChannelsLast(NodePass[ExportedProgram]):
         _restore_outputs(program)
 
 
-def _is_plain_view(node: torch.fx.Node) -> bool:
+def _may_copy(node: torch.fx.Node) -> bool:
     target = node.target
     is_written_by_it = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-    return node.op == "call_function" and is_view(node) and not is_written_by_it
+    return (
+        node.op == "call_function" and is_view(node)
+        and not is_written_by_it and target not in _ALWAYS_VIEWS
+    )  # fmt: skip
 
 
 def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:

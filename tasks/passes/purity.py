@@ -56,17 +56,22 @@ def _is_function(node: torch.fx.Node) -> bool:
 
 def written_tensors(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return every node whose memory is written to, whichever of its views is."""
+    return set(last_writes(graph))
+
+
+def last_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Return, for every node whose memory is written to, the last call that does it."""
     family: dict[torch.fx.Node, set[torch.fx.Node]] = {}
-    roots: list[torch.fx.Node] = []
+    writers: list[tuple[torch.fx.Node, torch.fx.Node]] = []
     for node in graph.nodes:
         members = {node}
         for relative, is_written in _relatives(node):
             members |= family[relative]
             if is_written:
-                roots.append(relative)
+                writers.append((relative, node))
         for member in members:
             family[member] = members
-    return set().union(*(family[root] for root in roots))
+    return {member: writer for relative, writer in writers for member in family[relative]}
 
 
 def _relatives(node: torch.fx.Node) -> list[tuple[torch.fx.Node, bool]]:

@@ -62,6 +62,31 @@ def test_an_activation_in_place_is_no_hindrance() -> None:
     assert apply(ChannelsLast({}), InPlace(), X)[0]
 
 
+class InPlaceBeforeView(Net):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        image = torch.relu_(self.first(x))
+        points = torch.relu_(self.second(image).mean((2, 3)).unsqueeze(-1).unsqueeze(-1))
+        return image * points, image.view(image.shape[0], -1)
+
+
+def test_what_is_written_before_its_view_is_made_is_no_hindrance() -> None:
+    modified, program = apply(ChannelsLast({}), InPlaceBeforeView(), X)
+    assert modified
+    torch.testing.assert_close(program.module()(X), InPlaceBeforeView()(X))
+
+
+class WritesAfterView(Net):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        image = self.first(x)
+        row = image.flatten(1)
+        image.mul_(2.0)
+        return image, row
+
+
+def test_a_graph_that_writes_what_a_view_shows_is_left_alone() -> None:
+    assert not apply(ChannelsLast({}), WritesAfterView(), X)[0]
+
+
 class NoImages(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(x)
