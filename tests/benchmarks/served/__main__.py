@@ -29,7 +29,7 @@ from tests.benchmarks.served.build import PRECISIONS
 from tests.benchmarks.served.competitors import COMPETITORS
 from tests.benchmarks.served.plot import draw
 from tests.benchmarks.served.race import HANDOFF
-from tests.benchmarks.served.table import Standing, failures_of, table_of, verdict_of
+from tests.benchmarks.served.table import ALLOWED, Standing, failures_of, table_of, verdict_of
 from tests.benchmarks.served.turns import Race, Ratio
 from tests.corpus.models import MODELS
 from tests.marked import write_between_marks
@@ -69,7 +69,7 @@ def main() -> None:
             continue
         # All rounds of all races, beside the summary.
         (folders[name] / "races.json").write_text(ended + "\n", encoding="utf-8")
-        found[name] = _summarize(json.loads(ended))
+        found[name] = _summarize(json.loads(ended), ALLOWED[given.recipes])
         keep_standings(found.values(), kept)
         print(table_of([found[name]])[2], file=sys.stderr, flush=True)
     standings = [found[model.name] for model in MODELS if model.name in found]
@@ -122,7 +122,7 @@ def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
     return (ended.stdout.strip().splitlines() or [""])[-1]
 
 
-def _summarize(row: dict[str, Any]) -> Standing:
+def _summarize(row: dict[str, Any], allowed: float) -> Standing:
     races = [Race(**race) for race in row["races"]]
     names = [name for name in races[0].seconds if all(name in race.seconds for race in races)]
 
@@ -137,7 +137,7 @@ def _summarize(row: dict[str, Any]) -> Standing:
         handoff_over={
             name: ratio(name, HANDOFF) for name in names if HANDOFF in names and name != HANDOFF
         },
-        error=row["error"], failed=row["failed"], load=row["load"],
+        error=row["error"], allowed=allowed, failed=row["failed"], load=row["load"],
         others=max(race.others for race in races),
     )  # fmt: skip
 
