@@ -28,7 +28,8 @@ def standing(name: str, **over_eager: Ratio) -> Standing:
     return Standing(
         name=name, kind="vision", day="2026-11-23", batch=4, rounds=20, chosen="freezing",
         eager_ms=10.0,
-        over_eager=rivals, handoff_over=against, error={}, allowed=0.01, failed={}, others=0.0, load=0.0,
+        over_eager=rivals, handoff_over=against, error={}, allowed=0.01, failed={},
+        others=0.0, load=0.0,
     )  # fmt: skip
 
 
