@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from artifacts.digest import Digest
 from artifacts.errors import BlessingRefused, StepCrashed
 from artifacts.evidence import Candidate, PassEffect
 from artifacts.recipe import Search
@@ -104,6 +105,7 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
     deadline = time.monotonic() + wanted.seconds
     found = [plain]
     tried = [plain.told]
+    made = {plain.compiled.library.digest: plain.told.name}
     for name in wanted.candidates:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
@@ -111,7 +113,7 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
             tried.append(Candidate(name, accepted=False, reasons=(reason,)))
             continue
         try:
-            variant = attempt(work, name, left_s)
+            variant = attempt(work, name, left_s, made)
             tried.append(variant.told)
             found += [variant] if variant.verified.accepted else []
         except (StepCrashed, BlessingRefused) as error:
@@ -119,8 +121,11 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
     return tuple(found), tuple(tried)
 
 
-def attempt(work: Work, name: str, left_s: float) -> Variant:
-    """Compile and verify one variant, in what is left of the search's time for the compiler."""
+def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Variant:
+    """Compile and verify one variant, in what is left of the search's time for the compiler.
+
+    Its library joins those in `made`, none of which is verified again under another name.
+    """
     lanes, target = work.lanes, work.target
     variation = Search.variation(name)
     optimized = work.optimized
@@ -131,6 +136,8 @@ def attempt(work: Work, name: str, left_s: float) -> Variant:
     job = lanes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(policies.LIMITS_S["compile"], left_s)
     compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
+    target_record.require_new(compiled, made)
+    made[compiled.library.digest] = name
     checked = check(work, name, job, compiled)
     return replace(checked, told=replace(checked.told, effects=effects))
 

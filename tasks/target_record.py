@@ -6,10 +6,11 @@ Nothing here runs a model: no torch is imported.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from artifacts.digest import Digest
 from artifacts.driver import host_gpu_capabilities
 from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, PassEffect
@@ -160,6 +161,17 @@ def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[Pass
         got="; ".join(f"{e.name}: {e.left_out or 'nothing to change'}" for e in effects),
         remedy="Leave it out of the search's candidates",
     )
+
+
+def require_new(compiled: CompileResult, made: Mapping[Digest, str]) -> None:
+    """Raise `BlessingRefused` for a variant whose library one in `made`, by name, has already."""
+    if same := made.get(compiled.library.digest):
+        raise BlessingRefused(
+            f"the variant is the package of {same!r}, byte for byte",
+            expected="another library",
+            got="what there is already",
+            remedy="Leave it out of the search's candidates",
+        )
 
 
 def refuse_target(slug: str, error: HandoffError) -> TargetRecord:

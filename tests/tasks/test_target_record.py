@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from artifacts.digest import digest_bytes
+from artifacts.errors import BlessingRefused
 from artifacts.evidence import Timing
-from artifacts.manifest import TargetRecord
+from artifacts.manifest import PackageFile, TargetRecord
 from artifacts.steps import BenchmarkResult, CompileResult, ReferenceResult, VerifyResult
-from tasks.target_record import bless
+from tasks.target_record import bless, require_new
 from tests.artifacts.samples import sample_target
 
 
@@ -32,6 +35,16 @@ def test_a_package_that_is_slower_than_eager_says_so_for_each_size_where_it_sure
     (note,) = record.notes
     assert note == "slower than eager at batch=1024 seed=0: 0.88 times its speed (0.85 to 0.92)"
     assert record.accepted
+
+
+def test_a_variant_that_is_another_one_s_package_is_left_out() -> None:
+    built = sample_target("cpu-avx512")
+    assert built.fit is not None
+    library = PackageFile("cpu-avx512/model.so", digest_bytes(b"library"), 7)
+    compiled = CompileResult((library,), built.fit, 12.5, {})
+    require_new(compiled, {digest_bytes(b"another"): "plain"})
+    with pytest.raises(BlessingRefused, match="the package of 'plain', byte for byte"):
+        require_new(compiled, {library.digest: "plain"})
 
 
 def test_a_gpu_s_package_says_how_far_it_is_from_eager_there() -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from artifacts.digest import Digest
 from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe, Search, read_recipe
 from artifacts.steps import (
@@ -29,7 +30,7 @@ from artifacts.steps import (
 )
 from artifacts.target import Target, native_cpu_target
 from tasks.lanes import Lanes
-from tasks.target_record import require_effect
+from tasks.target_record import require_effect, require_new
 from tests.benchmarks.served.competitors import COMPETITORS
 from tests.benchmarks.served.racer import NotMadeError, write_file
 from tests.corpus.models import MODELS
@@ -89,6 +90,7 @@ class _Work:
     target: Target
     optimized: OptimizeResult
     reference: ReferenceResult
+    made: dict[Digest, str] = field(default_factory=dict)
 
 
 def _attempt(work: _Work, name: str) -> dict[str, Any]:
@@ -108,6 +110,8 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
                 require_effect(optimized, plain)
             job = lanes.jobs.candidate(optimized, target, name, variation.options)
         compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=_LIMIT_S))
+        require_new(compiled, work.made)
+        work.made[compiled.library.digest] = name
         outputs = tuple(spec.name for spec in optimized.outputs)
         verifying = VerifyJob(
             job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
