@@ -21,6 +21,7 @@ from tasks.compiling.cache import Compiled, find_entry, keep_entry, reusable, ta
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
 from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
+from tasks.compiling.large_graphs import compiled_in_parts
 from tasks.compiling.machine import (
     SERVING_THREADS,
     fit_of,
@@ -99,7 +100,10 @@ class _Made:
 
 def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
     if isinstance(job.target, CudaTarget):
-        with fixed_place(key) as place, checked_inputs(program) as assumed:
+        with (
+            fixed_place(key) as place, checked_inputs(program) as assumed,
+            compiled_in_parts(program),
+        ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
                 built = compile_natively(program, job.target, options, place / PACKAGE)
@@ -154,7 +158,7 @@ def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
             torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
-            weights_kept_apart(), convolutions_packed(),
+            weights_kept_apart(), convolutions_packed(), compiled_in_parts(program),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options
