@@ -13,31 +13,32 @@ from tasks.reference import ReferenceCase
 from tasks.special import expanded
 
 Package = Callable[[Tensors], Tensors]
+# A case, and what the package gave for it when it was called alone.
+Given = tuple[ReferenceCase, Tensors]
 
 _THREADS = 4
 _ROUNDS = 2
 
 
-def repeated_calls(package: Package, cases: Sequence[ReferenceCase]) -> Iterator[str]:
-    """Give a reason for each case whose bits change when it is called again, after the others."""
-    first = [package(copies(case.inputs)) for case in cases]
-    for case, before in zip(cases, first, strict=True):
+def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[str]:
+    """Give a reason for each case whose bits aren't what it gave before the others were called."""
+    for case, before in given:
         if not identical(package(copies(case.inputs)), before):
             yield f"{case.name}: called again after others, the package gives other bits"
 
 
-def threaded_calls(package: Package, cases: Sequence[ReferenceCase]) -> Iterator[str]:
+def threaded_calls(package: Package, given: Sequence[Given]) -> Iterator[str]:
     """Give a reason for each case whose bits change when four threads call the package at once."""
-    alone = [package(copies(case.inputs)) for case in cases]
 
     def call(place: int) -> tuple[int, bool]:
-        return place, identical(package(copies(cases[place].inputs)), alone[place])
+        case, alone = given[place]
+        return place, identical(package(copies(case.inputs)), alone)
 
-    places = [place for _ in range(_ROUNDS * _THREADS) for place in range(len(cases))]
+    places = [place for _ in range(_ROUNDS * _THREADS) for place in range(len(given))]
     with ThreadPoolExecutor(_THREADS) as threads:
         wrong = {place for place, same in threads.map(call, places) if not same}
     for place in sorted(wrong):
-        yield f"{cases[place].name}: called by several threads, the package gives other bits"
+        yield f"{given[place][0].name}: called by several threads, the package gives other bits"
 
 
 def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
