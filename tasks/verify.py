@@ -93,8 +93,9 @@ def run(job: VerifyJob) -> VerifyResult:
     """Compare `model.so` and `model.pt2` in `job.folder` with the reference.
 
     The shared library in the package is the same code by another loader, so its outputs for values
-    of the usual kind have to be bit for bit those of the bare one. The same calls are made again, from several threads, and with
-    inputs that are laid out differently: what the package takes has to be computed right.
+    of the usual kind have to be bit for bit those of the bare one. The same calls are made again,
+    from several threads, and with inputs that are laid out differently: what the package takes has
+    to be computed right.
     """
     cases = load_cases(job.reference)
     device = device_of(job.target)
