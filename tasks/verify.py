@@ -92,10 +92,9 @@ class _Findings:
 def run(job: VerifyJob) -> VerifyResult:
     """Compare `model.so` and `model.pt2` in `job.folder` with the reference.
 
-    The shared library in the package is the same code by another loader, so its outputs for values
-    of the usual kind have to be bit for bit those of the bare one. The same calls are made again,
-    from several threads, and with inputs that are laid out differently: what the package takes has
-    to be computed right.
+    The shared library in the package is the same code by another loader, so its outputs have to be
+    bit for bit those of the bare one. The same calls are made again, from several threads, and with
+    inputs that are laid out differently: what the package takes has to be computed right.
     """
     cases = load_cases(job.reference)
     device = device_of(job.target)
@@ -108,7 +107,7 @@ def run(job: VerifyJob) -> VerifyResult:
     # Its copy of the weights goes with it, before another comes.
     del library
     package = from_the_host(open_package(job.folder / PACKAGE, device), device)
-    found.reasons += _other_bits(package, _drawn(cases), given)
+    found.reasons += _other_bits(package, cases, given)
     found.reasons += _beyond_assumptions(job.assumed, cases)
     if not cases:
         found.reasons.append("no case of the input plan could be compared")

@@ -165,8 +165,12 @@ def test_what_is_right_in_every_manner_of_calling_is_accepted(
     assert not result.notes
 
 
+@pytest.mark.parametrize(
+    ("wrong_from", "told"),
+    [(2, "called again after others"), (3, "called by several threads")],
+)
 def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: dict[int, int] = {}
 
@@ -174,12 +178,11 @@ def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
         # The first call of a size is compared with the reference, and with the second.
         size = len(inputs[0])
         calls[size] = calls.get(size, 0) + 1
-        return (inputs[0] * 2.0 + 1.0 + (1e-5 if size < 3 and calls[size] > 1 else 0.0),)
+        return (inputs[0] * 2.0 + 1.0 + (1e-5 if size < 3 and calls[size] >= wrong_from else 0.0),)
 
     result = verify_functions(monkeypatch, affine_reference(tmp_path), remembers)
 
-    assert any("called again after others, the package gives other bits" in reason
-               for reason in result.reasons)  # fmt: skip
+    assert any(f"{told}, the package gives other bits" in reason for reason in result.reasons)
 
 
 def test_a_package_that_gives_other_bits_to_several_threads_is_refused(
