@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 _CHUNK_BYTES = 8 << 20
 _PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
@@ -41,7 +42,15 @@ def digest_bytes(data: bytes) -> Digest:
 def digest_file(path: Path) -> Digest:
     """Return the digest of a file's bytes, read in pieces."""
     with path.open("rb") as stream:
-        return Digest("sha256:" + hashlib.file_digest(stream, "sha256").hexdigest())
+        return digest_stream(stream)
+
+
+def digest_stream(stream: IO[bytes]) -> Digest:
+    """Return the digest of what is left of a stream, read in pieces."""
+    hasher = hashlib.sha256()
+    while data := stream.read(_CHUNK_BYTES):
+        hasher.update(data)
+    return Digest("sha256:" + hasher.hexdigest())
 
 
 def digest_span(path: Path, start: int, size: int) -> Digest:

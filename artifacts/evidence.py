@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from artifacts.digest import Digest
 from artifacts.record import later
 
 Severity = Literal["note", "limit", "unsound"]
@@ -91,6 +92,27 @@ class Timing:
     eager_high_s: float = later(0.0)
     package_low_s: float = later(0.0)
     package_high_s: float = later(0.0)
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """An earlier package of the same code, from which timings and mechanics are taken over.
+
+    `library` is the digest of its `model.so`, `measured` the UTC time at which that was done. It
+    had the same inputs, recipe, machine and toolchain; it may have had other weights.
+    """
+
+    library: Digest
+    measured: str
+
+    @property
+    def told(self) -> str:
+        """The sentence that stands beside what was taken over."""
+        return (
+            f"timings, memory and hostile inputs are those of model.so {self.library.short}, which "
+            f"has the same code and was measured on {self.measured}; 'handoff release --rebuild' "
+            "measures anew"
+        )
 
 
 @dataclass(frozen=True)

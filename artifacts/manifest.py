@@ -11,7 +11,15 @@ from artifacts.captures import CaptureRow
 from artifacts.delivery import Lineage, require_model_name
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import PackageRefused
-from artifacts.evidence import Candidate, Finding, PassEffect, Served, Timing, Verdict
+from artifacts.evidence import (
+    Candidate,
+    Finding,
+    PassEffect,
+    Served,
+    TakenOver,
+    Timing,
+    Verdict,
+)
 from artifacts.folded_graph import FoldedGraphs
 from artifacts.mechanics import Mechanics
 from artifacts.recipe import Recipe
@@ -60,8 +68,9 @@ class TargetRecord:
     target that was built where it can't be run is neither accepted nor refused: `unverified` says
     why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
     the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
-    tell how the errors of the first outputs lie. One that is refused because a step `crashed` may
-    be accepted the next time: nothing was shown to be wrong.
+    tell how the errors of the first outputs lie. `taken_over` is the package of the same code
+    whose timings and mechanics these are, but for the replays. One that is refused because a step
+    `crashed` may be accepted the next time: nothing was shown to be wrong.
     """
 
     slug: str
@@ -84,6 +93,7 @@ class TargetRecord:
     mechanics: Mechanics | None = later(None)
     spreads: tuple[ErrorSpread, ...] = later(())
     crashed: bool = later(False)
+    taken_over: TakenOver | None = later(None)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

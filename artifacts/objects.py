@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,9 +47,11 @@ class Objects:
             self.store.replace(object_key(digest), data)
         return digest
 
-    def put_parts(self, path: Path, *, progress: Progress | None = None) -> tuple[Part, ...]:
-        """Keep a file cut as `split` says; return its parts in order."""
-        return tuple(self._put_span(path, span, progress) for span in split(path))
+    def put_parts(
+        self, path: Path, *, also: Iterable[int] = (), progress: Progress | None = None
+    ) -> tuple[Part, ...]:
+        """Keep a file cut as `split` says, and at `also`; return its parts in order."""
+        return tuple(self._put_span(path, span, progress) for span in split(path, also))
 
     def has(self, digest: Digest) -> bool:
         """Tell whether the object is there."""

@@ -54,21 +54,22 @@ class Part:
     size_bytes: int
 
 
-def split(path: Path) -> tuple[Span, ...]:
+def split(path: Path, also: Iterable[int] = ()) -> tuple[Span, ...]:
     """Return where a file is cut: pieces in order, which cover it exactly once.
 
     A shared library with at least 64 KiB of weights gives head, weights and tail, cut so that the
     same weights behind other code are the same piece. A `.pt2` gives what precedes its library, the
     library's pieces, and what follows. An archive without a library, as `torch.save` writes it, is
     cut around each member of at least 1 MiB: a delivery holds its tensors in two of these. Anything
-    else, and whatever can't be read as what it seems to be, is one piece.
+    else, and whatever can't be read as what it seems to be, is one piece. It is cut at the offsets
+    in `also`, too, which lie within it.
     """
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         at, length = 0, size
         members = list(_stored_members(stream, size))
         libraries = [span for name, span in members if name.endswith(".so")]
-        cuts = {0, size}
+        cuts = {0, size, *also}
         if len(libraries) == 1:
             at, length = libraries[0].start, libraries[0].size
             cuts |= {at, at + length}

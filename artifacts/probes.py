@@ -19,7 +19,8 @@ class ProbeJob:
 
     `source` is the folder of the program's source; what is compiled of it is kept in `programs`.
     `workspace` is a folder for the job's own files. `signature` and `fit` are what the release's
-    manifest will say, and `files` the packages by their paths in the release.
+    manifest will say, and `files` the packages by their paths in the release. `known` is what was
+    found of an accepted package of the same code: only the replays are made then.
     """
 
     folder: Path
@@ -32,6 +33,7 @@ class ProbeJob:
     programs: Path
     workspace: Path
     limits: Limits = USUAL_LIMITS
+    known: Mechanics | None = None
 
 
 @dataclass(frozen=True)

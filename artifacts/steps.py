@@ -127,7 +127,8 @@ class CompileResult:
 
     `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
     what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
-    tells each GPU kernel with the configuration that was kept.
+    tells each GPU kernel with the configuration that was kept. `code` is the digest of the library
+    without its weights; empty where that isn't known.
     """
 
     files: tuple[PackageFile, ...]
@@ -138,6 +139,7 @@ class CompileResult:
     reused: Reused = ""
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
+    code: str = ""
 
     @property
     def library(self) -> PackageFile:

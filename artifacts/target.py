@@ -132,15 +132,23 @@ def native_cpu_target() -> CpuTarget:
 @cache
 def host_cpu_flags() -> frozenset[str]:
     """Return this machine's processor flags as Linux names them; none where it doesn't say."""
+    told = _first_processor()
+    return frozenset((told.get("flags") or told.get("Features", "")).split())
+
+
+def host_cpu_model() -> str:
+    """Return what Linux calls this machine's processor; nothing where it doesn't say."""
+    return _first_processor().get("model name", "")
+
+
+@cache
+def _first_processor() -> dict[str, str]:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+        return {}
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 @dataclass(frozen=True)

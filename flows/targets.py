@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from prefect.futures import PrefectFuture, wait
 
+from artifacts.digest import Digest
 from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, choose
 from artifacts.manifest import TargetRecord, is_large
 from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
 from artifacts.signature import ModelSignature
-from artifacts.steps import BenchmarkJob, CompileResult, OptimizeResult
+from artifacts.steps import BenchmarkJob, BenchmarkResult, CompileResult, OptimizeResult
 from artifacts.target import CudaTarget
 from flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
 from flows.variants import Variant, Work, check, rate, try_variants
@@ -30,6 +31,7 @@ from tasks import target_record
 from tasks.assemble import BuiltTargets
 from tasks.child import StepProcess
 from tasks.lanes import Lanes, fit_side_by_side
+from tasks.measured import Measured, keep, measuring_key, now, recall
 
 S = TypeVar("S", bound="_Stage")
 T = TypeVar("T", bound="_Stage")
@@ -78,6 +80,8 @@ class _Probed(_Chosen):
     """It was called and ill-treated; what is left is to time it."""
 
     probed: ProbeResult
+    key: Digest | None
+    known: Measured | None
 
 
 def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) -> BuiltTargets:
@@ -195,24 +199,37 @@ def _choose(state: _Verified) -> _Chosen:
 
 
 def _probe(state: _Chosen) -> _Probed:
-    """Have the package called and ill-treated by a program without Python."""
-    work = state.work
-    runner = work.lanes.runner(work.target)
-    found = probe(runner, state.probing, work.target.slug)
+    """Have the package called and ill-treated by a program without Python.
+
+    What an earlier package of the same code was found to do is taken over, unless a rebuild is
+    asked for.
+    """
+    work, probing = state.work, state.probing
+    jobs, runner = work.lanes.jobs, work.lanes.runner(work.target)
+    key = measuring_key(probing, state.winner.compiled, work.reference, jobs.staging)
+    known = None if jobs.fresh else recall(jobs.measured, key)
+    job = replace(probing, known=known.mechanics) if known else probing
+    found = probe(runner, job, work.target.slug)
     _lighten(runner, state.winner.compiled)
-    return _Probed(work, state.winner, state.candidates, found)
+    return _Probed(work, state.winner, state.candidates, found, key, known)
 
 
 def _time(state: _Probed) -> TargetRecord:
-    """Time the package with and without Python; return the target's record."""
-    work, winner = state.work, state.winner
+    """Time the package with and without Python, unless it is known; return the target's record."""
+    work, winner, known = state.work, state.winner, state.known
     runner, slug = work.lanes.runner(work.target), work.target.slug
-    measured = measure(runner, MeasureJob(state.probing, state.probed), slug)
-    jobs = work.lanes.jobs
-    timing = BenchmarkJob(jobs.staging, jobs.package(work.target), work.reference.file, slug)
-    timed = benchmark(runner, timing, slug)
+    jobs, measured = work.lanes.jobs, state.probed
+    if known:
+        timed = BenchmarkResult(known.timings)
+    else:
+        measured = measure(runner, MeasureJob(state.probing, state.probed), slug)
+        timing = BenchmarkJob(jobs.staging, jobs.package(work.target), work.reference.file, slug)
+        timed = benchmark(runner, timing, slug)
+        if measured.accepted:
+            keep(jobs.measured, state.key, now(winner.compiled, measured.mechanics, timed.timings))
     record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)
+    record = replace(record, taken_over=known.package if known else None)
     return target_record.with_search(record, state.candidates, winner.told.name)
 
 

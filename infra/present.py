@@ -42,6 +42,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "rmse_ratio": target.rmse_ratio,
         "speedup": target.speedup,
         "timings": to_plain(target.timings),
+        "taken_over": to_plain(target.taken_over),
         "compile_s": target.compile_s,
         "reused": target.reused,
         "instruction_sets": list(target.instruction_sets),
@@ -72,6 +73,7 @@ def print_release(
         told = (
             *(f"not compared at {text}" for text in target.skipped),
             *target.notes,
+            *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
             *(f"refused: {reason}" for reason in target.reasons[:8]),
         )

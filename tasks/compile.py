@@ -84,7 +84,7 @@ def run(job: CompileJob) -> CompileResult:
     fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
     return CompileResult(
         files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
-        made.kernels,
+        made.kernels, made.code,
     )  # fmt: skip
 
 
@@ -96,6 +96,7 @@ class _Made:
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
     toolchain: dict[str, str] = field(default_factory=dict)
+    code: str = ""
 
 
 def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
@@ -129,7 +130,7 @@ def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
         return None
     tensors = {**program.constants, **program.state_dict}
     take_entry(job.cache, key, entry, tensors, building)
-    return _Made(part, entry.compiled.assumed)
+    return _Made(part, entry.compiled.assumed, code=entry.code)
 
 
 def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
@@ -140,10 +141,11 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
         assumed = _compile(job, program, original)
         _ship(original, building)
         slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
+    code = ""
     if job.cache is not None and has_own_operators_only(program):
         compiled = Compiled(digest_weights(program), slots, assumed)
-        keep_entry(job.cache, key, building, compiled)
-    return _Made("", assumed)
+        code = keep_entry(job.cache, key, building, compiled).code
+    return _Made("", assumed, code=code)
 
 
 def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[AssumedRange, ...]:

@@ -21,13 +21,13 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         "targets": [target.slug for target in recipe.resolved_targets()],
         "torch": _torch(),
         "compiler": compiler_banner(compiler),
-        "code": _code(),
+        "code": own_code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
 @cache
-def _code() -> Digest:
+def own_code() -> Digest:
     """Return the digest of the code that makes releases, as this process has begun with it."""
     root = Path(__file__).parent.parent
     sources = [path for room in ("artifacts", "tasks") for path in (root / room).rglob("*.py")]

@@ -117,6 +117,11 @@ class Jobs:
             RUNNER_SOURCE, builds / "programs", self.workspace / "probe" / target.slug, limits,
         )  # fmt: skip
 
+    @property
+    def measured(self) -> Path:
+        """The folder of what was measured of earlier packages."""
+        return self.workspace.parent / "measured"
+
     def reference(self, optimized: OptimizeResult) -> ReferenceJob:
         """Return the job that runs the reference."""
         plan, file = self.recipe.verify, self.reference_file

@@ -18,7 +18,7 @@ from artifacts.probes import ProbeJob, ProbeResult
 from tasks.loading import PACKAGE
 from tasks.probing.build import build_runner
 from tasks.probing.child import run_limited
-from tasks.probing.golden import write_cases, write_trial_release
+from tasks.probing.golden import Written, write_cases, write_trial_release
 from tasks.probing.hostile import describe_hostile
 from tasks.probing.session import Session, lacking, told
 from tasks.probing.trials import Tried, try_all
@@ -30,14 +30,28 @@ def run(job: ProbeJob) -> ProbeResult:
     """Replay golden inputs from several threads, and feed hostile ones.
 
     The packages are run by the C++ runner alone, in processes with limits; what Python's loader
-    gives is the measure. Raises `EnvironmentLacking` where the runner can't be built; whatever the
-    runner does is a result, and a check that could not run a reason to refuse.
+    gives is the measure. What is `known` of a package of the same code is taken over but for the
+    replays. Raises `EnvironmentLacking` where the runner can't be built; whatever the runner does
+    is a result, and a check that could not run a reason to refuse.
     """
     program, build_s = build_runner(job.source, job.programs)
     job.workspace.mkdir(parents=True, exist_ok=True)
     session, aside = Session(job, program), Session(job, program)
     write_trial_release(job, session.release)
     written = write_cases(job, session.release, session.cases)
+    if job.known:
+        replays = _replay(session)
+        mechanics = replace(job.known, replays=replays, notes=_notes(written, replays))
+    else:
+        mechanics = _find_out(session, aside, written)
+    return ProbeResult(
+        mechanics, (*session.failures, *aside.failures, *judge(mechanics)), program, build_s
+    )
+
+
+def _find_out(session: Session, aside: Session, written: Written) -> Mechanics:
+    """Replay, and feed hostile inputs: to the package alone `aside`, and by the checked entry."""
+    job = session.job
     on_gpu = job.fit.gpu_capability > 0
     hostile = describe_hostile(job.signature, written.sizes, on_gpu=on_gpu)
     with ThreadPoolExecutor(1) as pool:
@@ -52,6 +66,17 @@ def run(job: ProbeJob) -> ProbeResult:
             Trial(name, alone.result()[name][0], checked[name][0], alone.result()[name][1])
             for name in hostile
         )
+    commands = (*session.commands, *aside.commands)
+    return Mechanics(
+        written.names[0],
+        replays=replays,
+        trials=trials,
+        commands=commands,
+        notes=_notes(written, replays),
+    )
+
+
+def _notes(written: Written, replays: Sequence[Replay]) -> tuple[str, ...]:
     notes = []
     if written.left_out:
         notes.append(f"{written.left_out} larger cases were run by Python alone")
@@ -61,16 +86,7 @@ def run(job: ProbeJob) -> ProbeResult:
         for replay in replays
         if replay.different
     ]
-    mechanics = Mechanics(
-        written.names[0],
-        replays=replays,
-        trials=trials,
-        commands=(*session.commands, *aside.commands),
-        notes=tuple(notes),
-    )
-    return ProbeResult(
-        mechanics, (*session.failures, *aside.failures, *judge(mechanics)), program, build_s
-    )
+    return tuple(notes)
 
 
 def _replay(session: Session) -> tuple[Replay, ...]:

@@ -22,12 +22,14 @@ from artifacts.stores.opening import open_store
 from tasks.assemble import require_accepted
 from tasks.evidence import evidence
 from tasks.progress import counter
+from tasks.shared_weights import cuts_at
 
 
 def run(job: UploadJob) -> Uploaded:
     """Keep everything; raise `BlessingRefused` for a refused target, `StoreFailed` for the store's.
 
-    Parts that the store knows, such as weights that did not change, are not sent again.
+    Parts that the store knows, such as weights that did not change, are not sent again, nor are
+    those that the delivery has, too.
     """
     manifest = job.manifest
     require_accepted(manifest)
@@ -41,13 +43,15 @@ def run(job: UploadJob) -> Uploaded:
     # Before anything is sent: what isn't the delivery of the record can't be its delivery.
     if staged is not None:
         _require_delivery(staged, manifest.delivery)
+    delivered = {path: objects.put_parts(path, progress=count) for path in staged or ()}
     for file in files:
         path = job.folder / file.path
         _require_digest(file, digest_file(path))
-        parts[file.path] = objects.put_parts(path, progress=count)
+        cuts = cuts_at(path, delivered.items())
+        parts[file.path] = objects.put_parts(path, also=cuts, progress=count)
     delivery = None
     if staged is not None:
-        kept = {path.name: objects.put_parts(path, progress=count) for path in staged}
+        kept = {path.name: own for path, own in delivered.items()}
         delivery = objects.put_bytes(write_parts(kept))
     objects.put_bytes(manifest.to_bytes())
     written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}

@@ -22,7 +22,10 @@ _KEPT_BUILDS = 4
 _REFUSED = "refused"
 _STAMP = "%Y%m%d-%H%M%S"
 # What the steps write beside the builds and rename when it is whole: cache entries, the runner.
-_UNFINISHED = ("packages/.entry-*", "programs/.building-*", "compiler/[!t]*", "compiler/tmp*")
+_UNFINISHED = (
+    "packages/.entry-*", "programs/.building-*", "compiler/[!t]*", "compiler/tmp*",
+    "measured/.measured-*",
+)  # fmt: skip
 
 
 def open_workspace(builds: Path) -> Path:

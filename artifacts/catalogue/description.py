@@ -52,6 +52,7 @@ def describe_version(
     parts = [
         _verdict_line(manifest),
         with_gaps(targets_table(manifest)),
+        _taken_over(manifest),
         _changes(manifest),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
@@ -93,6 +94,11 @@ def with_gaps(markdown: str) -> str:
         line.replace(" | ", " &emsp; | ") if line.startswith("| ") and "| ---" not in line else line
         for line in markdown.split("\n")
     )
+
+
+def _taken_over(manifest: Manifest) -> str:
+    told = [(target.slug, target.taken_over) for target in manifest.targets]
+    return "\n\n".join(f"`{slug}`: {earlier.told}." for slug, earlier in told if earlier)
 
 
 def _changes(manifest: Manifest) -> str:

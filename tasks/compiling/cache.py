@@ -49,6 +49,11 @@ class CacheEntry:
     compiled: Compiled
     files: dict[str, Digest]
 
+    @property
+    def code(self) -> Digest:
+        """The digest of the library with holes where weights belong: that of its code."""
+        return self.files[SHARED_LIBRARY]
+
 
 def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, and leave everything as it is; None where there is none that is whole."""
@@ -104,7 +109,7 @@ def reusable(entry: CacheEntry, weights: dict[str, str]) -> Reused:
     return "code" if entry.compiled.slots else ""
 
 
-def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> None:
+def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> CacheEntry:
     """Keep what the folder `package` holds, whole or not at all, in the place of an earlier one."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     building = Path(tempfile.mkdtemp(prefix=".entry-", dir=cache))
@@ -118,6 +123,7 @@ def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> N
     finally:
         shutil.rmtree(building, ignore_errors=True)
     _drop_old(cache)
+    return entry
 
 
 def _drop_old(cache: Path) -> None:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
 from artifacts.steps import CompileJob
+from artifacts.target import host_cpu_model
 from tasks.compiling.weights import first_of_storage, weight_bytes
 
 # Operators whose code is torch's or ours; that of others may change behind their names.
@@ -34,7 +35,8 @@ def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[s
         "options": {name: str(value) for name, value in sorted(job.options.items())},
         "target": job.target.slug,
         "toolchain": toolchain,
-        "machine": _processor(),
+        # Inductor sizes the blocks of its matrix products by the machine's caches.
+        "machine": host_cpu_model(),
         "code": _own_code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True, default=str).encode())
@@ -86,9 +88,3 @@ def _own_code() -> Digest:
     tasks = Path(__file__).parent.parent
     paths = [tasks / "compile.py", *tasks.glob("compiling/*.py"), *tasks.glob("kernels/*.*")]
     return digest_tree({str(path.relative_to(tasks)): digest_file(path) for path in paths})
-
-
-def _processor() -> str:
-    # Inductor sizes the blocks of its matrix products by the machine's caches.
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line for line in lines if line.startswith("model name")), "")

@@ -22,7 +22,7 @@ _INSTRUCTION_FLAG = re.compile(
 # As many threads as the serving machine has. Without it, torch 2.15's reductions have room for as
 # many as the building machine has cores and run with as many as there are: on a larger machine they
 # write beyond that (`KernelGroup.parallel` and `CppKernel` in Inductor's codegen/cpp.py;
-# tests/tasks/test_probe.py tells when it is mended).
+# tests/tasks/probing/test_packages.py tells when it is mended).
 SERVING_THREADS: dict[str, object] = {"cpp.dynamic_threads": True}
 
 

@@ -10,7 +10,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from artifacts.digest import digest_bytes, digest_file
+from artifacts.digest import Digest, digest_bytes, digest_file, digest_stream
 from artifacts.errors import BlessingRefused
 
 # The dates of torch's own archives: none.
@@ -29,6 +29,12 @@ def extract_library(package: Path, destination: Path) -> None:
     ):
         shutil.copyfileobj(source, target, 1 << 20)
     destination.chmod(0o755)
+
+
+def digest_library(package: Path) -> Digest:
+    """Return the digest of the one shared library in the package."""
+    with zipfile.ZipFile(package) as archive, archive.open(_library_name(archive)) as library:
+        return digest_stream(library)
 
 
 def write_package(original: Path, library: Path, destination: Path) -> None:

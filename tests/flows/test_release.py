@@ -86,6 +86,29 @@ def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_a
     assert target["instruction_sets"] == released(home)["targets"][0]["instruction_sets"]
 
 
+def test_other_weights_of_a_released_graph_are_not_timed_again_unless_a_rebuild_is_asked_for(
+    training: Path, home: Path
+) -> None:
+    other = (training / "small.py").read_text().replace("manual_seed(0)", "manual_seed(11)")
+    (training / "retrained.py").write_text(other)
+    (first,) = released(home)["targets"]
+    target, steps = deliver_and_release("retrained:build", training, home)
+    assert target["timings"] == first["timings"]
+    (library,) = [file["digest"] for file in first["files"] if file["path"].endswith(".so")]
+    assert target["taken_over"]["library"] == library
+    assert first["taken_over"] is None
+    slug = target["slug"]
+    assert {f"verify {slug}", f"probe {slug}"} <= {*steps}
+    assert not {f"measure {slug}", f"benchmark {slug}"} & {*steps}
+    said = handoff("show", "retrained-build@candidate", home=home).stdout
+    assert "the same code" in said
+    arguments = ("--rebuild", "--alias", "trial", "--json")
+    again = handoff("release", str(training / "retrained-build"), *arguments, home=home)
+    (anew,) = json.loads(again.stdout)["targets"]
+    assert anew["taken_over"] is None
+    assert anew["timings"] != first["timings"]
+
+
 def test_a_compiler_that_computes_wrongly_is_refused_with_the_place_and_a_script(
     training: Path, tmp_path: Path
 ) -> None:

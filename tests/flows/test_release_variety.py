@@ -76,7 +76,7 @@ def test_a_search_without_time_ships_the_plain_package(training: Path, home: Pat
     assert target["candidates"][1]["reasons"]
 
 
-def test_large_weights_are_compiled_alone_and_not_kept_in_the_cache(
+def test_large_weights_are_compiled_alone_and_kept_once_and_not_in_the_cache(
     training: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -86,6 +86,8 @@ def test_large_weights_are_compiled_alone_and_not_kept_in_the_cache(
     assert steps.index(f"compile {target['slug']}") < steps.index("reference")
     cache = home / "builds" / "packages"
     assert sum(one.stat().st_blocks * 512 for one in cache.rglob("*.*")) < 10_000_000
+    kept = sum(one.stat().st_size for one in home.rglob("objects/sha256/*"))
+    assert 300_000_000 < kept < 330_000_000, "two files of the package and two of the delivery"
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tasks.loading import Tensors
 from tests.tasks.deliveries import write_delivery
 
 Package = Callable[[Tensors], Tensors]
+LIBRARY = b"the library"
 
 
 class Masked(nn.Module):
@@ -49,6 +51,8 @@ def verify_functions(
     library: Package,
     package: Package | None = None,
     recipe: Recipe = Recipe(),  # noqa: B008 - a frozen value
+    *,
+    inside: bytes = LIBRARY,
 ) -> VerifyResult:
     """Return the verdict on two functions in the place of `model.so` and `model.pt2`."""
 
@@ -61,7 +65,9 @@ def verify_functions(
     package = package or library
     monkeypatch.setattr(verify, "open_shared_library", lambda *_: checked)
     monkeypatch.setattr(verify, "open_package", lambda *_: package)
-    (file.parent / "model.so").touch()
+    (file.parent / "model.so").write_bytes(LIBRARY)
+    with zipfile.ZipFile(file.parent / "model.pt2", "w") as archive:
+        archive.writestr("model/data/wrapper.so", inside)
     return verify.run(VerifyJob(file.parent, file, recipe, outputs=("scores",)))
 
 
@@ -101,6 +107,16 @@ def test_a_package_with_numbers_where_its_library_has_nan_is_refused(
         lambda inputs: (Masked()(*inputs).nan_to_num(nan=instead),),
     )
     assert any("model.pt2 and model.so give different bits" in r for r in result.reasons)
+
+
+def test_a_package_that_holds_another_library_is_refused_whatever_it_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = verify_functions(
+        monkeypatch, affine_reference(tmp_path), affine, inside=b"another library"
+    )
+    (reason,) = result.reasons
+    assert reason.startswith("model.pt2 holds another library than model.so: sha256:")
 
 
 def test_a_package_of_another_dtype_than_its_library_is_refused(

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from tests.infra.arrivals.conftest import DEPLOY
-from tests.infra.arrivals.test_webhook import Served, of_github, push, webhook
+from tests.infra.arrivals.webhooks import Served, of_github, push, webhook
 from tests.prefect_server import prefect_server
 
 _SENDERS = 8

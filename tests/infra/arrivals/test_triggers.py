@@ -17,7 +17,7 @@ import pytest
 from artifacts.fetching import FetchJob
 from tasks import fetch
 from tests.infra.arrivals.conftest import Handoff
-from tests.infra.arrivals.test_webhook import SECRET, webhook
+from tests.infra.arrivals.webhooks import SECRET, webhook
 
 TRIGGERS = Path(__file__).parents[3] / "examples" / "triggers"
 with_git = pytest.mark.skipif(shutil.which("git") is None, reason="git isn't installed")

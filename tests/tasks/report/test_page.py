@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.evidence import Finding, ModuleChange
+from artifacts.digest import digest_bytes
+from artifacts.evidence import Finding, ModuleChange, TakenOver
 from artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from artifacts.manifest import Manifest, parse_manifest
 from tasks.evidence import evidence
@@ -105,6 +106,18 @@ def test_a_package_that_nobody_ran_is_no_accepted_one() -> None:
     assert "No output was compared" in words
 
 
+def test_what_is_taken_over_from_another_package_is_not_shown_as_measured_anew() -> None:
+    earlier = TakenOver(digest_bytes(b"library"), "2026-11-23 14:00+00:00")
+    record = replace(sample_target("cpu-avx2"), taken_over=earlier)
+    words = Page(page_of(sample_manifest(record))).words
+    assert (
+        f"Not measured anew: timings, memory and hostile inputs are those of model.so "
+        f"{earlier.library.short}" in words
+    )
+    assert "2026-11-23" in words
+    assert "Not measured anew" not in Page(page_of(sample_manifest())).words
+
+
 def test_what_a_delivery_says_stays_text() -> None:
     manifest = full_manifest()
     graph = FoldedGraph(2, (FoldedModule(HOSTILE, {HOSTILE: 1}),))
@@ -119,7 +132,15 @@ def test_what_a_delivery_says_stays_text() -> None:
         findings=(Finding(HOSTILE, "limit", HOSTILE, HOSTILE, HOSTILE),),
         passes=(effect,),
         graphs=FoldedGraphs(graph, graph),
-        targets=(replace(target, deviations=deviations, timings=timings, notes=(HOSTILE,)),),
+        targets=(
+            replace(
+                target,
+                deviations=deviations,
+                timings=timings,
+                notes=(HOSTILE,),
+                taken_over=TakenOver(digest_bytes(b"library"), HOSTILE),
+            ),
+        ),
     )
     page = Page(page_of(hostile))
     assert page.open == []

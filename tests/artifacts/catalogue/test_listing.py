@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from artifacts.delivery import require_alias_name, require_model_name
-from artifacts.errors import RegistryFailed
-from artifacts.evidence import Served
 from artifacts.registry import Catalogue, EarlierMissing
 from tests.artifacts.listing import (
     EVIDENCE,
@@ -26,23 +18,6 @@ from tests.artifacts.listing import (
     signed_release,
     start_listing,
 )
-from tests.artifacts.nights import compared, figures, night
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of MLflow's with its tables, which take seconds to make."""
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    client_of(Catalogue(f"sqlite:///{path}", "")).search_experiments()
-    return path
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path, empty_database: Path) -> Catalogue:
-    """An embedded registry, which does not wait long for what isn't there."""
-    shutil.copyfile(empty_database, tmp_path / "mlflow.db")
-    root = tmp_path / "mlflow"
-    return Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", str(root), order_wait_s=0.3)
 
 
 def test_a_listed_release_has_everything_that_a_person_looks_for(
@@ -212,22 +187,6 @@ def test_a_version_waits_for_the_one_before_it_and_then_says_which_is_missing(
     assert len(client_of(catalogue).search_runs([experiment.experiment_id])) == 3
 
 
-def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(
-    tmp_path: Path, catalogue: Catalogue
-) -> None:
-    (tmp_path / "night").mkdir()
-    (tmp_path / "night" / "night.md").write_text("# a night")
-    models = [compared("replaced", figures(1, 1.4), figures(2, 1.5), "better", f"model-{n:03}")
-              for n in range(300)]  # fmt: skip
-    told = [catalogue.log_night(night(0, *models), "a night", tmp_path / "night") for _ in range(2)]
-    assert told[0] == told[1]
-    found = client_of(catalogue).get_run(told[0].run).data.metrics
-    # Four of each model, which are more than MLflow takes at once.
-    assert len([name for name in found if name.startswith("model-")]) == 1200
-    assert found["model-007/cpu-avx512/error to float64 over eager"] == 1.04
-    assert found["models.replaced"] == 300.0
-
-
 def test_where_somebody_registered_by_hand_the_tag_is_right_and_the_page_says_so(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
@@ -256,145 +215,3 @@ def test_of_two_stores_in_one_mlflow_each_finds_its_own_versions(
     assert catalogue.point("toy", {"candidate": 1}, {1: ours.release}) == ()
     found = client_of(catalogue).get_model_version_by_alias("toy", "candidate")
     assert int(found.version) == listing.version == 2
-
-
-def test_aliases_follow_the_ledger_and_those_of_unlisted_versions_stay(
-    tmp_path: Path, catalogue: Catalogue
-) -> None:
-    assert catalogue.point("toy", {"candidate": 1}) == ("candidate",)
-    for version in (1, 2):
-        list_signed(catalogue, signed_release(tmp_path / f"r{version}", version=version))
-    client = client_of(catalogue)
-    client.set_registered_model_alias("toy", "mine", "1")
-    assert catalogue.point("toy", {"candidate": 2, "production": 1}) == ()
-    assert catalogue.point("toy", {"candidate": 3, "production": 2}) == ("candidate",)
-    assert client.get_registered_model("toy").aliases == {
-        "candidate": 2, "production": 2, "mine": 1,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "form", ["{}", "runs:/{}", "https://mlflow.example.org/#/experiments/7/runs/{}"]
-)
-def test_a_training_run_of_the_same_mlflow_is_linked(
-    form: str, tmp_path: Path, catalogue: Catalogue
-) -> None:
-    list_signed(catalogue, signed_release(tmp_path / "first", version=1))
-    client = client_of(catalogue)
-    training = client.create_run(client.create_experiment("training", str(tmp_path / "training")))
-    model = client.create_logged_model(
-        training.info.experiment_id, source_run_id=training.info.run_id
-    )
-    from mlflow.entities import LoggedModelOutput
-
-    client.log_outputs(training.info.run_id, [LoggedModelOutput(model.model_id, 0)])
-    signed = signed_release(tmp_path / "plain", version=2)
-    lineage = replace(signed.manifest.lineage, training_run=form.format(training.info.run_id))
-    signed = signed_release(tmp_path / "second", version=2, lineage=lineage)
-    listing = list_signed(catalogue, signed)
-    version = client.get_model_version("toy", "2")
-    assert version.tags["handoff.training_run_id"] == training.info.run_id
-    page = f"#/experiments/{training.info.experiment_id}/runs/{training.info.run_id}"
-    assert f"]({page}" in version.description
-    inputs = client.get_run(listing.run_id).inputs.model_inputs
-    assert [one.model_id for one in inputs] == [model.model_id]
-
-
-@pytest.mark.parametrize("named", ["nightly 7", "runs:/" + "0" * 32, "`x` | [a](b)\n# h"])
-def test_a_training_run_that_is_not_known_is_shown_as_text(
-    named: str, tmp_path: Path, catalogue: Catalogue
-) -> None:
-    lineage = replace(signed_release(tmp_path / "plain").manifest.lineage, training_run=named)
-    list_signed(catalogue, signed_release(tmp_path / "release", lineage=lineage))
-    version = client_of(catalogue).get_model_version("toy", "1")
-    assert "handoff.training_run_id" not in version.tags
-    (line,) = [one for one in version.description.splitlines() if "training run" in one]
-    assert line.startswith("- training run: `")
-    assert line.endswith("`")
-    assert line.count("`") == 2
-
-
-def test_a_locked_database_is_waited_for(tmp_path: Path, catalogue: Catalogue) -> None:
-    list_signed(catalogue, signed_release(tmp_path / "first", version=1))
-    second = signed_release(tmp_path / "second", version=2)
-    other = sqlite3.connect(catalogue.tracking_uri.removeprefix("sqlite:///"))
-    other.execute("BEGIN EXCLUSIVE")
-    with ThreadPoolExecutor(1) as pool:
-        listing = pool.submit(list_signed, catalogue, second)
-        with pytest.raises(TimeoutError):
-            listing.result(timeout=2)
-        other.rollback()
-        assert listing.result(timeout=60).version == 2
-
-
-def test_a_database_that_stays_locked_is_told(tmp_path: Path, catalogue: Catalogue) -> None:
-    signed = signed_release(tmp_path / "first", version=1)
-    list_signed(catalogue, signed)
-    hasty = Catalogue(catalogue.tracking_uri, catalogue.artifact_root, patience_s=0)
-    other = sqlite3.connect(catalogue.tracking_uri.removeprefix("sqlite:///"))
-    other.execute("BEGIN EXCLUSIVE")
-    try:
-        with pytest.raises(RegistryFailed, match=r"list the versions.*database is locked"):
-            hasty.listed("toy")
-    finally:
-        other.rollback()
-
-
-def test_reading_a_registry_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
-    catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", str(tmp_path / "mlflow"))
-    assert catalogue.listed("toy") == {}
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_server_that_is_down_is_told_without_its_password() -> None:
-    hasty = Catalogue("http://user:secret@127.0.0.1:9", "", patience_s=0)
-    with pytest.raises(RegistryFailed, match=r"MLflow at http://127.0.0.1:9") as caught:
-        hasty.listed("toy")
-    assert "secret" not in str(caught.value)
-
-
-_MISLEADING = st.sampled_from(
-    [" ", "\t", "\n", "\r", "\u00a0", "\u200b", "\u200d", "\ufeff", "\u2003", "\u202e",
-     "\uff41", "\u0430", "\u0660", "\uff10", "/", ":", "'", "%", "\x00", "\u212a"]
-)  # fmt: skip
-
-
-@given(before=st.text("abz09", max_size=3), odd=_MISLEADING, after=st.text("abz09", max_size=3))
-def test_no_misleading_character_gets_into_a_name(before: str, odd: str, after: str) -> None:
-    for check in (require_model_name, require_alias_name):
-        with pytest.raises(ValueError, match="expected a"):
-            check(f"a{before}{odd}{after}")
-
-
-@given(st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,62}", fullmatch=True))
-def test_every_alias_that_is_let_through_is_one_of_mlflow(alias: str) -> None:
-    from mlflow.utils.validation import (
-        _validate_model_alias_name,
-        _validate_model_alias_name_reserved,
-    )
-
-    try:
-        require_alias_name(alias)
-    except ValueError:
-        assert alias.lower() == "latest" or alias[1:].isdigit()
-        return
-    _validate_model_alias_name(alias)  # type: ignore[no-untyped-call]
-    _validate_model_alias_name_reserved(alias)  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V12", "", "-a", "1", "a" * 64, "a b"])
-def test_an_alias_that_mlflow_keeps_for_itself_is_refused(alias: str, catalogue: Catalogue) -> None:
-    with pytest.raises(ValueError, match="expected an alias"):
-        catalogue.point("toy", {alias: 1})
-
-
-def test_a_version_says_what_is_other_than_in_the_one_in_production(
-    tmp_path: Path, catalogue: Catalogue
-) -> None:
-    served = Served(4, ("the recipe", "torch 2.14.0 is now 2.15.0"), ())
-    list_signed(catalogue, signed_release(tmp_path / "release", served=served))
-    description = client_of(catalogue).get_model_version("toy", "1").description
-    assert (
-        "Other than in version 4, which was in production: the recipe, torch 2.14.0 is now 2.15.0."
-        in description
-    )

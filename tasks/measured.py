@@ -1,0 +1,115 @@
+"""What was measured of a package, kept for later packages of the same code.
+
+How fast a package is, how much memory it holds and what it does with hostile inputs depends on its
+code and not on the values of its weights, so that a release of a model that was trained on takes
+that over instead of measuring it again, and says so. Its numbers are compared anew, in Python and
+without. Like the compile cache this is a folder of the machine's own: nothing rests on it, and what
+can't be read counts as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from artifacts.delivery import MODULE_FILE
+from artifacts.digest import Digest, digest_bytes, digest_file, digest_folder
+from artifacts.evidence import TakenOver, Timing
+from artifacts.mechanics import Mechanics
+from artifacts.probes import ProbeJob
+from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.steps import CompileResult, ReferenceResult
+from artifacts.target import host_cpu_model
+from tasks.fingerprint import own_code
+
+# Some tens of kilobytes each; those that were used last are kept.
+_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found out of an accepted package, and which one that was."""
+
+    package: TakenOver
+    mechanics: Mechanics
+    timings: tuple[Timing, ...]
+
+
+def measuring_key(
+    probing: ProbeJob, compiled: CompileResult, reference: ReferenceResult, staging: Path
+) -> Digest | None:
+    """Return the digest of all that is measured of a package depends on; None where it can't be.
+
+    That is the package's code and what it is called with, eager's graph, recipe, limits, the runner
+    and all of our own code, torch, and the machine with its kernel and glibc. Where the graph calls
+    operators that are not torch's own, or for a GPU, nothing tells whether code is the same.
+    """
+    if not compiled.code:
+        return None
+    plain = {
+        "code": compiled.code,
+        "fit": to_plain(compiled.fit),
+        "signature": to_plain(probing.signature),
+        "recipe": to_plain(probing.recipe),
+        "limits": to_plain(probing.limits),
+        "inputs": reference.plan,
+        "eager": digest_file(staging / MODULE_FILE),
+        "runner": digest_folder(probing.source),
+        "own code": own_code(),
+        "torch": version("torch"),
+        "machine": [host_cpu_model(), len(os.sched_getaffinity(0)), platform.platform()],
+    }
+    return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+
+
+def recall(folder: Path, key: Digest | None) -> Measured | None:
+    """Return what was kept under `key`; None where there is nothing that can be read."""
+    if key is None:
+        return None
+    file = _file_of(folder, key)
+    try:
+        found = from_plain(Measured, json.loads(file.read_text(encoding="utf-8")))
+        file.touch()
+    except (OSError, ValueError, RecursionError, RecordInvalid):
+        return None
+    return found
+
+
+def keep(folder: Path, key: Digest | None, measured: Measured) -> None:
+    """Keep what was measured, whole or not at all, in the place of what is there."""
+    if key is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(prefix=".measured-", dir=folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                json.dump(to_plain(measured), stream)
+            Path(temporary).replace(_file_of(folder, key))
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _drop_old(folder)
+
+
+def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]) -> Measured:
+    """Return what has just been measured of a package."""
+    measured = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
+    return Measured(TakenOver(compiled.library.digest, measured), mechanics, timings)
+
+
+def _file_of(folder: Path, key: Digest) -> Path:
+    return folder / f"{key.hex}.json"
+
+
+def _drop_old(folder: Path) -> None:
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[_KEPT:]:
+        file.unlink(missing_ok=True)

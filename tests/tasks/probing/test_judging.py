@@ -1,0 +1,90 @@
+"""What is said against a package, by what was found out; and what is hostile to one."""
+
+from __future__ import annotations
+
+import pytest
+
+from artifacts.mechanics import Growth, Mechanics, Opening, Rate, Replay, Trial
+from artifacts.record import from_plain, to_plain
+from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from tasks import measure, probe
+from tasks.probing.hostile import describe_hostile
+
+
+def judge(found: Mechanics) -> list[str]:
+    """Return what is said against a package."""
+    return [*probe.judge(found), *measure.judge(found)]
+
+
+def mechanics(*trials: Trial, grown: int = 0, beyond: int = 0, different: int = 0) -> Mechanics:
+    """Return what a probe found out about a package that is good but for what is given."""
+    places = [("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1), ("model.so", 1)]
+    return Mechanics(
+        case="batch=1",
+        replays=tuple(Replay(f, n, 2, 2, 4, different, beyond, 0.5) for f, n in places),
+        openings=tuple(Opening(f, 0.1, 0.1, 0.1, 1, 1, 1) for f in ("model.so", "model.pt2")),
+        rates=tuple(Rate(n, 10.0) for n in (1, 2, 8)),
+        growth=Growth(10_000, 1.0, 1 << 30, grown, 400 << 20),
+        trials=trials or (Trial("missing", "refused", "refused"),),
+    )
+
+
+def test_nothing_is_said_against_a_good_package() -> None:
+    assert judge(mechanics(different=4)) == []
+
+
+def test_memory_that_grows_on_is_a_leak_and_memory_that_is_kept_is_not() -> None:
+    assert judge(mechanics(grown=4 << 20)) == []
+    assert any("it leaks" in reason for reason in judge(mechanics(grown=5 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("trial", "refused"),
+    [
+        (Trial("ids:last=9", "crashed", "refused"), False),
+        (Trial("ids:last=9", "answered", "refused"), False),
+        (Trial("ids:last=9", "crashed", "crashed"), True),
+        (Trial("ids:last=9", "answered", "answered"), True),
+        (Trial("ids:last=9", "answered alike", "answered alike"), True),
+        (Trial("ids:strided", "answered alike", "answered alike"), False),
+        (Trial("ids:strided", "answered", "answered"), True),
+        (Trial("ids:last=9", "harmed", "harmed"), True),
+        (Trial("ids:last=9", "hung", "hung"), True),
+        (Trial("ids:last=9", "not run", "refused"), True),
+        (Trial("ids:last=9", "refused", "not run"), True),
+        (Trial("ids:last=9", "refused", "crashed"), True),
+    ],
+)
+def test_what_even_the_guard_does_not_survive_is_refused(trial: Trial, refused: bool) -> None:
+    assert bool(judge(mechanics(trial))) is refused
+
+
+@pytest.mark.parametrize("part", ["replays", "openings", "rates", "growth", "trials"])
+def test_a_check_that_did_not_run_is_a_refusal(part: str) -> None:
+    found = mechanics()
+    plain = to_plain(found)
+    plain[part] = None if part == "growth" else []
+    assert judge(from_plain(Mechanics, plain))
+
+
+def test_hostile_inputs_are_all_against_the_signature() -> None:
+    signature = ModelSignature(
+        (
+            TensorSpec("ids", "int64", ("batch", 4), 0, 9),
+            TensorSpec("x", "float32", ("batch", "length")),
+            TensorSpec("flag", "bool", ()),
+            TensorSpec("byte", "uint8", (2,), 0, 255),
+        ),
+        dimensions={"batch": Dimension(1, 64), "length": Dimension(0, 8)},
+    )
+    found = describe_hostile(signature, {"batch": 1, "length": 0})
+    assert len(set(found)) == len(found)
+    assert {"missing", "extra", "@batch=65", "@batch=0", "@length=9"} <= set(found)
+    assert "@length=0" not in found
+    assert {"ids:axis0=2", "ids:axis0=64", "ids:axis1=5", "ids:dtype=int32"} <= set(found)
+    assert "ids:axis0=1" not in found
+    assert not [name for name in found if name.startswith("x:axis1")]
+    assert {"ids:last=10", "ids:last=-1"} <= set(found)
+    assert not [name for name in found if name.startswith("byte:last")]
+    assert "flag:less-axis" not in found
+    assert "x:device=cpu" in describe_hostile(signature, {"batch": 1, "length": 0}, on_gpu=True)
