@@ -15,10 +15,15 @@ ANSWER_FILE = "answer.json"
 
 @dataclass(frozen=True)
 class SendJob:
-    """Keep every file below `folder` as objects, which the garbage collector removes in time."""
+    """Keep every file below `folder` as objects, which the garbage collector removes in time.
+
+    Packages that were made from the `delivery` in another folder are cut as a release will cut
+    them, so that nothing is sent twice.
+    """
 
     stores: Stores
     folder: Path
+    delivery: Path | None = None
 
 
 @dataclass(frozen=True)

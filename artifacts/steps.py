@@ -127,8 +127,8 @@ class CompileResult:
 
     `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
     what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
-    tells each GPU kernel with the configuration that was kept. `code` is the digest of the library
-    without its weights; empty where that isn't known.
+    tells each GPU kernel with the configuration that was kept. `code` is the digest of all of the
+    library that its speed depends on; empty where that isn't known.
     """
 
     files: tuple[PackageFile, ...]
@@ -176,13 +176,15 @@ class ReferenceJob:
 class ReferenceResult:
     """The cases that were run, by name, and what was left out, with the reason.
 
-    `plan` is the digest of all names and inputs.
+    `plan` is the digest of all names and inputs, `conditions` that of what the process that runs
+    models and packages has of the machine.
     """
 
     file: Path
     cases: tuple[str, ...]
     skipped: tuple[str, ...]
     plan: Digest
+    conditions: str = ""
 
 
 @dataclass(frozen=True)

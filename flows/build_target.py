@@ -47,5 +47,6 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
         lanes.jobs.release.mkdir(parents=True, exist_ok=True)
         text = json.dumps(to_plain(answer))
         (lanes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
-        sent = send(lanes.registrar(), SendJob(site.stores, lanes.jobs.release))
+        sending = SendJob(site.stores, lanes.jobs.release, lanes.jobs.staging)
+        sent = send(lanes.registrar(), sending)
     return Completed(message=f"{parameters.label}: {record.verdict}; its folder is {sent.parts}")

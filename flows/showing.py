@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
-from artifacts.catalogue.description import as_code, targets_table
+from artifacts.catalogue.description import as_code, taken_over, targets_table
 from artifacts.delivery_uri import without_login
 from artifacts.manifest import Manifest
 from artifacts.site import Site
@@ -58,7 +58,7 @@ def show_refused(manifest: Manifest) -> None:
 
 def _show(manifest: Manifest, headline: str, *further: str) -> None:
     delivery = f"Delivery: {manifest.verdict}, `{manifest.delivery.short}`."
-    parts = (headline, targets_table(manifest), *further, delivery)
+    parts = (headline, targets_table(manifest), taken_over(manifest), *further, delivery)
     create_markdown_artifact(
         # Prefect groups the reports of one key; it takes small letters, digits and dashes.
         key=f"release-{re.sub('[^a-z0-9]+', '-', manifest.model.lower()).strip('-')}",

@@ -19,7 +19,7 @@ from infra.console import print_findings, print_json, print_table, seconds, size
 from infra.progress import shown_progress
 from infra.rehearsal import Rehearsal, rehearse
 from infra.settings import Settings
-from infra.step_times import CACHED, WHOLE, StepTimes
+from infra.step_times import CACHED, KNOWN, WHOLE, StepTimes
 
 
 def tell_dry_run(
@@ -74,7 +74,10 @@ def _expected(times: StepTimes, slug: str, cached: Reused) -> float | None:
 
 def _whole(found: Rehearsal) -> str:
     """Return the name of the times of releases that took as much from the cache as this would."""
-    return CACHED.format(step=WHOLE) if any(found.targets.values()) else WHOLE
+    if not any(found.targets.values()):
+        return WHOLE
+    known, cached = KNOWN.format(step=WHOLE), CACHED.format(step=WHOLE)
+    return cached if found.times.expected(known) is None else known
 
 
 def _expected_steps(found: Rehearsal) -> dict[str, float]:

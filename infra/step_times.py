@@ -33,6 +33,8 @@ _MAX_BYTES = 1 << 18
 _LONGEST_S = 1e6
 # What a target takes from the compile cache is another matter than what is compiled.
 CACHED = "{step}, from the cache"
+# Nor is a release that is timed the same as one whose timings are taken over.
+KNOWN = "{step}, of known code"
 
 
 class StepTimes:
@@ -75,11 +77,12 @@ def keep_times(folder: Path, model: str, seconds: Mapping[str, float]) -> None:
 
 
 def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return a release's times under names that tell what was compiled from what was cached."""
-    cached = {f"compile {target.slug}" for target in manifest.targets if target.reused}
-    if cached:
-        cached.add(WHOLE)
-    return {CACHED.format(step=s) if s in cached else s: took_s for s, took_s in seconds.items()}
+    """Return a release's times under names that tell what was made from what was there already."""
+    forms = {f"compile {target.slug}": CACHED for target in manifest.targets if target.reused}
+    forms |= {f"probe {target.slug}": KNOWN for target in manifest.targets if target.taken_over}
+    if forms:
+        forms[WHOLE] = KNOWN if KNOWN in forms.values() else CACHED
+    return {forms.get(s, "{step}").format(step=s): took_s for s, took_s in seconds.items()}
 
 
 @contextmanager

@@ -20,7 +20,12 @@ from artifacts.target import CpuTarget, CudaTarget
 from tasks.compiling.cache import Compiled, find_entry, keep_entry, reusable, take_entry
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
-from tasks.compiling.key import compilation_key, digest_weights, has_own_operators_only
+from tasks.compiling.key import (
+    compilation_key,
+    digest_code,
+    digest_weights,
+    has_own_operators_only,
+)
 from tasks.compiling.large_graphs import compiled_in_parts
 from tasks.compiling.machine import (
     SERVING_THREADS,
@@ -130,7 +135,7 @@ def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
         return None
     tensors = {**program.constants, **program.state_dict}
     take_entry(job.cache, key, entry, tensors, building)
-    return _Made(part, entry.compiled.assumed, code=entry.code)
+    return _Made(part, entry.compiled.assumed, code=digest_code(entry.code, program))
 
 
 def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
@@ -144,7 +149,7 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
     code = ""
     if job.cache is not None and has_own_operators_only(program):
         compiled = Compiled(digest_weights(program), slots, assumed)
-        code = keep_entry(job.cache, key, building, compiled).code
+        code = digest_code(keep_entry(job.cache, key, building, compiled).code, program)
     return _Made("", assumed, code=code)
 
 

@@ -1,10 +1,10 @@
 """What was measured of a package, kept for later packages of the same code.
 
 How fast a package is, how much memory it holds and what it does with hostile inputs depends on its
-code and not on the values of its weights, so that a release of a model that was trained on takes
-that over instead of measuring it again, and says so. Its numbers are compared anew, in Python and
-without. Like the compile cache this is a folder of the machine's own: nothing rests on it, and what
-can't be read counts as none.
+code, and hardly on the values of its weights, so that a release of a model that was trained on
+takes that over for a month instead of measuring it again, and says so. Its numbers are compared
+anew, in Python and without. Like the compile cache this is a folder of the machine's own; what
+can't be read there, or wouldn't be accepted, counts as none.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
+import re
 import tempfile
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from artifacts.delivery import MODULE_FILE
-from artifacts.digest import Digest, digest_bytes, digest_file, digest_folder
+from artifacts.digest import Digest, digest_bytes, digest_folder
 from artifacts.evidence import TakenOver, Timing
 from artifacts.mechanics import Mechanics
 from artifacts.probes import ProbeJob
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.steps import CompileResult, ReferenceResult
-from artifacts.target import host_cpu_model
 from tasks.fingerprint import own_code
+from tasks.probing.judging import judge_calls, judge_measures
 
 # Some tens of kilobytes each; those that were used last are kept.
 _KEPT = 1000
+# What a machine does changes in ways that nothing here can see: firmware, neighbours.
+_KEPT_FOR = timedelta(days=30)
+# fx's `to_folder` writes `torch.load(r'FOLDER/NAME.pt')`.
+_LOADED_FROM = re.compile(r"(?<=r')[^'\n]*?([^'/\n]+)(?=')")
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,15 @@ def measuring_key(
 ) -> Digest | None:
     """Return the digest of all that is measured of a package depends on; None where it can't be.
 
-    That is the package's code and what it is called with, eager's graph, recipe, limits, the runner
-    and all of our own code, torch, and the machine with its kernel and glibc. Where the graph calls
-    operators that are not torch's own, or for a GPU, nothing tells whether code is the same.
+    That is the package's code and the sizes that it is called with, eager's graph, recipe, limits,
+    the runner and all of our own code, and the conditions under which it runs. Where the graph
+    calls operators that are not torch's own, or for a GPU, nothing tells whether code is the same.
     """
-    if not compiled.code:
+    if not compiled.code or not reference.conditions:
+        return None
+    try:
+        eager, runner = _eager_code(staging), digest_folder(probing.source)
+    except OSError:
         return None
     plain = {
         "code": compiled.code,
@@ -59,27 +66,38 @@ def measuring_key(
         "signature": to_plain(probing.signature),
         "recipe": to_plain(probing.recipe),
         "limits": to_plain(probing.limits),
-        "inputs": reference.plan,
-        "eager": digest_file(staging / MODULE_FILE),
-        "runner": digest_folder(probing.source),
+        "inputs": [*reference.cases, *reference.skipped],
+        "eager": eager,
+        "runner": runner,
         "own code": own_code(),
-        "torch": version("torch"),
-        "machine": [host_cpu_model(), len(os.sched_getaffinity(0)), platform.platform()],
+        "conditions": reference.conditions,
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
+def _eager_code(staging: Path) -> str:
+    """Return the delivered code, without the names of the folder that it was written to."""
+    text = (staging / MODULE_FILE).read_text(encoding="utf-8")
+    return _LOADED_FROM.sub(r"\1", text)
+
+
 def recall(folder: Path, key: Digest | None) -> Measured | None:
-    """Return what was kept under `key`; None where there is nothing that can be read."""
+    """Return what was kept under `key` for at most 30 days; None where there is no such thing.
+
+    Nor is what doesn't show all that a release has to be accepted for.
+    """
     if key is None:
         return None
     file = _file_of(folder, key)
     try:
         found = from_plain(Measured, json.loads(file.read_text(encoding="utf-8")))
+        age = datetime.now(UTC) - datetime.fromisoformat(found.package.measured)
         file.touch()
-    except (OSError, ValueError, RecursionError, RecordInvalid):
+    except (OSError, ValueError, TypeError, RecursionError, RecordInvalid):
         return None
-    return found
+    is_whole = found.timings and not judge_calls(found.mechanics)
+    is_whole = is_whole and not judge_measures(found.mechanics)
+    return found if is_whole and timedelta(0) <= age < _KEPT_FOR else None
 
 
 def keep(folder: Path, key: Digest | None, measured: Measured) -> None:

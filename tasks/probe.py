@@ -13,17 +13,16 @@ from dataclasses import replace
 import torch
 
 from artifacts.manifest import is_large
-from artifacts.mechanics import Mechanics, Replay, Trial, is_survived
+from artifacts.mechanics import Mechanics, Replay, Trial
 from artifacts.probes import ProbeJob, ProbeResult
 from tasks.loading import PACKAGE
 from tasks.probing.build import build_runner
 from tasks.probing.child import run_limited
 from tasks.probing.golden import Written, write_cases, write_trial_release
 from tasks.probing.hostile import describe_hostile
-from tasks.probing.session import Session, lacking, told
+from tasks.probing.judging import THREADS, judge_calls
+from tasks.probing.session import Session, told
 from tasks.probing.trials import Tried, try_all
-
-THREADS = (1, 2, 8)
 
 
 def run(job: ProbeJob) -> ProbeResult:
@@ -45,7 +44,7 @@ def run(job: ProbeJob) -> ProbeResult:
     else:
         mechanics = _find_out(session, aside, written)
     return ProbeResult(
-        mechanics, (*session.failures, *aside.failures, *judge(mechanics)), program, build_s
+        mechanics, (*session.failures, *aside.failures, *judge_calls(mechanics)), program, build_s
     )
 
 
@@ -128,29 +127,3 @@ def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tr
 def other_thread_counts(usual: int) -> tuple[int, ...]:
     """Return numbers of threads that a serving machine may use: one, and more than are here."""
     return tuple(count for count in (1, max(16, 2 * usual)) if count != usual)
-
-
-def judge(found: Mechanics) -> list[str]:
-    """Return the reasons to refuse: what was wrong, and what can't be survived."""
-    reasons = [
-        f"{replay.file} gave other outputs in C++ than in Python in {replay.beyond_tolerance} of "
-        f"{replay.calls} calls from {replay.threads} threads with {replay.intra_op} a call, by up "
-        f"to {replay.max_abs:.3g}"
-        for replay in found.replays
-        if replay.beyond_tolerance
-    ]
-    reasons += lacking(
-        {
-            "replays": (len(found.replays), len(THREADS) + 2),
-            "hostile inputs": (len(found.trials), 1),
-        }
-    )
-    for trial in found.trials:
-        if "not run" in (trial.package, trial.guarded):
-            reasons.append(f"the input {trial.hostile} could not be tried: {trial.told}")
-        elif not is_survived(trial.hostile, trial.guarded):
-            reasons.append(
-                f"the input {trial.hostile} is {trial.guarded} by the checked entry, too, and "
-                f"{trial.package} by the package: {trial.told}"
-            )
-    return reasons

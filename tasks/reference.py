@@ -16,6 +16,7 @@ from artifacts.errors import first_line
 from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.compare import identical
+from tasks.conditions import digest_conditions
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.plan import plan_cases, sizes_text, special_cases
@@ -68,7 +69,8 @@ def run(job: ReferenceJob) -> ReferenceResult:
     job.file.parent.mkdir(parents=True, exist_ok=True)
     save_cases(cases, job.file)
     names = tuple(case.name for case in cases)
-    return ReferenceResult(job.file, names, tuple(skipped), _digest_inputs(cases))
+    plan, conditions = _digest_inputs(cases), digest_conditions()
+    return ReferenceResult(job.file, names, tuple(skipped), plan, conditions)
 
 
 @dataclass(frozen=True)

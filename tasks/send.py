@@ -7,6 +7,7 @@ from artifacts.objects import Objects
 from artifacts.part_list import write_parts
 from artifacts.stores.opening import open_store
 from tasks.progress import counter
+from tasks.shared_weights import DeliveredTensors, delivered_parts
 
 
 def run(job: SendJob) -> Sent:
@@ -14,8 +15,11 @@ def run(job: SendJob) -> Sent:
     objects = Objects(open_store(job.stores.objects))
     paths = sorted(path for path in job.folder.rglob("*") if path.is_file())
     count = counter(sum(path.stat().st_size for path in paths))
+    shared = DeliveredTensors(delivered_parts(job.delivery) if job.delivery else {})
     parts = {
-        path.relative_to(job.folder).as_posix(): objects.put_parts(path, progress=count)
+        path.relative_to(job.folder).as_posix(): objects.put_parts(
+            path, also=shared.cuts(path), progress=count
+        )
         for path in paths
     }
     return Sent(objects.put_bytes(write_parts(parts)))

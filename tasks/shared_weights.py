@@ -8,8 +8,9 @@ its list of parts says how it is put together.
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,7 +25,7 @@ _ALIGNMENT = 64
 _WORD = 8
 # So much is looked through at once: a number for each place where a weight may begin is held.
 _WINDOW = 64 << 20
-# So often is a tensor compared with a file: what is one number all over seems to begin everywhere.
+# So often may a tensor not be where it seems to begin: one number all over seems to do so anywhere.
 _TRIES = 16
 
 
@@ -37,42 +38,59 @@ class _Known:
     at: int
 
 
-def cuts_at(path: Path, kept: Iterable[tuple[Path, Sequence[Part]]]) -> tuple[int, ...]:
-    """Return where the tensors of 8 MiB and more begin and end in the file that were `kept`.
+class DeliveredTensors:
+    """The tensors of a delivery that are worth looking for: those of 8 MiB and more."""
 
-    `kept` are the delivery's files and the parts that each was kept as, in order. The places are in
-    bytes, ascending; a tensor that was changed by a pass is in none of them.
-    """
-    known = defaultdict(list)
-    for one in {tensor.part: tensor for tensor in _tensors(kept)}.values():
-        known[one.word].append(one)
-    found: set[int] = set()
-    if known and path.stat().st_size >= _LEAST_BYTES:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
+    def __init__(self, delivered: Mapping[Path, Sequence[Part]]) -> None:
+        """Read how each begins; `delivered` are the delivery's files with their parts, in order."""
+        places = {}
+        for path, parts in delivered.items():
+            starts = accumulate((part.size_bytes for part in parts), initial=0)
+            for start, part in zip(starts, parts, strict=False):
+                if part.size_bytes >= _LEAST_BYTES:
+                    # Most lie in two files.
+                    places[part] = (path, start)
+        self._by_word: dict[int, list[_Known]] = defaultdict(list)
+        for part, (path, start) in places.items():
+            if told := _telling_word(path, start, part.size_bytes):
+                self._by_word[told[0]].append(_Known(part, *told))
+
+    def cuts(self, path: Path) -> tuple[int, ...]:
+        """Return the offsets in a file at which such tensors begin and end, ascending.
+
+        A tensor that a pass has changed isn't found. At worst one that is there isn't either.
+        """
+        found: set[int] = set()
+        if not self._by_word or path.stat().st_size < _LEAST_BYTES:
+            return ()
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             for span in split(path):
                 if span.size >= _LEAST_BYTES:
-                    for shared in _find(path, m, span, known):
+                    for shared in _find(path, content, span, self._by_word):
                         found |= {shared.start, shared.start + shared.size}
-    return tuple(sorted(found))
+        return tuple(sorted(found))
 
 
-def _tensors(kept: Iterable[tuple[Path, Sequence[Part]]]) -> Iterator[_Known]:
-    for path, parts in kept:
-        starts = accumulate((part.size_bytes for part in parts), initial=0)
-        with path.open("rb") as stream:
-            for start, part in zip(starts, parts, strict=False):
-                if part.size_bytes < _LEAST_BYTES:
-                    continue
-                stream.seek(start)
-                if told := _telling_word(stream.read(min(part.size_bytes, _WINDOW))):
-                    yield _Known(part, *told)
+def delivered_parts(folder: Path) -> dict[Path, tuple[Part, ...]]:
+    """Return the files of a delivery with the parts that they are kept as."""
+    return {
+        path: tuple(Part(digest_span(path, s.start, s.size), s.size) for s in split(path))
+        for path in sorted(folder.iterdir())
+    }
 
 
-def _telling_word(data: bytes) -> tuple[int, int] | None:
+def _telling_word(path: Path, start: int, size: int) -> tuple[int, int] | None:
     """Return the first aligned number that is not 0, and its place; a padding row is all zeros."""
-    whole = memoryview(data)[: len(data) // _ALIGNMENT * _ALIGNMENT].cast("Q")
-    words = whole[:: _ALIGNMENT // _WORD].tolist()
-    return next(((word, place * _ALIGNMENT) for place, word in enumerate(words) if word), None)
+    with path.open("rb") as stream:
+        stream.seek(start)
+        for at in range(0, min(size, _WINDOW) - _ALIGNMENT + 1, _ALIGNMENT):
+            piece = stream.read(_ALIGNMENT)
+            if word := int.from_bytes(piece[:_WORD], sys.byteorder):
+                return word, at
+    return None
 
 
 def _find(
@@ -80,18 +98,18 @@ def _find(
 ) -> Iterator[Span]:
     """Give the places of tensors within a span, in order, none of which overlap."""
     free = span.start
-    tried = Counter[Digest]()
+    failed = Counter[Digest]()
     for place, word in _places(content, span, known.keys()):
         for tensor in known[word]:
             start, size, digest = place - tensor.at, tensor.part.size_bytes, tensor.part.digest
             fits = free <= start and start + size <= span.start + span.size
-            if not fits or tried[digest] == _TRIES:
+            if not fits or failed[digest] == _TRIES:
                 continue
-            tried[digest] += 1
             if digest_span(path, start, size) == digest:
                 yield Span(start, size)
                 free = start + size
                 break
+            failed[digest] += 1
 
 
 def _places(content: mmap.mmap, span: Span, words: Iterable[int]) -> Iterator[tuple[int, int]]:

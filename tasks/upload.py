@@ -22,7 +22,7 @@ from artifacts.stores.opening import open_store
 from tasks.assemble import require_accepted
 from tasks.evidence import evidence
 from tasks.progress import counter
-from tasks.shared_weights import cuts_at
+from tasks.shared_weights import DeliveredTensors
 
 
 def run(job: UploadJob) -> Uploaded:
@@ -44,11 +44,11 @@ def run(job: UploadJob) -> Uploaded:
     if staged is not None:
         _require_delivery(staged, manifest.delivery)
     delivered = {path: objects.put_parts(path, progress=count) for path in staged or ()}
+    shared = DeliveredTensors(delivered)
     for file in files:
         path = job.folder / file.path
         _require_digest(file, digest_file(path))
-        cuts = cuts_at(path, delivered.items())
-        parts[file.path] = objects.put_parts(path, also=cuts, progress=count)
+        parts[file.path] = objects.put_parts(path, also=shared.cuts(path), progress=count)
     delivery = None
     if staged is not None:
         kept = {path.name: own for path, own in delivered.items()}

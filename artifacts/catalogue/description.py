@@ -52,7 +52,7 @@ def describe_version(
     parts = [
         _verdict_line(manifest),
         with_gaps(targets_table(manifest)),
-        _taken_over(manifest),
+        taken_over(manifest),
         _changes(manifest),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
@@ -96,7 +96,8 @@ def with_gaps(markdown: str) -> str:
     )
 
 
-def _taken_over(manifest: Manifest) -> str:
+def taken_over(manifest: Manifest) -> str:
+    """Return a sentence for each target whose figures of speed are another package's."""
     told = [(target.slug, target.taken_over) for target in manifest.targets]
     return "\n\n".join(f"`{slug}`: {earlier.told}." for slug, earlier in told if earlier)
 

@@ -49,6 +49,8 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "commit": manifest.lineage.commit,
         "repository": manifest.lineage.repository,
         "training_run": manifest.lineage.training_run,
+        # Of these the metrics tell what was measured of another package.
+        "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
     return {f"{TAG}{key}": value[:5000] for key, value in plain.items() if value}
 

@@ -18,6 +18,7 @@ from tasks.compiling.weights import first_of_storage, weight_bytes
 
 # Operators whose code is torch's or ours; that of others may change behind their names.
 _OWN_NAMESPACES = {"aten", "prims", "prim", "handoff"}
+_SUBNORMAL_SHARE = 1e-3
 
 
 def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[str, str]) -> Digest:
@@ -48,6 +49,36 @@ def digest_weights(program: ExportedProgram) -> dict[str, str]:
         name: hashlib.sha256(weight_bytes(tensor)).hexdigest()
         for name, tensor in program.state_dict.items()
     }
+
+
+def digest_code(code: Digest, program: ExportedProgram) -> str:
+    """Return the digest of a library's code with the weights that its speed may depend on.
+
+    Integers and booleans decide what is read and computed. Subnormal numbers take a processor many
+    times as long: where more than a thousandth of a weight is subnormal, nothing is returned.
+    """
+    parts = [code]
+    for name in sorted(_used_weights(program)):
+        tensor = program.state_dict[name]
+        if not tensor.is_floating_point():
+            parts.append(f"{name} {_digest_value(tensor)}")
+        elif _is_subnormal(tensor):
+            return ""
+    return digest_bytes("\n".join(parts).encode())
+
+
+def _used_weights(program: ExportedProgram) -> set[str]:
+    """Return the weights that anything is computed from: batch norms count their batches, too."""
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    nodes = (node for node in program.graph.nodes if node.op == "placeholder" and node.users)
+    return {names[node.name] for node in nodes if node.name in names} & program.state_dict.keys()
+
+
+def _is_subnormal(tensor: torch.Tensor) -> bool:
+    smallest = torch.finfo(tensor.dtype).tiny
+    sizes = tensor.detach().abs()
+    return int(((sizes > 0) & (sizes < smallest)).sum()) > _SUBNORMAL_SHARE * sizes.numel()
 
 
 def has_own_operators_only(program: ExportedProgram) -> bool:

@@ -76,12 +76,3 @@ def told(kind: type[T], ended: Ended, event: str) -> tuple[T, ...]:
         for line in ended.lines
         if line.get("event") == event
     )
-
-
-def lacking(counts: dict[str, tuple[int, int]]) -> list[str]:
-    """Return a reason to refuse for each thing of which less was told (got, wanted) than asked."""
-    return [
-        f"nothing was told of {what} ({got} of {wanted})"
-        for what, (got, wanted) in counts.items()
-        if got < wanted
-    ]

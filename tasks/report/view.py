@@ -100,7 +100,8 @@ def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
         fastest = max(timed, key=lambda one: one.speedup or 0.0)
         best = fastest.timings[-1]
         interval = f"{best.speedup_low:.2f} to {best.speedup_high:.2f}"
-        yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval})"
+        measured = ", of the same code" if fastest.taken_over else ""
+        yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval}){measured}"
 
 
 def targets_table(manifest: Manifest) -> Table | None:
@@ -116,7 +117,7 @@ def targets_table(manifest: Manifest) -> Table | None:
             Cell(target.verdict, tones.get(target.verdict, "warn")),
             number(target.max_abs, ".2e"),
             number(target.rmse_ratio, ".2f"),
-            number(target.speedup, ".2f"),
+            number(target.speedup, ".2f") + (", taken over" if target.taken_over else ""),
             f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
             f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
             _machine(target),

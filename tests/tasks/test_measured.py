@@ -2,68 +2,86 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import torch
 
 from artifacts.digest import Digest, digest_bytes
 from artifacts.evidence import TakenOver, Timing
+from artifacts.manifest import PackageFile
 from artifacts.mechanics import Growth, Limits, Mechanics, Opening, Rate, Replay, Trial
 from artifacts.probes import ProbeJob
 from artifacts.recipe import Recipe, VerifyPlan
+from artifacts.record import to_plain
 from artifacts.signature import ModelSignature
 from artifacts.steps import CompileResult, ReferenceResult
-from tasks import measured
+from artifacts.target import Fit
+from tasks import conditions, measured
+from tasks.conditions import digest_conditions
 from tasks.jobs import RUNNER_SOURCE
-from tasks.measured import Measured, keep, measuring_key, recall
-from tests.artifacts.samples import sample_manifest
+from tasks.measured import Measured, keep, measuring_key, now, recall
+from tests.artifacts.samples import TORCH, sample_manifest
 
 KEY, OTHER = digest_bytes(b"key"), digest_bytes(b"other")
-MEASURED = Measured(
-    TakenOver(digest_bytes(b"library"), "2026-11-23 14:00+00:00"),
-    Mechanics(
-        "batch=1 seed=0",
-        (Replay("model.so", 2, 1, 3, 6, 0, 0, 0.0),),
-        (Opening("model.so", 0.01, 0.02, 0.003, 1 << 27, 1 << 20, 1 << 28),),
-        (Rate(1, 1234.5),),
-        Growth(500, 1.5, 4096, 0, 1 << 28),
-        (Trial("x:dtype", "harmed", "refused", "told"),),
-        ("handoff-runner replay RELEASE CASES",),
-    ),
-    (Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),),
-)
+FIT = Fit(("avx2",), TORCH)
+MODULE = """
+        self.norm = torch.load(r'{folder}/norm.pt', weights_only=False) # LayerNorm((16,))
+        self.load_state_dict(torch.load(r'{folder}/state_dict.pt'))
+"""
+PLACES = [("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1), ("model.so", 1)]
+MECHANICS = Mechanics(
+    "batch=1 seed=0",
+    tuple(Replay(file, threads, 1, 3, 6, 0, 0, 0.0) for file, threads in PLACES),
+    tuple(Opening(f"model.{end}", 0.01, 0.02, 0.003, 1 << 27, 9, 1 << 28) for end in ("so", "pt2")),
+    tuple(Rate(threads, 1234.5) for threads in (1, 2, 8)),
+    Growth(500, 1.5, 4096, 0, 1 << 28),
+    (Trial("x:dtype", "harmed", "refused", "told"),),
+    ("handoff-runner replay RELEASE CASES",),
+)  # fmt: skip
+TIMINGS = (Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),)
+
+
+def measured_now(mechanics: Mechanics = MECHANICS) -> Measured:
+    """Return what has just been measured of an accepted package."""
+    library = PackageFile("cpu-avx2/model.so", digest_bytes(b"library"), 7)
+    return now(CompileResult((library,), FIT, 1.0, {}), mechanics, TIMINGS)
 
 
 def key_of(
     staging: Path,
     *,
     code: str = digest_bytes(b"code"),
-    module: str = "x + 1",
-    plan: bytes = b"plan",
+    module: str = MODULE,
+    cases: tuple[str, ...] = ("batch=1 seed=0", "batch=8 example=0"),
+    under: str = digest_bytes(b"conditions"),
     recipe: Recipe | None = None,
     limits: Limits | None = None,
     signature: ModelSignature | None = None,
+    runner: Path = RUNNER_SOURCE,
+    fit: Fit = FIT,
 ) -> Digest | None:
     """Return the key of a package of which one thing may be another one's."""
-    manifest = sample_manifest()
-    (target,) = manifest.targets
-    assert target.fit is not None
     staging.mkdir(exist_ok=True)
-    (staging / "module.py").write_text(module)
+    if module:
+        (staging / "module.py").write_text(module.replace("{folder}", staging.name))
     probing = ProbeJob(
-        staging, (), target.fit, signature or manifest.signature, staging, recipe or Recipe(),
-        RUNNER_SOURCE, staging, staging, limits or Limits(),
+        staging, (), fit, signature or sample_manifest().signature, staging, recipe or Recipe(),
+        runner, staging, staging, limits or Limits(),
     )  # fmt: skip
-    reference = ReferenceResult(staging, (), (), digest_bytes(plan))
-    return measuring_key(
-        probing, CompileResult((), target.fit, 1.0, {}, code=code), reference, staging
-    )
+    reference = ReferenceResult(staging, cases, (), digest_bytes(os.urandom(8)), under)
+    compiled = CompileResult((), fit, 1.0, {}, code=code)
+    return measuring_key(probing, compiled, reference, staging)
 
 
-def test_the_same_code_under_the_same_conditions_has_the_same_key(tmp_path: Path) -> None:
-    assert key_of(tmp_path / "a") == key_of(tmp_path / "b")
+def test_deliveries_in_folders_of_other_names_with_other_examples_have_the_same_key(
+    tmp_path: Path,
+) -> None:
+    assert key_of(tmp_path / "monday") == key_of(tmp_path / "tuesday") is not None
 
 
 def test_whatever_a_measurement_depends_on_gives_another_key(
@@ -71,44 +89,97 @@ def test_whatever_a_measurement_depends_on_gives_another_key(
 ) -> None:
     usual = sample_manifest().signature
     (output,) = usual.outputs
+    runner = tmp_path / "runner"
+    runner.mkdir()
+    (runner / "main.cpp").write_text("int main() {}")
     keys = [
         key_of(tmp_path),
         key_of(tmp_path, code=digest_bytes(b"other code")),
-        key_of(tmp_path, module="x + 2"),
-        key_of(tmp_path, plan=b"other inputs"),
+        key_of(tmp_path, module=MODULE.replace("16", "17")),
+        key_of(tmp_path, module=MODULE.replace("norm.pt", "other.pt")),
+        key_of(tmp_path, cases=("batch=1 seed=0", "batch=9 example=0")),
+        key_of(tmp_path, under=digest_bytes(b"other conditions")),
         key_of(tmp_path, recipe=Recipe(verify=VerifyPlan(seeds=3))),
         key_of(tmp_path, limits=Limits(growth_calls=10)),
         key_of(tmp_path, signature=replace(usual, outputs=(replace(output, name="y"),))),
+        key_of(tmp_path, runner=runner),
+        key_of(tmp_path, fit=replace(FIT, torch="2.16.0")),
     ]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
-    keys.append(key_of(tmp_path, code=digest_bytes(b"code")))
     monkeypatch.setattr(measured, "own_code", lambda: digest_bytes(b"a later Handoff"))
     keys.append(key_of(tmp_path))
     assert None not in keys
     assert len(set(keys)) == len(keys)
 
 
+def test_the_conditions_are_threads_processor_system_and_what_the_environment_says_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [digest_conditions()]
+    assert digest_conditions() == found[0]
+    for patch in (
+        lambda: monkeypatch.setenv("OMP_NUM_THREADS", "77"),
+        lambda: monkeypatch.setenv("LD_PRELOAD", "libother.so"),
+        lambda: monkeypatch.setattr(conditions, "host_cpu_model", lambda: "another"),
+        lambda: monkeypatch.setattr(os, "sched_getaffinity", lambda process: {998, 999}),
+        lambda: monkeypatch.setattr(torch, "get_num_threads", lambda: 77),
+        lambda: monkeypatch.setattr(conditions.platform, "platform", lambda: "another"),
+    ):
+        patch()
+        found.append(digest_conditions())
+    monkeypatch.setenv("HANDOFF_NOTHING_OF_THAT_KIND", "1")
+    assert digest_conditions() == found[-1]
+    assert len(set(found)) == len(found)
+
+
 def test_code_that_nothing_tells_apart_has_no_key(tmp_path: Path) -> None:
+    assert key_of(tmp_path, module="") is None, "there is no module.py"
     assert key_of(tmp_path, code="") is None
-    keep(tmp_path / "kept", None, MEASURED)
+    assert key_of(tmp_path, under="") is None
+    keep(tmp_path / "kept", None, measured_now())
     assert recall(tmp_path / "kept", None) is None
     assert not (tmp_path / "kept").exists()
 
 
 def test_what_was_kept_is_found_again_under_its_key_alone(tmp_path: Path) -> None:
-    keep(tmp_path / "kept", KEY, MEASURED)
-    assert recall(tmp_path / "kept", KEY) == MEASURED
+    keep(tmp_path / "kept", KEY, measured_now())
+    found = recall(tmp_path / "kept", KEY)
+    assert found == measured_now()
+    assert found.package.library == digest_bytes(b"library")
     assert recall(tmp_path / "kept", OTHER) is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"timings": []}'])
+@pytest.mark.parametrize(("days", "is_found"), [(0, True), (29, True), (31, False), (-2, False)])
+def test_after_a_month_it_is_measured_again(days: int, is_found: bool, tmp_path: Path) -> None:
+    then = (datetime.now(UTC) - timedelta(days=days)).isoformat(sep=" ", timespec="minutes")
+    of = TakenOver(digest_bytes(b"library"), then)
+    keep(tmp_path, KEY, replace(measured_now(), package=of))
+    assert (recall(tmp_path, KEY) is not None) is is_found
+
+
+@pytest.mark.parametrize("lacking", ["replays", "openings", "rates", "growth", "trials"])
+def test_what_would_not_be_accepted_is_not_taken_over(lacking: str, tmp_path: Path) -> None:
+    without = replace(MECHANICS, **{lacking: None if lacking == "growth" else ()})
+    keep(tmp_path, KEY, measured_now(without))
+    assert recall(tmp_path, KEY) is None
+    keep(tmp_path, KEY, replace(measured_now(), timings=()))
+    assert recall(tmp_path, KEY) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"timings": []}', b"yesterday", b"2026-11-23"],
+)
 def test_damage_counts_as_nothing_and_is_written_over(damage: bytes, tmp_path: Path) -> None:
-    keep(tmp_path, KEY, MEASURED)
+    keep(tmp_path, KEY, measured_now())
     (file,) = tmp_path.iterdir()
+    if damage.startswith((b"y", b"2")):
+        plain = to_plain(measured_now())
+        plain["package"]["measured"] = damage.decode()
+        damage = json.dumps(plain).encode()
     file.write_bytes(damage)
     assert recall(tmp_path, KEY) is None
-    keep(tmp_path, KEY, MEASURED)
-    assert recall(tmp_path, KEY) == MEASURED
+    keep(tmp_path, KEY, measured_now())
+    assert recall(tmp_path, KEY)
 
 
 def test_what_was_not_used_for_longest_goes_first(
@@ -117,10 +188,10 @@ def test_what_was_not_used_for_longest_goes_first(
     monkeypatch.setattr(measured, "_KEPT", 2)
     keys = [digest_bytes(bytes([place])) for place in range(3)]
     for place, key in enumerate(keys[:2]):
-        keep(tmp_path, key, MEASURED)
+        keep(tmp_path, key, measured_now())
         os.utime(tmp_path / f"{key.hex}.json", (place, place))
     assert recall(tmp_path, keys[0]), "it counts as used now"
-    keep(tmp_path, keys[2], MEASURED)
+    keep(tmp_path, keys[2], measured_now())
     assert recall(tmp_path, keys[1]) is None
     assert recall(tmp_path, keys[0])
     assert recall(tmp_path, keys[2])
@@ -128,5 +199,5 @@ def test_what_was_not_used_for_longest_goes_first(
 
 def test_a_place_that_cant_be_written_to_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file")
-    keep(tmp_path / "kept", KEY, MEASURED)
+    keep(tmp_path / "kept", KEY, measured_now())
     assert recall(tmp_path / "kept", KEY) is None

@@ -16,10 +16,10 @@ from artifacts.objects import Objects
 from artifacts.parts import Part, split
 from artifacts.stores.folder import FolderStore
 from tasks import shared_weights
-from tasks.shared_weights import cuts_at
+from tasks.shared_weights import DeliveredTensors, delivered_parts
 
 MIB = 1 << 20
-Kept = list[tuple[Path, Sequence[Part]]]
+Kept = dict[Path, Sequence[Part]]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def delivered(folder: Path, objects: Objects, **tensors: torch.Tensor) -> Kept:
     """Keep a delivery's file of weights as a release does; return it with its parts."""
     path = folder / "state_dict.pt"
     torch.save(tensors, path)
-    return [(path, objects.put_parts(path))]
+    return {path: objects.put_parts(path)}
 
 
 def stored(objects: Objects) -> int:
@@ -53,7 +53,7 @@ def test_a_tensor_is_found_between_others_and_kept_once(tmp_path: Path, objects:
     first, second = torch.randn(9 * MIB // 4), torch.randn(8 * MIB // 4)
     kept = delivered(tmp_path, objects, first=first, second=second)
     library = write(tmp_path, b"code" * 1001, raw(second), b"folded" * 99_999, raw(first), b"end")
-    cuts = cuts_at(library, kept)
+    cuts = DeliveredTensors(kept).cuts(library)
     assert len(cuts) == 4
     assert cuts[1] - cuts[0] == 8 * MIB
     before = stored(objects)
@@ -63,6 +63,18 @@ def test_a_tensor_is_found_between_others_and_kept_once(tmp_path: Path, objects:
     assert (tmp_path / "fetched").read_bytes() == library.read_bytes()
 
 
+def test_who_sends_a_package_ahead_cuts_it_as_the_release_does(
+    tmp_path: Path, objects: Objects
+) -> None:
+    folder = tmp_path / "delivery"
+    folder.mkdir()
+    table = torch.randn(9 * MIB // 4)
+    kept = delivered(folder, objects, table=table)
+    assert delivered_parts(folder) == kept
+    library = write(tmp_path, b"code", raw(table))
+    assert len(DeliveredTensors(delivered_parts(folder)).cuts(library)) == 2
+
+
 def test_what_a_pass_has_changed_and_what_is_small_is_not_cut_out(
     tmp_path: Path, objects: Objects
 ) -> None:
@@ -70,7 +82,7 @@ def test_what_a_pass_has_changed_and_what_is_small_is_not_cut_out(
     kept = delivered(tmp_path, objects, changed=changed, small=small)
     changed[-1] += 1
     library = write(tmp_path, b"code", raw(changed), raw(small))
-    assert cuts_at(library, kept) == ()
+    assert DeliveredTensors(kept).cuts(library) == ()
 
 
 def test_a_table_that_begins_with_zeros_is_found(tmp_path: Path, objects: Objects) -> None:
@@ -78,7 +90,7 @@ def test_a_table_that_begins_with_zeros_is_found(tmp_path: Path, objects: Object
     table[:100] = 0
     kept = delivered(tmp_path, objects, table=table)
     library = write(tmp_path, b"code", bytes(MIB), raw(table), bytes(MIB))
-    start, end = cuts_at(library, kept)
+    start, end = DeliveredTensors(kept).cuts(library)
     assert library.read_bytes()[start:end] == raw(table)
 
 
@@ -88,7 +100,7 @@ def test_two_tensors_that_begin_alike_are_told_apart(tmp_path: Path, objects: Ob
     other[-1] = 7
     kept = delivered(tmp_path, objects, one=one, other=other)
     library = write(tmp_path, b"code", raw(other), raw(one))
-    assert len(cuts_at(library, kept)) == 3, "one ends where the other begins"
+    assert len(DeliveredTensors(kept).cuts(library)) == 3, "one ends where the other begins"
 
 
 def test_numbers_that_are_all_the_same_are_not_looked_for_without_end(
@@ -106,14 +118,19 @@ def test_numbers_that_are_all_the_same_are_not_looked_for_without_end(
     ones[-1] = 2
     kept = delivered(tmp_path, objects, ones=ones)
     library = write(tmp_path, raw(torch.ones(12 * MIB // 4)))
-    assert cuts_at(library, kept) == ()
+    assert DeliveredTensors(kept).cuts(library) == ()
     assert 0 < len(compared) < 100
 
 
 def test_without_a_delivery_nothing_is_looked_for(tmp_path: Path) -> None:
-    assert cuts_at(write(tmp_path, bytes(9 * MIB)), []) == ()
-    (tmp_path / "empty").touch()
-    assert cuts_at(tmp_path / "empty", []) == ()
+    assert DeliveredTensors({}).cuts(write(tmp_path, bytes(9 * MIB))) == ()
+
+
+def test_a_small_or_an_empty_file_is_not_even_read(tmp_path: Path, objects: Objects) -> None:
+    kept = delivered(tmp_path, objects, table=torch.randn(9 * MIB // 4))
+    for size in (0, 1, 63, 64):
+        (tmp_path / "small").write_bytes(bytes(size))
+        assert DeliveredTensors(kept).cuts(tmp_path / "small") == ()
 
 
 @given(
@@ -128,17 +145,17 @@ def test_whatever_lies_between_the_cuts_are_delivered_tensors_or_the_rest(
         folder = Path(temporary)
         patch.setattr(shared_weights, "_LEAST_BYTES", 256)
         patch.setattr(shared_weights, "_WINDOW", 128)
-        kept: Kept = []
+        kept: Kept = {}
         for place, data in enumerate(tensors):
             path = folder / f"{place}.bin"
             path.write_bytes(data)
-            kept.append((path, (Part(digest_file(path), len(data)),)))
+            kept[path] = (Part(digest_file(path), len(data)),)
         # 3 stands for what no delivery has.
         pieces = [(tensors[one] if one < 3 else b"\x09" * 320) for one in order]
         between = zip(gaps, pieces, strict=False)
         filled = [piece for gap, one in between for piece in (bytes(gap), one)]
         library = write(folder, *filled)
-        spans = split(library, cuts_at(library, kept))
+        spans = split(library, DeliveredTensors(kept).cuts(library))
         data = library.read_bytes()
         found = [data[span.start : span.start + span.size] for span in spans]
         assert b"".join(found) == data

@@ -7,13 +7,13 @@ import pytest
 from artifacts.mechanics import Growth, Mechanics, Opening, Rate, Replay, Trial
 from artifacts.record import from_plain, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks import measure, probe
 from tasks.probing.hostile import describe_hostile
+from tasks.probing.judging import judge_calls, judge_measures
 
 
 def judge(found: Mechanics) -> list[str]:
     """Return what is said against a package."""
-    return [*probe.judge(found), *measure.judge(found)]
+    return [*judge_calls(found), *judge_measures(found)]
 
 
 def mechanics(*trials: Trial, grown: int = 0, beyond: int = 0, different: int = 0) -> Mechanics:
