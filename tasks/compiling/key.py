@@ -57,7 +57,7 @@ def digest_code(code: Digest, program: ExportedProgram) -> str:
     Integers and booleans decide what is read and computed. Subnormal numbers take a processor many
     times as long: where more than a thousandth of a weight is subnormal, nothing is returned.
     """
-    parts = [code]
+    parts: list[str] = [code]
     for name in sorted(_used_weights(program)):
         tensor = program.state_dict[name]
         if not tensor.is_floating_point():
@@ -72,7 +72,8 @@ def _used_weights(program: ExportedProgram) -> set[str]:
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     nodes = (node for node in program.graph.nodes if node.op == "placeholder" and node.users)
-    return {names[node.name] for node in nodes if node.name in names} & program.state_dict.keys()
+    used = {names[node.name] for node in nodes if node.name in names}
+    return {name for name in program.state_dict if name in used}
 
 
 def _is_subnormal(tensor: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from artifacts.manifest import PackageFile
 from artifacts.mechanics import Growth, Limits, Mechanics, Opening, Rate, Replay, Trial
 from artifacts.probes import ProbeJob
 from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.record import to_plain
+from artifacts.record import from_plain, to_plain
 from artifacts.signature import ModelSignature
 from artifacts.steps import CompileResult, ReferenceResult
 from artifacts.target import Fit
@@ -116,15 +117,15 @@ def test_the_conditions_are_threads_processor_system_and_what_the_environment_sa
 ) -> None:
     found = [digest_conditions()]
     assert digest_conditions() == found[0]
-    for patch in (
-        lambda: monkeypatch.setenv("OMP_NUM_THREADS", "77"),
-        lambda: monkeypatch.setenv("LD_PRELOAD", "libother.so"),
-        lambda: monkeypatch.setattr(conditions, "host_cpu_model", lambda: "another"),
-        lambda: monkeypatch.setattr(os, "sched_getaffinity", lambda process: {998, 999}),
-        lambda: monkeypatch.setattr(torch, "get_num_threads", lambda: 77),
-        lambda: monkeypatch.setattr(conditions.platform, "platform", lambda: "another"),
-    ):
-        patch()
+    for name in ("OMP_NUM_THREADS", "LD_PRELOAD"):
+        monkeypatch.setenv(name, "another")
+        found.append(digest_conditions())
+    others: list[tuple[object, str, object]] = [
+        (conditions, "host_cpu_model", "another"), (os, "sched_getaffinity", {998, 999}),
+        (torch, "get_num_threads", 77), (platform, "platform", "another"),
+    ]  # fmt: skip
+    for place, name, told in others:
+        monkeypatch.setattr(place, name, lambda *_, told=told: told)
         found.append(digest_conditions())
     monkeypatch.setenv("HANDOFF_NOTHING_OF_THAT_KIND", "1")
     assert digest_conditions() == found[-1]
@@ -158,8 +159,9 @@ def test_after_a_month_it_is_measured_again(days: int, is_found: bool, tmp_path:
 
 @pytest.mark.parametrize("lacking", ["replays", "openings", "rates", "growth", "trials"])
 def test_what_would_not_be_accepted_is_not_taken_over(lacking: str, tmp_path: Path) -> None:
-    without = replace(MECHANICS, **{lacking: None if lacking == "growth" else ()})
-    keep(tmp_path, KEY, measured_now(without))
+    plain = to_plain(MECHANICS)
+    plain[lacking] = None if lacking == "growth" else []
+    keep(tmp_path, KEY, measured_now(from_plain(Mechanics, plain)))
     assert recall(tmp_path, KEY) is None
     keep(tmp_path, KEY, replace(measured_now(), timings=()))
     assert recall(tmp_path, KEY) is None

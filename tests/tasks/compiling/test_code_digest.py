@@ -24,7 +24,8 @@ class Ranker(nn.Module):
         self.counted: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)[:, self.order]
+        scores: Tensor = self.linear(x)
+        return scores[:, self.order]
 
 
 def code_of(seed: int = 0, *, order: int = 2, counted: int = 0, tiny: int = 0) -> str:
