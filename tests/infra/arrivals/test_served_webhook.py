@@ -84,10 +84,10 @@ def test_one_address_cant_hold_all_connections(tmp_path: Path) -> None:
         assert served.post("/github", b"{}", of_github(b"{}", "x" * 32))[0] == 401
 
 
-def test_a_head_that_never_ends_is_waited_for_only_so_long(desk: Desk) -> None:
+def test_a_head_that_never_ends_is_waited_for_only_so_long() -> None:
     connection = type("Impatient", (BoundedConnection,), {"limit_s": 0.5})
     port = free_port()
-    application = Webhook((Guarded(OWN, SECRET),), Limits(), desk).application()
+    application = Webhook((Guarded(OWN, SECRET),), Limits(), Desk()).application()
     server = uvicorn.Server(
         uvicorn.Config(application, port=port, http=connection, log_level="error")
     )
