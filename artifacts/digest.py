@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 _CHUNK_BYTES = 8 << 20
 _PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
@@ -45,12 +45,9 @@ def digest_file(path: Path) -> Digest:
         return digest_stream(stream)
 
 
-def digest_stream(stream: IO[bytes]) -> Digest:
+def digest_stream(stream: BufferedIOBase) -> Digest:
     """Return the digest of what is left of a stream, read in pieces."""
-    hasher = hashlib.sha256()
-    while data := stream.read(_CHUNK_BYTES):
-        hasher.update(data)
-    return Digest("sha256:" + hasher.hexdigest())
+    return Digest("sha256:" + hashlib.file_digest(stream, "sha256").hexdigest())
 
 
 def digest_span(path: Path, start: int, size: int) -> Digest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from artifacts.proposals import InputProposal, ProposeJob, ProposeResult, TryJob
 from artifacts.recipe import read_recipe
 from artifacts.record import to_plain
 from artifacts.signature import Dimension, TensorSpec
+from artifacts.whole_file import write_whole
 from infra.console import print_json
 from infra.input_flags import format_spec, parse_dimension, parse_input, parse_range
 from infra.questions import ask_dimension, ask_input, ask_name, ask_values
@@ -93,7 +93,7 @@ def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_js
             _require_running(cast(TryResult, trial))
         finally:
             process.close()
-    _write(path, format_contract(contract))
+    write_whole(path, format_contract(contract), mode=0o644)
     if as_json:
         print_json({"contract": to_plain(contract), "file": str(path)})
     else:
@@ -185,19 +185,6 @@ def _require_running(trial: TryResult) -> None:
             got=trial.failures[0],
             remedy="Say what it takes with --input, --dimension and --range",
         )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(prefix=".delivery-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from pathlib import Path
 
 from artifacts.held_folder import held
 from artifacts.manifest import Manifest
+from artifacts.whole_file import keep_newest, write_whole
 from flows.progress import LOGGER
 from infra.settings import Settings
 
@@ -72,8 +71,8 @@ def keep_times(folder: Path, model: str, seconds: Mapping[str, float]) -> None:
             for step, took_s in seconds.items():
                 # At the end, where the steps are that ran last.
                 known[step] = (*known.pop(step, ()), round(took_s, 3))[-_KEPT:]
-            _write(file, dict(list(known.items())[-_STEPS:]))
-            _drop_old(folder)
+            write_whole(file, json.dumps(dict(list(known.items())[-_STEPS:])))
+            keep_newest(folder, _MODELS)
 
 
 def times_of(manifest: Manifest, seconds: Mapping[str, float]) -> dict[str, float]:
@@ -137,21 +136,3 @@ def _whole(given: object) -> tuple[float, ...]:
         for took_s in given[-_KEPT:]
         if type(took_s) in (int, float) and 0 <= took_s < _LONGEST_S
     )
-
-
-def _write(file: Path, times: Times) -> None:
-    """Write the file whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(prefix=".times-", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(times, stream)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _drop_old(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[_MODELS:]:
-        file.unlink(missing_ok=True)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +23,7 @@ from artifacts.mechanics import Mechanics
 from artifacts.probes import ProbeJob
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.steps import CompileResult, ReferenceResult
+from artifacts.whole_file import keep_newest, write_whole
 from tasks.fingerprint import own_code
 from tasks.probing.judging import judge_calls, judge_measures
 
@@ -106,15 +105,8 @@ def keep(folder: Path, key: Digest | None, measured: Measured) -> None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, temporary = tempfile.mkstemp(prefix=".measured-", dir=folder)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump(to_plain(measured), stream)
-            Path(temporary).replace(_file_of(folder, key))
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        _drop_old(folder)
+        write_whole(_file_of(folder, key), json.dumps(to_plain(measured)))
+        keep_newest(folder, _KEPT)
 
 
 def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]) -> Measured:
@@ -125,9 +117,3 @@ def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ..
 
 def _file_of(folder: Path, key: Digest) -> Path:
     return folder / f"{key.hex}.json"
-
-
-def _drop_old(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[_KEPT:]:
-        file.unlink(missing_ok=True)

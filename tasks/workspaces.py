@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from artifacts.held_folder import held
+from artifacts.whole_file import UNFINISHED
 
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
 _KEPT_BUILDS = 4
@@ -24,7 +25,7 @@ _STAMP = "%Y%m%d-%H%M%S"
 # What the steps write beside the builds and rename when it is whole: cache entries, the runner.
 _UNFINISHED = (
     "packages/.entry-*", "programs/.building-*", "compiler/[!t]*", "compiler/tmp*",
-    "measured/.measured-*",
+    f"measured/{UNFINISHED}*",
 )  # fmt: skip
 
 

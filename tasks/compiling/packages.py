@@ -34,6 +34,7 @@ def extract_library(package: Path, destination: Path) -> None:
 def digest_library(package: Path) -> Digest:
     """Return the digest of the one shared library in the package."""
     with zipfile.ZipFile(package) as archive, archive.open(_library_name(archive)) as library:
+        assert isinstance(library, zipfile.ZipExtFile)
         return digest_stream(library)
 
 

@@ -15,7 +15,7 @@ import torch
 from artifacts.digest import Digest, digest_bytes
 from artifacts.evidence import TakenOver, Timing
 from artifacts.manifest import PackageFile
-from artifacts.mechanics import Growth, Limits, Mechanics, Opening, Rate, Replay, Trial
+from artifacts.mechanics import Limits, Mechanics
 from artifacts.probes import ProbeJob
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.record import from_plain, to_plain
@@ -27,6 +27,7 @@ from tasks.conditions import digest_conditions
 from tasks.jobs import RUNNER_SOURCE
 from tasks.measured import Measured, keep, measuring_key, now, recall
 from tests.artifacts.samples import TORCH, sample_manifest
+from tests.tasks.probing.samples import mechanics
 
 KEY, OTHER = digest_bytes(b"key"), digest_bytes(b"other")
 FIT = Fit(("avx2",), TORCH)
@@ -34,23 +35,14 @@ MODULE = """
         self.norm = torch.load(r'{folder}/norm.pt', weights_only=False) # LayerNorm((16,))
         self.load_state_dict(torch.load(r'{folder}/state_dict.pt'))
 """
-PLACES = [("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1), ("model.so", 1)]
-MECHANICS = Mechanics(
-    "batch=1 seed=0",
-    tuple(Replay(file, threads, 1, 3, 6, 0, 0, 0.0) for file, threads in PLACES),
-    tuple(Opening(f"model.{end}", 0.01, 0.02, 0.003, 1 << 27, 9, 1 << 28) for end in ("so", "pt2")),
-    tuple(Rate(threads, 1234.5) for threads in (1, 2, 8)),
-    Growth(500, 1.5, 4096, 0, 1 << 28),
-    (Trial("x:dtype", "harmed", "refused", "told"),),
-    ("handoff-runner replay RELEASE CASES",),
-)  # fmt: skip
+MECHANICS = mechanics()
 TIMINGS = (Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),)
 
 
-def measured_now(mechanics: Mechanics = MECHANICS) -> Measured:
+def measured_now(found: Mechanics = MECHANICS) -> Measured:
     """Return what has just been measured of an accepted package."""
     library = PackageFile("cpu-avx2/model.so", digest_bytes(b"library"), 7)
-    return now(CompileResult((library,), FIT, 1.0, {}), mechanics, TIMINGS)
+    return now(CompileResult((library,), FIT, 1.0, {}), found, TIMINGS)
 
 
 def key_of(

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from artifacts.mechanics import Growth, Mechanics, Opening, Rate, Replay, Trial
+from artifacts.mechanics import Mechanics, Trial
 from artifacts.record import from_plain, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from tasks.probing.hostile import describe_hostile
 from tasks.probing.judging import judge_calls, judge_measures
+from tests.tasks.probing.samples import mechanics
 
 
 def judge(found: Mechanics) -> list[str]:
     """Return what is said against a package."""
     return [*judge_calls(found), *judge_measures(found)]
-
-
-def mechanics(*trials: Trial, grown: int = 0, beyond: int = 0, different: int = 0) -> Mechanics:
-    """Return what a probe found out about a package that is good but for what is given."""
-    places = [("model.so", 1), ("model.so", 2), ("model.so", 8), ("model.pt2", 1), ("model.so", 1)]
-    return Mechanics(
-        case="batch=1",
-        replays=tuple(Replay(f, n, 2, 2, 4, different, beyond, 0.5) for f, n in places),
-        openings=tuple(Opening(f, 0.1, 0.1, 0.1, 1, 1, 1) for f in ("model.so", "model.pt2")),
-        rates=tuple(Rate(n, 10.0) for n in (1, 2, 8)),
-        growth=Growth(10_000, 1.0, 1 << 30, grown, 400 << 20),
-        trials=trials or (Trial("missing", "refused", "refused"),),
-    )
 
 
 def test_nothing_is_said_against_a_good_package() -> None:
