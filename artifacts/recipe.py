@@ -90,7 +90,13 @@ KNOBS: dict[str, Variation] = {
     "freezing": Variation({"freezing": True}),
     "max-autotune": Variation({"max_autotune": True}),
     "no-epilogue-fusion": Variation({"epilogue_fusion": False}),
-    "channels-last": Variation(passes=(PassChoice("widen-conv1d"), PassChoice("channels-last"))),
+    "channels-last": Variation(
+        passes=(
+            PassChoice("widen-conv1d"),
+            PassChoice("channels-last"),
+            PassChoice("pointwise-to-linear"),
+        )
+    ),
     "carry-nan": Variation(passes=(PassChoice("carry-nan"),)),
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),

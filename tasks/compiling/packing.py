@@ -2,12 +2,13 @@
 
 oneDNN computes with weights in a layout of blocks. With freezing, Inductor rearranges them once, at
 compile time, but for a dynamic input size it leaves them as they are, so that each call does it
-again. The layout is chosen by an input size; that of the trace serves here, as it does in Inductor
-for bfloat16's linear layers. At a size for which oneDNN would choose another layout, it rearranges
-the weights in the call, as it would have anyway (ideep's `reorder_if_differ_in`), but from one
-layout of blocks to another it has only its slow reference for: four convolutions of EfficientNet
-took 7 ms of 17 so, at a batch of 1. Those are left alone whose layout depends on the batch or on
-the number of threads, as it does where an image is a single point (squeeze and excite).
+again. The layout is chosen by input size and number of threads: by how many blocks of output
+channels all threads have enough to do. A large batch's serves here, which is the same for any
+number of threads. At a size for which oneDNN would choose another layout, it rearranges the weights
+in the call, as it would have anyway (ideep's `reorder_if_differ_in`). Between blocks of which one
+divides the other, it has compiled code for that, which takes no longer than from unpacked weights;
+else only its slow reference: four convolutions of EfficientNet took 7 ms of 17 so, at a batch of 1.
+Those are left alone where that may happen.
 
 Two more kinds are left alone. Transposed convolutions, packed for one size, give that size's
 results. And with packed weights oneDNN's channels are last in whatever it returns, where Inductor
@@ -18,6 +19,7 @@ expects the other layout of what it can't tell apart: an image of one channel is
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +34,12 @@ from tasks.compiling.patching import moved, replaced
 _HOOK = "_eliminate_duplicate_packed_nodes"
 # Those of serving machines, on which oneDNN's choice depends.
 _THREADS = (1, 2, 8, 32)
+# A batch that gives all threads enough to do, so that the layout is the same on any machine.
+_MANY = 1024
+# What is read of oneDNN's description of a layout (`memory_desc_t` of oneDNN 3): the number of
+# axes, four sizes of twelve, the padded sizes, the number of blocks, the first one's size and axis.
+# What doesn't agree with the weights' shape is no layout that is known here.
+_LAYOUT = "<4xi4q72x4q272xi4xq88xq"
 
 
 @contextmanager
@@ -63,27 +71,29 @@ def _pack(convolution: torch.fx.Node) -> None:
     if weight.op != "get_attr" or not has_free_symbols(size) or _is_ambiguous(convolution, size):
         return
     # Of a size that only the call tells (an unbacked one) the trace has none.
-    fixed = [one.node.hint if isinstance(one, torch.SymInt) else one for one in size]
-    if None in fixed:
+    traced = [one.node.hint if isinstance(one, torch.SymInt) else one for one in size]
+    if None in traced:
         return
     graph = convolution.graph
-    sizes = [
-        fixed,
-        [1 if isinstance(one, torch.SymInt) else at for one, at in zip(size, fixed, strict=True)],
-    ]
+    least = [1 if isinstance(one, torch.SymInt) else one for one in size]
+    most = [_MANY, *traced[1:]] if isinstance(size[0], torch.SymInt) else traced
     weights = operator.attrgetter(str(weight.target))(graph.owning_module)
-    if not _layouts_agree(weights, [(padding, stride, dilation, groups, each) for each in sizes]):
+    settings = (padding, stride, dilation, groups)
+    wanted = _layouts(weights, [(*settings, most)])
+    if len(wanted) != 1:
+        return
+    others = _layouts(weights, [(*settings, size) for size in (traced, least)]) - wanted
+    if not all(_converts_fast(weights, one, *wanted) for one in others):
         return
     with graph.inserting_before(convolution):
         packed = graph.call_function(
-            torch.ops.mkldnn._reorder_convolution_weight,
-            (weight, padding, stride, dilation, groups, fixed),
+            torch.ops.mkldnn._reorder_convolution_weight, (weight, *settings, most)
         )
     convolution.update_arg(1, packed)
 
 
-def _layouts_agree(weights: torch.Tensor, settings: list[tuple[object, ...]]) -> bool:
-    """Tell whether oneDNN lays the weights out alike in all settings, and on any machine."""
+def _layouts(weights: torch.Tensor, settings: list[tuple[object, ...]]) -> set[bytes]:
+    """Return how oneDNN lays the weights out in any of the settings, on any machine."""
     found: set[bytes] = set()
     threads = torch.get_num_threads()
     with unset_fake_temporarily():
@@ -96,7 +106,23 @@ def _layouts_agree(weights: torch.Tensor, settings: list[tuple[object, ...]]) ->
                     found.add(bytes(layout.tolist()))
         finally:
             torch.set_num_threads(threads)
-    return len(found) == 1
+    return found
+
+
+def _converts_fast(weights: torch.Tensor, one: bytes, other: bytes) -> bool:
+    """Tell whether oneDNN has compiled code from one layout to the other, not just a reference."""
+    blocks = [_block(layout, weights.shape) for layout in (one, other)]
+    return weights.dtype is torch.float32 and 0 not in blocks and max(blocks) % min(blocks) == 0
+
+
+def _block(layout: bytes, shape: torch.Size) -> int:
+    """Return how many output channels lie beside each other; 0 if there is more to a layout."""
+    if len(layout) < struct.calcsize(_LAYOUT):
+        return 0
+    axes, *told = struct.unpack_from(_LAYOUT, layout)
+    sizes, padded, (blocks, size, axis) = told[:4], told[4:8], told[8:]
+    is_plain = (axes, blocks, axis) == (len(shape), 1, 0) and sizes == padded == list(shape)
+    return size if is_plain else 0
 
 
 def _is_ambiguous(convolution: torch.fx.Node, size: torch.Size) -> bool:

@@ -17,6 +17,7 @@ from tasks.passes.fold_batch_norm import FoldBatchNorm
 from tasks.passes.fold_constants import FoldConstants
 from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
 from tasks.passes.lower_precision import LowerPrecision
+from tasks.passes.pointwise_to_linear import PointwiseToLinear
 from tasks.passes.pool_with_attention import PoolWithAttention
 from tasks.passes.prune_low_influence import PruneLowInfluence
 from tasks.passes.quantize_weights import QuantizeWeights
@@ -42,6 +43,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         CarryNan,
         WidenConv1d,
         ChannelsLast,
+        PointwiseToLinear,
         QuantizeWeights,
         LowerPrecision,
         DecomposeToCore,

@@ -8,9 +8,10 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
+from tasks.passes.activations import replace_chain, take_along
 from tasks.passes.base import NodePass
 from tasks.passes.batch_norm import CONVOLUTIONS
-from tasks.passes.state import replace_node
+from tasks.passes.calls import add_call, arguments_of
 
 _ATEN = torch.ops.aten
 
@@ -22,6 +23,7 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
     W.flatten(1), b).unsqueeze(-1).unsqueeze(-1)`. Squeeze-and-excite blocks have two of those each.
     The layout in which oneDNN wants a convolution's weights depends on the batch there, so that
     each call rearranges them, which takes longer than the convolution; a linear layer's stay.
+    An activation that follows is computed on the rows.
 
     Conditions: image and kernel are of one point whatever the input, one group, no padding.
     """
@@ -34,9 +36,9 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
         return [
             node for node in program.graph.nodes
             if node.target in CONVOLUTIONS
-            and (given := _arguments(node))["groups"] == 1
-            and _is_unpadded(given["padding"])
-            and _is_point(given["input"]) and _is_point(given["weight"])
+            and (given := arguments_of(node))["groups"] == 1
+            and is_unpadded(given["padding"])
+            and is_point(given["input"]) and is_point(given["weight"])
             # With a batch axis, which torch lets be left out.
             and given["input"].meta["val"].dim() == given["weight"].meta["val"].dim()
         ]  # fmt: skip
@@ -46,22 +48,16 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
         _replace(program, node)
 
 
-def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    root = node.graph.owning_module
-    assert root is not None
-    found = node.normalized_arguments(root, normalize_to_only_use_kwargs=True)
-    assert found is not None
-    return found.kwargs
-
-
-def _is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a list of them
+def is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a list of them
+    """Tell whether a convolution by a kernel of one point adds nothing around its image."""
     if isinstance(padding, str):
         # Of a kernel of one point, "same" is none, too.
         return True
     return not any(padding if isinstance(padding, (list, tuple)) else [padding])
 
 
-def _is_point(node: object) -> bool:
+def is_point(node: object) -> bool:
+    """Tell whether an image or a kernel has a single point, whatever the input."""
     if not isinstance(node, torch.fx.Node):
         return False
     # A dynamic size that may be 1 is none.
@@ -69,20 +65,16 @@ def _is_point(node: object) -> bool:
 
 
 def _replace(program: ExportedProgram, node: torch.fx.Node) -> None:
-    given = _arguments(node)
+    given = arguments_of(node)
     graph = node.graph
     with graph.inserting_before(node):
         rows, weight = (
-            _call(graph, _ATEN.flatten.using_ints, (given[name], 1)) for name in ("input", "weight")
+            add_call(graph, _ATEN.flatten.using_ints, (given[name], 1))
+            for name in ("input", "weight")
         )
-        result = _call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
+        result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
+    last, result = take_along(node, result)
+    with graph.inserting_before(last):
         for _ in given["weight"].meta["val"].shape[2:]:
-            result = _call(graph, _ATEN.unsqueeze.default, (result, -1))
-    result.meta.update(node.meta)
-    replace_node(program, node, result)
-
-
-def _call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:  # noqa: ANN401
-    node = graph.call_function(target, args)
-    node.meta["val"] = target(*torch.fx.map_arg(args, lambda one: one.meta["val"]))
-    return node
+            result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))
+    replace_chain(program, node, last, result)

@@ -208,7 +208,7 @@ class Everything(nn.Module):
         self.dropout, self.forgotten = nn.Dropout(0.5), nn.Linear(4, 4)
         self.gate = nn.Parameter(torch.randn(4))
         self.narrow, self.scattered = nn.Conv1d(3, 4, 1), nn.Linear(3, 4)
-        self.squeeze = nn.Conv2d(3, 4, 1)
+        self.squeeze, self.pointwise = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.flatten(2)
@@ -216,6 +216,7 @@ class Everything(nn.Module):
         self.forgotten(y)
         y = y + self.narrow(rows).mean(2) + self.scattered(rows.transpose(1, 2)).mean(1)
         y = y + self.squeeze(x.abs().mean((2, 3), keepdim=True) ** -0.5).flatten(1)
+        y = y + torch.relu(self.pointwise(x)).mean((2, 3))
         y = torch.exp(y) * torch.exp(y) * torch.sigmoid(self.gate)
         y = y + torch.tanh(y) * 1e-12
         return self.last(self.middle(y))  # type: ignore[no-any-return]

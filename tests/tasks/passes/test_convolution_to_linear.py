@@ -35,6 +35,16 @@ def test_squeeze_and_excite_becomes_two_linear_layers() -> None:
     assert count(program, _ATEN.conv2d.default) == 0
 
 
+def test_an_activation_is_computed_right_behind_the_layer() -> None:
+    _, program = apply(ConvolutionToLinear({}), SqueezeAndExcite(), images(6, 7))
+    followers = [
+        user.target
+        for node in program.graph.find_nodes(op="call_function", target=_ATEN.linear.default)
+        for user in node.users
+    ]
+    assert followers == [_ATEN.relu.default, _ATEN.sigmoid.default]
+
+
 @pytest.mark.parametrize(
     ("module", "spatial"),
     [

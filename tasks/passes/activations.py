@@ -1,0 +1,56 @@
+"""The activations behind a layer, which a layer that is computed in another shape takes along.
+
+Inductor has the layer's own kernel compute an activation, where that follows at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from tasks.passes.calls import add_call
+from tasks.passes.state import replace_node
+
+_ATEN = torch.ops.aten
+_NAMES = (
+    "relu", "silu", "gelu", "tanh", "sigmoid", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu",
+)  # fmt: skip
+# Of one tensor, and numbers. A value that nothing else uses needn't be overwritten.
+_ACTIVATIONS: dict[Any, torch._ops.OpOverload] = {
+    getattr(_ATEN, name + mark).default: getattr(_ATEN, name).default
+    for name in _NAMES
+    for mark in ("", "_")
+}
+
+
+def take_along(layer: torch.fx.Node, made: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
+    """Apply the activations that follow `layer` alone to `made`, its result in another shape.
+
+    Return the last of them, `layer` itself if there is none, and what stands for it in that shape.
+    """
+    while len(layer.users) == 1:
+        (follower,) = layer.users
+        function = _ACTIVATIONS.get(follower.target)
+        if function is None or follower.kwargs or follower.args[0] is not layer:
+            break
+        with layer.graph.inserting_before(follower):
+            made = add_call(layer.graph, function, (made, *follower.args[1:]))
+        layer = follower
+    return layer, made
+
+
+def replace_chain(
+    program: ExportedProgram, layer: torch.fx.Node, last: torch.fx.Node, new: torch.fx.Node
+) -> None:
+    """Let every use of `last` be one of `new`; erase all from `layer` to it."""
+    chain = [layer]
+    while chain[-1] is not last:
+        (follower,) = chain[-1].users
+        chain.append(follower)
+    new.meta.update(last.meta)
+    replace_node(program, last, new)
+    for node in reversed(chain[:-1]):
+        node.graph.erase_node(node)
