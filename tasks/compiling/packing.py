@@ -111,12 +111,15 @@ def _layouts(weights: torch.Tensor, settings: list[tuple[object, ...]]) -> set[b
 
 def _converts_fast(weights: torch.Tensor, one: bytes, other: bytes) -> bool:
     """Tell whether oneDNN has compiled code from one layout to the other, not just a reference."""
-    blocks = [_block(layout, weights.shape) for layout in (one, other)]
+    blocks = [block_of(layout, weights.shape) for layout in (one, other)]
     return weights.dtype is torch.float32 and 0 not in blocks and max(blocks) % min(blocks) == 0
 
 
-def _block(layout: bytes, shape: torch.Size) -> int:
-    """Return how many output channels lie beside each other; 0 if there is more to a layout."""
+def block_of(layout: bytes, shape: torch.Size) -> int:
+    """Return how many output channels lie beside each other; 0 if there is more to a layout.
+
+    `layout` is oneDNN's description of how weights of the given shape lie.
+    """
     if len(layout) < struct.calcsize(_LAYOUT):
         return 0
     axes, *told = struct.unpack_from(_LAYOUT, layout)

@@ -41,11 +41,17 @@ def _weights(megabytes: int) -> str:
 
 
 def _nodes(count: int) -> str:
+    # Four operators a layer, since each layer is a file of the delivery, of which 10 000 are read.
     body = (
-        "class Grown(nn.Sequential):\n"
+        "class Grown(nn.Module):\n"
         "    def __init__(self):\n"
-        f"        layers = [[nn.Linear(16, 16), nn.Tanh()] for _ in range({count // 2})]\n"
-        "        super().__init__(*[layer for pair in layers for layer in pair])\n"
+        "        super().__init__()\n"
+        f"        layers = [nn.Linear(16, 16) for _ in range({count // 4})]\n"
+        "        self.layers = nn.ModuleList(layers)\n\n"
+        "    def forward(self, x):\n"
+        "        for layer in self.layers:\n"
+        "            x = x + torch.tanh(layer(x)) * 0.5\n"
+        "        return x\n"
     )
     return _module(body, "torch.randn(2, 16)")
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.compiling.packing import convolutions_packed
+from tasks.compiling.packing import block_of, convolutions_packed
 from tests.tasks.passes.exporting import export
 
 pytestmark = pytest.mark.compile
@@ -36,6 +36,20 @@ class Images(nn.Module):
         image = self.by_channel(torch.relu(self.first(x)))
         gated = image * self.gate(image.mean((2, 3), keepdim=True)).sigmoid()
         return self.upwards(gated), self.after_grey(self.grey(x[:, :1]))
+
+
+class Deep(nn.Module):
+    """Many channels and small images, whose layout depends on the number of threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 64, 6, stride=3)
+        self.second = nn.Conv2d(64, 128, 3, padding=1)
+        self.third = nn.Conv2d(128, 128, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.second(self.first(x)))  # type: ignore[no-any-return]
 
 
 class SqueezeAndExcite(nn.Module):
@@ -74,9 +88,9 @@ def packed_weights(package: Path) -> int:
 def test_a_dynamic_batch_leaves_right_results_and_packed_weights(tmp_path: Path) -> None:
     usual = compiled(nullcontext(), tmp_path / "usual")
     package = compiled(convolutions_packed(), tmp_path / "packed")
-    # Those of the three channels, by channel, and behind the grey one. The gate's is of one point,
-    # whose layout depends on the batch; so would the first one's with images of 17 pixels.
-    assert packed_weights(package) - packed_weights(usual) == 3
+    # Those of the three channels, by channel, behind the grey one, and of the gate, whose blocks
+    # for any batch divide each other. The grey one's result can't be told from one laid otherwise.
+    assert packed_weights(package) - packed_weights(usual) == 4
     loaded, eager = torch._inductor.aoti_load_package(str(package)), Images().eval()
     for batch in (1, 2, 6, 64):
         x = torch.randn(batch, 3, 33, 33)
@@ -85,17 +99,44 @@ def test_a_dynamic_batch_leaves_right_results_and_packed_weights(tmp_path: Path)
                 torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_no_call_rearranges_weights_by_the_slow_way(tmp_path: Path) -> None:
-    package = compiled(convolutions_packed(), tmp_path / "packed", SqueezeAndExcite)
+def rearranged(package: Path, threads: int) -> list[str]:
+    """Return oneDNN's lines about what it lays out otherwise, in calls of four batches."""
     program = (
         "import sys, torch\n"
+        "torch.set_num_threads(int(sys.argv[2]))\n"
         "loaded = torch._inductor.aoti_load_package(sys.argv[1])\n"
         "with torch.no_grad():\n"
         "    [loaded(torch.randn(batch, 3, 33, 33)) for batch in (1, 2, 6, 64)]\n"
     )
     told = subprocess.run(
-        [sys.executable, "-c", program, str(package)], capture_output=True, text=True, check=True,
-        env={**os.environ, "ONEDNN_VERBOSE": "profile_exec", "OMP_NUM_THREADS": "2"},
+        [sys.executable, "-c", program, str(package), str(threads)], capture_output=True, text=True,
+        env={**os.environ, "ONEDNN_VERBOSE": "profile_exec"}, check=True,
     ).stdout  # fmt: skip
     assert "convolution" in told
-    assert "reorder,simple" not in told
+    return [line for line in told.splitlines() if ",reorder," in line]
+
+
+@pytest.mark.parametrize("model", [SqueezeAndExcite, Deep])
+def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], tmp_path: Path) -> None:
+    package = compiled(convolutions_packed(), tmp_path / "packed", model)
+    for threads in (2, 16):
+        assert not [line for line in rearranged(package, threads) if ",simple:" in line]
+
+
+def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(tmp_path: Path) -> None:
+    package = compiled(convolutions_packed(), tmp_path / "packed", Deep)
+    assert rearranged(package, 2) == []
+    # Sixteen threads want smaller blocks of one image, for which there is compiled code.
+    assert any(",jit:" in line for line in rearranged(package, 16))
+
+
+def test_a_layout_that_is_not_known_here_is_none() -> None:
+    shape = torch.Size((64, 16, 3, 3))
+    weights = torch.randn(shape)
+    packed = torch.ops.mkldnn._reorder_convolution_weight(
+        weights, [1, 1], [1, 1], [1, 1], 1, [64, 16, 14, 14]
+    )
+    layout = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
+    assert block_of(layout, shape) in (16, 24, 32, 48, 64)
+    assert block_of(layout, torch.Size((64, 16, 3, 1))) == 0
+    assert block_of(layout[:100], shape) == 0
