@@ -21,10 +21,10 @@ _TO_ROWS, _TO_IMAGE = (0, 2, 3, 1), (0, 3, 1, 2)
 class PointwiseToLinear(NodePass[ExportedProgram]):
     """Call a linear layer for a convolution by a kernel of one point.
 
-    Before: `y = conv2d(x, W, b)` with `W` of shape (O, C, 1, 1). After: `y = linear(rows, W
-    .flatten(1), b).permute(0, 3, 1, 2)` with `rows = x.permute(0, 2, 3, 1).contiguous()`, and with
-    activations that follow before the last step. oneDNN lays the weights of a linear layer out
-    alike for any batch and number of threads, so that no call rearranges them.
+    Before: `y = relu(conv2d(x, W, b))` with `W` of shape (O, C, 1, 1). After: `y = relu(linear(
+    x.permute(0, 2, 3, 1).contiguous(), W.flatten(1), b)).permute(0, 3, 1, 2)`, with whatever
+    activations follow. oneDNN lays the weights of a linear layer out alike for any batch and number
+    of threads, so that no call rearranges them.
 
     Conditions: two dimensions, one group, no stride, no padding. It belongs behind `channels-last`,
     with which the image's points are rows already; without it each layer copies its image.
