@@ -42,6 +42,7 @@ def _weights(megabytes: int) -> str:
 
 def _nodes(count: int) -> str:
     # Four operators a layer, since each layer is a file of the delivery, of which 10 000 are read.
+    # Shrinking, so that depth doesn't amplify the last bit.
     body = (
         "class Grown(nn.Module):\n"
         "    def __init__(self):\n"
@@ -50,7 +51,7 @@ def _nodes(count: int) -> str:
         "        self.layers = nn.ModuleList(layers)\n\n"
         "    def forward(self, x):\n"
         "        for layer in self.layers:\n"
-        "            x = x + torch.tanh(layer(x)) * 0.5\n"
+        "            x = torch.tanh(layer(x)) * 0.5 + 0.25\n"
         "        return x\n"
     )
     return _module(body, "torch.randn(2, 16)")
