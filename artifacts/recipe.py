@@ -99,6 +99,7 @@ KNOBS: dict[str, Variation] = {
     ),
     "carry-nan": Variation(passes=(PassChoice("carry-nan"),)),
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
+    "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
     "bfloat16": Variation(
         passes=(
@@ -123,7 +124,7 @@ class Search:
     """For each target, 0 to 86400; with 0 there is no search."""
     candidates: tuple[str, ...] = (
         "freezing", "channels-last+freezing", "carry-nan+channels-last+freezing",
-        "pool-with-attention", "max-autotune", "freezing+max-autotune",
+        "cpu-attention+freezing", "pool-with-attention", "max-autotune", "freezing+max-autotune",
     )  # fmt: skip
     """Each is one of the words below, or some of them joined by `+`."""
     goal: Goal = later("all")

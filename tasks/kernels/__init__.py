@@ -10,11 +10,12 @@ from __future__ import annotations
 import torch
 from torch.export import ExportedProgram
 
-from tasks.kernels import attention_pooling
+from tasks.kernels import attention, attention_pooling
 
 # The operators that stand for a C++ function, with the function's definition. AOTInductor writes
 # it into the package's code where it takes declarations of functions that it is to call.
 _CPU_FUNCTIONS: dict[torch._ops.OpOverload, str] = {
+    torch.ops.handoff.attention_cpu.default: attention.SOURCE.read_text(encoding="utf-8"),
     torch.ops.handoff.attention_pooling_cpu.default: attention_pooling.SOURCE.read_text(
         encoding="utf-8"
     ),

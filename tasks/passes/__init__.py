@@ -10,6 +10,7 @@ from tasks.passes.channels_last import ChannelsLast
 from tasks.passes.common_subexpressions import CommonSubexpressions
 from tasks.passes.contiguous_linear import ContiguousLinear
 from tasks.passes.convolution_to_linear import ConvolutionToLinear
+from tasks.passes.cpu_attention import CpuAttention
 from tasks.passes.decompose import DecomposeToCore
 from tasks.passes.drop_noops import DropInferenceNoops
 from tasks.passes.eliminate_dead_code import EliminateDeadCode
@@ -40,6 +41,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         ReciprocalRoot,
         PruneLowInfluence,
         PoolWithAttention,
+        CpuAttention,
         CarryNan,
         WidenConv1d,
         ChannelsLast,

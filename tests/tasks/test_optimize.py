@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.nn.functional import scaled_dot_product_attention
 
 from artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
 from artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe
@@ -217,6 +218,8 @@ class Everything(nn.Module):
         y = y + self.narrow(rows).mean(2) + self.scattered(rows.transpose(1, 2)).mean(1)
         y = y + self.squeeze(x.abs().mean((2, 3), keepdim=True) ** -0.5).flatten(1)
         y = y + torch.relu(self.pointwise(x)).mean((2, 3))
+        heads = rows[:, None, :, :16].contiguous()
+        y = y + scaled_dot_product_attention(heads, heads, heads).mean((1, 2, 3))[:, None]
         y = torch.exp(y) * torch.exp(y) * torch.sigmoid(self.gate)
         y = y + torch.tanh(y) * 1e-12
         return self.last(self.middle(y))  # type: ignore[no-any-return]
