@@ -30,7 +30,11 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
 def own_code() -> Digest:
     """Return the digest of the code that makes releases, as this process has begun with it."""
     root = Path(__file__).parent.parent
-    sources = [path for room in ("artifacts", "tasks") for path in (root / room).rglob("*.py")]
+    sources = [
+        path for room in ("artifacts", "tasks") for path in (root / room).rglob("*")
+        # Those of C++ go into packages.
+        if path.suffix in {".py", ".cpp"}
+    ]  # fmt: skip
     return digest_tree({path.relative_to(root).as_posix(): digest_file(path) for path in sources})
 
 
