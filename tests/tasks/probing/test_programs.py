@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import EnvironmentLacking
-from artifacts.mechanics import Outcome
+from artifacts.mechanics import Limits, Outcome
 from tasks.probing.build import build_runner
-from tasks.probing.child import Ended, Limits, run_limited
+from tasks.probing.child import Ended, run_limited
 from tasks.probing.trials import Tried, try_all
 from tests.tasks.probing.samples import PLANTED, SHORT
 
