@@ -167,7 +167,10 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
   if (mask && !m.open(*mask)) return AOTI_TORCH_FAILURE;
   const int64_t batch = q.sizes[0], heads = q.sizes[1], length = q.sizes[2], depth = q.sizes[3];
   const int64_t known = k.sizes[2], width = v.sizes[3];
-  if (width % 16 || v.strides[3] != 1) return AOTI_TORCH_FAILURE;
+  for (const View* other : {&k, &v})
+    if (other->sizes[0] != batch || other->sizes[1] != heads || other->sizes[2] != known)
+      return AOTI_TORCH_FAILURE;
+  if (k.sizes[3] != depth || width % 16 || v.strides[3] != 1) return AOTI_TORCH_FAILURE;
   // Heads of a place beside each other, as torch has them, so that joining them copies nothing.
   const int64_t shape[4] = {batch, heads, length, width};
   const int64_t steps[4] = {length * heads * width, width, heads * width, 1};

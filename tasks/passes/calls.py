@@ -17,13 +17,8 @@ def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
     return found.kwargs
 
 
-def add_call(
-    graph: torch.fx.Graph,
-    target: Any,  # noqa: ANN401
-    args: tuple[Any, ...],
-    **rest: Any,  # noqa: ANN401
-) -> torch.fx.Node:
+def add_call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:  # noqa: ANN401
     """Call `target` where the graph inserts at the moment; the node says what it returns."""
-    node = graph.call_function(target, args, rest)
-    node.meta["val"] = target(*torch.fx.map_arg(args, lambda one: one.meta["val"]), **rest)
+    node = graph.call_function(target, args)
+    node.meta["val"] = target(*torch.fx.map_arg(args, lambda one: one.meta["val"]))
     return node

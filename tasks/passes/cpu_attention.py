@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.fx
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import tasks.kernels  # noqa: F401 - which registers the operator
 from tasks.passes.base import NodePass
@@ -29,9 +30,9 @@ class CpuAttention(NodePass[ExportedProgram]):
     values where they lie, keeps a block's scores in the cache, and has its products written for the
     registers of AVX-512 or AVX2, where torch calls MKL for each block. On CUDA it is torch's own.
 
-    Conditions: float32, as many keys as the graph says, heads of a multiple of 16 numbers, as many
-    of them everywhere, no dropout, and a mask that is given instead of implied. Whether it is
-    faster depends on model and machine, so let a search decide.
+    Conditions: float32, as many keys as the graph says, heads of a multiple of 16 numbers, batch
+    and number of heads the same everywhere, no dropout, and a mask that is given instead of
+    implied. Whether it is faster depends on model and machine, so let a search decide.
     """
 
     name: ClassVar[str] = "cpu-attention"
@@ -54,9 +55,7 @@ class CpuAttention(NodePass[ExportedProgram]):
             scale = 1 / math.sqrt(parts[0].meta["val"].shape[-1])
         with graph.inserting_before(node):
             if mask is not None and mask.meta["val"].dtype is torch.bool:
-                zero = add_call(graph, _ATEN.zeros_like.default, (mask,), dtype=torch.float32)
-                absent = add_call(graph, _ATEN.logical_not.default, (mask,))
-                mask = add_call(graph, _ATEN.masked_fill.Scalar, (zero, absent, -math.inf))
+                mask = add_call(graph, _ATEN.where.Scalar, (mask, 0.0, -math.inf))
             result = add_call(graph, _OPERATOR, (*parts, mask, scale))
         result.meta.update(node.meta)
         replace_node(program, node, result)
@@ -71,7 +70,14 @@ def _fits(given: dict[str, Any]) -> bool:
     keys, width = key.shape[-2], value.shape[-1]
     return (
         all(one.dtype is torch.float32 and one.dim() == 4 for one in (query, key, value))
+        and all(_is_same(one, query) for one in (key, value))
         and (mask is None or mask.meta["val"].dtype in kinds)
         and isinstance(keys, int) and 0 < keys <= _LONGEST
         and isinstance(width, int) and width > 0 and width % _LANES == 0
     )  # fmt: skip
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether batch and heads are the same for sure: torch would broadcast those of 1."""
+    pairs = zip(one.shape[:2], other.shape[:2], strict=True)
+    return all(bool(statically_known_true(a == b)) for a, b in pairs)

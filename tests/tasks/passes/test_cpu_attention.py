@@ -64,6 +64,14 @@ class Grouped(nn.Module):
         return scaled_dot_product_attention(x, half, half, enable_gqa=True)
 
 
+class Shared(nn.Module):
+    """All of a batch attend to the first one's keys and values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x[:1]
+        return scaled_dot_product_attention(x, first, first)
+
+
 class Growing(nn.Module):
     """Attention over as many places as the input has rows."""
 
@@ -89,10 +97,21 @@ class Doubled(nn.Module):
         (Attention(is_causal=True), sequences()),
         (Attention(dropout_p=1e-9), sequences()),
         (Grouped(), sequences(heads=4)),
+        (Shared(), sequences()),
         (Growing(), sequences()),
         (Doubled(), sequences()),
     ],
-    ids=["long", "narrow", "no heads", "causal", "dropout", "grouped", "growing", "float64"],
+    ids=[
+        "long",
+        "narrow",
+        "no heads",
+        "causal",
+        "dropout",
+        "grouped",
+        "shared",
+        "growing",
+        "float64",
+    ],
 )
 def test_other_attention_is_left_alone(module: nn.Module, x: Tensor) -> None:
     assert not apply(CpuAttention({}), module, x)[0]
