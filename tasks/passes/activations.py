@@ -26,31 +26,29 @@ _ACTIVATIONS: dict[Any, torch._ops.OpOverload] = {
 }
 
 
-def take_along(layer: torch.fx.Node, made: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
+def take_along(
+    layer: torch.fx.Node, made: torch.fx.Node
+) -> tuple[list[torch.fx.Node], torch.fx.Node]:
     """Apply the activations that follow `layer` alone to `made`, its result in another shape.
 
-    Return the last of them, `layer` itself if there is none, and what stands for it in that shape.
+    Return the layer with those activations, and what stands for the last of them in that shape.
     """
-    while len(layer.users) == 1:
-        (follower,) = layer.users
+    chain = [layer]
+    while len(chain[-1].users) == 1:
+        (follower,) = chain[-1].users
         function = _ACTIVATIONS.get(follower.target)
-        if function is None or follower.kwargs or follower.args[0] is not layer:
+        if function is None or follower.kwargs or follower.args[0] is not chain[-1]:
             break
         with layer.graph.inserting_before(follower):
             made = add_call(layer.graph, function, (made, *follower.args[1:]))
-        layer = follower
-    return layer, made
-
-
-def replace_chain(
-    program: ExportedProgram, layer: torch.fx.Node, last: torch.fx.Node, new: torch.fx.Node
-) -> None:
-    """Let every use of `last` be one of `new`; erase all from `layer` to it."""
-    chain = [layer]
-    while chain[-1] is not last:
-        (follower,) = chain[-1].users
         chain.append(follower)
+    return chain, made
+
+
+def replace_chain(program: ExportedProgram, chain: list[torch.fx.Node], new: torch.fx.Node) -> None:
+    """Let every use of the chain's last node be one of `new`; erase all of it."""
+    *others, last = chain
     new.meta.update(last.meta)
     replace_node(program, last, new)
-    for node in reversed(chain[:-1]):
+    for node in reversed(others):
         node.graph.erase_node(node)

@@ -73,8 +73,8 @@ def _replace(program: ExportedProgram, node: torch.fx.Node) -> None:
             for name in ("input", "weight")
         )
         result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-    last, result = take_along(node, result)
-    with graph.inserting_before(last):
+    chain, result = take_along(node, result)
+    with graph.inserting_before(chain[-1]):
         for _ in given["weight"].meta["val"].shape[2:]:
             result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))
-    replace_chain(program, node, last, result)
+    replace_chain(program, chain, result)

@@ -54,10 +54,10 @@ class PointwiseToLinear(NodePass[ExportedProgram]):
             turned = add_call(graph, _ATEN.permute.default, (given["input"], list(_TO_ROWS)))
             rows = add_call(graph, _ATEN.contiguous.default, (turned,))
             result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-        last, result = take_along(node, result)
-        with graph.inserting_before(last):
+        chain, result = take_along(node, result)
+        with graph.inserting_before(chain[-1]):
             image = add_call(graph, _ATEN.permute.default, (result, list(_TO_IMAGE)))
-        replace_chain(program, node, last, image)
+        replace_chain(program, chain, image)
 
 
 def _has_no_stride(stride: Any) -> bool:  # noqa: ANN401 - a number or a list of them

@@ -19,6 +19,11 @@ def export(module: nn.Module, *inputs: torch.Tensor) -> ExportedProgram:
         return torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)
 
 
+def images(*spatial: int) -> torch.Tensor:
+    """Return five images of eight channels."""
+    return torch.randn(5, 8, *spatial, generator=torch.Generator().manual_seed(0))
+
+
 def apply(
     chosen: Pass[Any], module: nn.Module, *inputs: torch.Tensor
 ) -> tuple[bool, ExportedProgram]:

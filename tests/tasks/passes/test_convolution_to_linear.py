@@ -7,13 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tasks.passes.convolution_to_linear import ConvolutionToLinear
-from tests.tasks.passes.exporting import apply, count
+from tests.tasks.passes.exporting import apply, count, images
 
 _ATEN = torch.ops.aten
-
-
-def images(*spatial: int) -> Tensor:
-    return torch.randn(5, 8, *spatial, generator=torch.Generator().manual_seed(0))
 
 
 class SqueezeAndExcite(nn.Module):

@@ -8,13 +8,9 @@ from torch import Tensor, nn
 
 from tasks.passes.channels_last import ChannelsLast
 from tasks.passes.pointwise_to_linear import PointwiseToLinear
-from tests.tasks.passes.exporting import apply, count, export
+from tests.tasks.passes.exporting import apply, count, export, images
 
 _ATEN = torch.ops.aten
-
-
-def images(*spatial: int) -> Tensor:
-    return torch.randn(5, 8, *spatial, generator=torch.Generator().manual_seed(0))
 
 
 class Residual(nn.Module):
