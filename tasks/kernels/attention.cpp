@@ -12,9 +12,15 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
     int64_t* sizes = nullptr;
     int64_t* strides = nullptr;
     bool open(AtenTensorHandle tensor) {
+      int32_t dtype = -1;
       return aoti_torch_get_data_ptr(tensor, &data) == AOTI_TORCH_SUCCESS &&
           aoti_torch_get_sizes(tensor, &sizes) == AOTI_TORCH_SUCCESS &&
-          aoti_torch_get_strides(tensor, &strides) == AOTI_TORCH_SUCCESS;
+          aoti_torch_get_strides(tensor, &strides) == AOTI_TORCH_SUCCESS &&
+          aoti_torch_get_dtype(tensor, &dtype) == AOTI_TORCH_SUCCESS &&
+          dtype == aoti_torch_dtype_float32();
+    }
+    bool is(int64_t batch, int64_t heads, int64_t rows, int64_t columns) const {
+      return sizes[0] == batch && sizes[1] == heads && sizes[2] == rows && sizes[3] == columns;
     }
     const float* at(int64_t batch, int64_t head) const {
       return static_cast<const float*>(data) + batch * strides[0] + head * strides[1];
@@ -93,8 +99,8 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
       int64_t result_step, length, depth, width;
       float scale;
     };
-    // `count` queries in a block of `vectors`, whose scores and turned queries have room.
-    static inline __attribute__((always_inline)) void run(
+    // score[length][block] = key * query, for the first `count` queries of a block of `vectors`.
+    static inline __attribute__((always_inline)) void compare(
         const Head& of, int64_t count, float* __restrict turned, float* __restrict score,
         const int64_t vectors) {
       const int64_t block = vectors * lanes;
@@ -120,6 +126,11 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
           for (int64_t r = 0; r < count; ++r)
             score[j * block + r] += of.mask[r * of.mask_step + j * of.mask_depth];
       }
+    }
+    // Make weights of the scores, which `share` makes a sum of 1 of.
+    static inline __attribute__((always_inline)) void weigh(
+        const Head& of, float* __restrict score, float* __restrict share, const int64_t vectors) {
+      const int64_t block = vectors * lanes;
       Vector largest[most], total[most];
       for (int64_t v = 0; v < vectors; ++v) largest[v] = load(score + v * lanes);
       for (int64_t j = 1; j < of.length; ++j)
@@ -139,9 +150,16 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
           total[v] += weight;
           store(score + j * block + v * lanes, weight);
         }
-      float share[most * lanes], part[rows * columns * lanes];
       for (int64_t v = 0; v < vectors; ++v)
         store(share + v * lanes, total[v] == 0.0f ? Vector{} : 1.0f / total[v]);
+    }
+    // result[count][width] = weights * value * share. The last rows of weights may lie beyond the
+    // block, in the memory behind it; what they give is not stored.
+    static inline __attribute__((always_inline)) void mix(
+        const Head& of, int64_t count, const float* __restrict score, const float* __restrict share,
+        const int64_t vectors) {
+      const int64_t block = vectors * lanes;
+      float part[rows * columns * lanes];
       for (int64_t r = 0; r < count; r += rows)
         for (int64_t d = 0; d < of.width;) {
           const bool is_wide = of.width - d >= columns * lanes;
@@ -160,35 +178,55 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
           d += given * lanes;
         }
     }
+    static inline __attribute__((always_inline)) void run(
+        const Head& of, int64_t count, float* __restrict turned, float* __restrict score,
+        const int64_t vectors) {
+      float share[most * lanes];
+      compare(of, count, turned, score, vectors);
+      weigh(of, score, share, vectors);
+      mix(of, count, score, share, vectors);
+    }
   };
 
+  const auto refuse = [](const char* why) {
+    std::cerr << "handoff::attention: " << why << std::endl;
+    return AOTI_TORCH_FAILURE;
+  };
   View q, k, v, m, made;
-  if (!q.open(query) || !k.open(key) || !v.open(value)) return AOTI_TORCH_FAILURE;
-  if (mask && !m.open(*mask)) return AOTI_TORCH_FAILURE;
+  if (!q.open(query) || !k.open(key) || !v.open(value) || (mask && !m.open(*mask)))
+    return refuse("expected float32 everywhere");
   const int64_t batch = q.sizes[0], heads = q.sizes[1], length = q.sizes[2], depth = q.sizes[3];
   const int64_t known = k.sizes[2], width = v.sizes[3];
-  for (const View* other : {&k, &v})
-    if (other->sizes[0] != batch || other->sizes[1] != heads || other->sizes[2] != known)
-      return AOTI_TORCH_FAILURE;
-  if (k.sizes[3] != depth || width % 16 || v.strides[3] != 1) return AOTI_TORCH_FAILURE;
+  const bool fits = known > 0 && k.is(batch, heads, known, depth) &&
+      v.is(batch, heads, known, width) && (!mask || m.is(batch, heads, length, known)) &&
+      width % 16 == 0 && v.strides[3] == 1;
+  if (!fits) return refuse("queries, keys, values and mask don't belong together");
   // Heads of a place beside each other, as torch has them, so that joining them copies nothing.
   const int64_t shape[4] = {batch, heads, length, width};
   const int64_t steps[4] = {length * heads * width, width, heads * width, 1};
   const auto status = aoti_torch_empty_strided(
       4, shape, steps, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, result);
   if (status != AOTI_TORCH_SUCCESS) return status;
-  if (!made.open(*result)) return AOTI_TORCH_FAILURE;
+  const auto undo = [result, refuse](const char* why) {
+    aoti_torch_delete_tensor_object(*result);
+    return refuse(why);
+  };
+  if (!made.open(*result)) return undo("its result can't be read");
   const int64_t block = Core::most * Core::lanes, blocks = (length + block - 1) / block;
   const int64_t work = batch * heads * blocks;
-#pragma omp parallel if (batch * heads * length * known * depth > 65536)
+  bool has_memory = true;
+#pragma omp parallel if (batch * heads * length * known * depth > 65536) reduction(&& : has_memory)
   {
-    // Room for a last row of queries beyond the block, which is multiplied and not looked at.
-    std::vector<float> memory(block * (known + depth) + 2 * Core::lanes);
+    // No exception may leave a parallel region. The spare is for the address to be rounded up.
+    const std::unique_ptr<float[]> memory(
+        new (std::nothrow) float[block * (known + depth) + 2 * Core::lanes]());
+    has_memory = memory != nullptr;
     float* turned = reinterpret_cast<float*>(
-        (reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+        (reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
     float* score = turned + block * depth;
 #pragma omp for
     for (int64_t w = 0; w < work; ++w) {
+      if (!has_memory) continue;
       const int64_t b = w / blocks / heads, h = w / blocks % heads, first = w % blocks * block;
       const int64_t count = length - first < block ? length - first : block;
       const Core::Head head = {
@@ -207,5 +245,5 @@ __attribute__((optimize("O3", "fp-contract=fast"))) AOTITorchError aoti_torch_cp
       }
     }
   }
-  return AOTI_TORCH_SUCCESS;
+  return has_memory ? AOTI_TORCH_SUCCESS : undo("there is no memory for its scores");
 }

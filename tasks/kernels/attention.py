@@ -34,7 +34,8 @@ def attention(
 
     `query` is `[B, H, Q, D]`, `key` `[B, H, K, D]`, `value` `[B, H, K, W]` with W a multiple of 16,
     all float32; `mask` is added, and may be broadcast. Compilers see this body: on CUDA torch's own
-    attention, else the operator that stands for the C++ function.
+    attention, else the operator that stands for the C++ function, which keeps NaN (torch's own, in
+    2.15, makes 0 of a NaN in a query if there is no mask and fewer keys than a vector has numbers).
     """
     if query.is_cuda:
         attended: Tensor = _ATTENTION(query, key, value, mask, scale=scale)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch.fx
 from torch.export import ExportedProgram
 
-from artifacts.errors import BlessingRefused
+from artifacts.errors import BlessingRefused, HandoffError, first_line
 from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice, Recipe
 from tasks.optimizing.folding import ModuleMemory, changes_between
@@ -64,15 +65,14 @@ class PassCheck:
     def _apply(
         self, choice: PassChoice, chosen: Pass[Any], before: Program, program: Program
     ) -> PassEffect:
-        try:
+        with _failures_told(chosen, "a pass that ends"):
             chosen.observe(self._inputs, self._recipe)
             modified = apply_pass(chosen, program)
-        except PassBroken as error:
-            raise _refusal(chosen, "the conditions that the pass states", str(error)) from error
         largest = 0.0
         if modified:
             run = compute_natively if chosen.rounds else compute
-            outputs = [run(program, inputs) for inputs in self._inputs]
+            with _failures_told(chosen, "a program that runs as before"):
+                outputs = [run(program, inputs) for inputs in self._inputs]
             for place, after in enumerate(outputs):
                 apart = self._compare(choice, chosen, place, after, (before, program))
                 largest = max(largest, apart)
@@ -99,6 +99,10 @@ class PassCheck:
             raise _refusal(chosen, f"outputs of the shapes {shapes[0]}", f"{shapes[1]}")
         largest = 0.0
         for index, (old, new) in enumerate(zip(expected, after, strict=True)):
+            if old.is_contiguous() and not new.is_contiguous():
+                # A client may read its memory without looking at strides.
+                wanted = f"output {index} contiguous as before"
+                raise _refusal(chosen, wanted, f"the strides {new.stride()}")
             apart, is_outside = difference(new, old, self._recipe)
             largest = max(largest, apart)
             if is_outside and not choice.intended:
@@ -111,6 +115,19 @@ class PassCheck:
                     + (f", first seen at {where}" if where else ""),
                 )
         return largest
+
+
+@contextmanager
+def _failures_told(chosen: Pass[Any], expected: str) -> Iterator[None]:
+    """Refuse the pass for whatever is raised inside, other than for lack of memory."""
+    try:
+        yield
+    except PassBroken as error:
+        raise _refusal(chosen, "the conditions that the pass states", str(error)) from error
+    except (HandoffError, MemoryError):
+        raise
+    except Exception as error:
+        raise _refusal(chosen, expected, f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _refusal(chosen: Pass[Any], expected: str, got: str) -> BlessingRefused:

@@ -11,12 +11,13 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.calls import add_call
+from tasks.passes.calls import add_call, describe_as
 from tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
 _NAMES = (
-    "relu", "silu", "gelu", "tanh", "sigmoid", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu",
+    "relu", "relu6", "silu", "gelu", "tanh", "sigmoid", "hardtanh", "hardswish", "hardsigmoid",
+    "leaky_relu",
 )  # fmt: skip
 # Of one tensor, and numbers. A value that nothing else uses needn't be overwritten.
 _ACTIVATIONS: dict[Any, torch._ops.OpOverload] = {
@@ -48,7 +49,7 @@ def take_along(
 def replace_chain(program: ExportedProgram, chain: list[torch.fx.Node], new: torch.fx.Node) -> None:
     """Let every use of the chain's last node be one of `new`; erase all of it."""
     *others, last = chain
-    new.meta.update(last.meta)
+    describe_as(new, last)
     replace_node(program, last, new)
     for node in reversed(others):
         node.graph.erase_node(node)

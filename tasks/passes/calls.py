@@ -22,3 +22,8 @@ def add_call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch
     node = graph.call_function(target, args)
     node.meta["val"] = target(*torch.fx.map_arg(args, lambda one: one.meta["val"]))
     return node
+
+
+def describe_as(new: torch.fx.Node, old: torch.fx.Node) -> None:
+    """Let `new`, which takes the place of `old`, tell its origin; what it returns stays its own."""
+    new.meta.update({name: told for name, told in old.meta.items() if name != "val"})

@@ -14,21 +14,30 @@ from tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
 # What each keeps its argument between; `hardtanh`'s bounds are arguments.
-_BOUNDS: dict[Any, tuple[float, float]] = {
-    _ATEN.relu.default: (0.0, math.inf),
-    _ATEN.relu6.default: (0.0, 6.0),
-    _ATEN.hardtanh.default: (-1.0, 1.0),
-    _ATEN.hardsigmoid.default: (0.0, 6.0),
+_NAMES = {
+    "relu": (0.0, math.inf),
+    "relu6": (0.0, 6.0),
+    "hardtanh": (-1.0, 1.0),
+    "hardsigmoid": (0.0, 6.0),
 }
+_BOUNDS: dict[Any, tuple[float, float]] = {
+    getattr(_ATEN, name).default: bounds for name, bounds in _NAMES.items()
+}
+# Those that write their result to where their argument is.
+_IN_PLACE: dict[Any, tuple[float, float]] = {
+    getattr(_ATEN, f"{name}_").default: bounds for name, bounds in _NAMES.items()
+}
+_SIGMOIDS = {_ATEN.hardsigmoid.default, _ATEN.hardsigmoid_.default}
 
 
 class CarryNan(NodePass[ExportedProgram]):
     """Compare where clamping activations take a maximum, so that NaN stays NaN.
 
     Before: `y = relu(x)`. After: `y = where(x <= 0, 0, x)`; `relu6`, `hardtanh` and `hardsigmoid`
-    likewise. With `freezing`, Inductor lets oneDNN clamp at the end of a convolution or a linear
-    layer, whose maximum of NaN and 0 is 0. What compares stays outside of that, in a loop of its
-    own, so name it where a package has to carry NaN and is to be frozen. No value changes.
+    likewise, and what is computed in place is written there. With `freezing`, Inductor lets oneDNN
+    clamp at the end of a convolution or a linear layer, whose maximum of NaN and 0 is 0. What
+    compares stays outside of that, in a loop of its own, so name it where a package has to carry
+    NaN and is to be frozen. No value changes.
     """
 
     name: ClassVar[str] = "carry-nan"
@@ -38,7 +47,7 @@ class CarryNan(NodePass[ExportedProgram]):
         """Return the activations of floating-point numbers."""
         return [
             node for node in program.graph.nodes
-            if node.target in _BOUNDS and node.meta["val"].is_floating_point()
+            if node.target in _BOUNDS | _IN_PLACE and node.meta["val"].is_floating_point()
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
@@ -47,11 +56,12 @@ class CarryNan(NodePass[ExportedProgram]):
 
 
 def _compare(program: ExportedProgram, node: torch.fx.Node) -> None:
-    low, high = _BOUNDS[node.target]
-    value, *bounds = node.args
+    low, high = (_BOUNDS | _IN_PLACE)[node.target]
+    argument, *bounds = node.args
+    value = argument
     given = dict(zip(("min_val", "max_val"), bounds, strict=False)) | dict(node.kwargs)
     low, high = float(given.get("min_val", low)), float(given.get("max_val", high))  # type: ignore[arg-type]
-    is_sigmoid = node.target is _ATEN.hardsigmoid.default
+    is_sigmoid = node.target in _SIGMOIDS
     with node.graph.inserting_before(node):
         if is_sigmoid:
             value = _call(node, _ATEN.add.Tensor, value, 3.0)
@@ -60,6 +70,9 @@ def _compare(program: ExportedProgram, node: torch.fx.Node) -> None:
             value = _bounded(node, value, _ATEN.ge.Scalar, high)
         if is_sigmoid:
             value = _call(node, _ATEN.div.Tensor, value, 6.0)
+        if node.target in _IN_PLACE:
+            # Others may look at that memory, and compilers elide what nobody looks at.
+            value = _call(node, _ATEN.copy_.default, argument, value)
     assert isinstance(value, torch.fx.Node)
     value.meta.update(node.meta)
     replace_node(program, node, value)

@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.fx
+from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import tasks.kernels  # noqa: F401 - which registers the operator
 from tasks.passes.base import NodePass
-from tasks.passes.calls import add_call, arguments_of
+from tasks.passes.calls import add_call, arguments_of, describe_as
 from tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
@@ -30,9 +31,10 @@ class CpuAttention(NodePass[ExportedProgram]):
     values where they lie, keeps a block's scores in the cache, and has its products written for the
     registers of AVX-512 or AVX2, where torch calls MKL for each block. On CUDA it is torch's own.
 
-    Conditions: float32, as many keys as the graph says, heads of a multiple of 16 numbers, batch
-    and number of heads the same everywhere, no dropout, and a mask that is given instead of
-    implied. Whether it is faster depends on model and machine, so let a search decide.
+    Conditions: float32, as many keys as the graph says, heads whose size it says and whose values
+    are a multiple of 16 numbers, batch and number of heads the same everywhere, no dropout, and a
+    mask that is given instead of implied. Whether it is faster depends on model and machine, so let
+    a search decide.
     """
 
     name: ClassVar[str] = "cpu-attention"
@@ -57,7 +59,11 @@ class CpuAttention(NodePass[ExportedProgram]):
             if mask is not None and mask.meta["val"].dtype is torch.bool:
                 mask = add_call(graph, _ATEN.where.Scalar, (mask, 0.0, -math.inf))
             result = add_call(graph, _OPERATOR, (*parts, mask, scale))
-        result.meta.update(node.meta)
+            if is_contiguous_or_false(node.meta["val"]):
+                # Torch's has the function's layout unless it is computed as two products, which it
+                # is where keys and values differ in size.
+                result = add_call(graph, _ATEN.contiguous.default, (result,))
+        describe_as(result, node)
         replace_node(program, node, result)
 
 
@@ -67,12 +73,14 @@ def _fits(given: dict[str, Any]) -> bool:
     query, key, value = (given[name].meta["val"] for name in ("query", "key", "value"))
     mask = given["attn_mask"]
     kinds = (torch.float32, torch.bool)
-    keys, width = key.shape[-2], value.shape[-1]
+    keys, depth, width = key.shape[-2], query.shape[-1], value.shape[-1]
     return (
         all(one.dtype is torch.float32 and one.dim() == 4 for one in (query, key, value))
         and all(_is_same(one, query) for one in (key, value))
         and (mask is None or mask.meta["val"].dtype in kinds)
+        and (given["scale"] is None or isinstance(given["scale"], float))
         and isinstance(keys, int) and 0 < keys <= _LONGEST
+        and isinstance(depth, int) and depth > 0
         and isinstance(width, int) and width > 0 and width % _LANES == 0
     )  # fmt: skip
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
 from tasks.passes.activations import replace_chain, take_along
-from tasks.passes.base import NodePass
 from tasks.passes.calls import add_call, arguments_of
 from tasks.passes.convolution_to_linear import is_point, is_unpadded
+from tasks.passes.layout import LayoutPass
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}
 _TO_ROWS, _TO_IMAGE = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-class PointwiseToLinear(NodePass[ExportedProgram]):
+class PointwiseToLinear(LayoutPass):
     """Call a linear layer for a convolution by a kernel of one point.
 
     Before: `y = relu(conv2d(x, W, b))` with `W` of shape (O, C, 1, 1). After: `y = relu(linear(
@@ -26,14 +26,14 @@ class PointwiseToLinear(NodePass[ExportedProgram]):
     activations follow. oneDNN lays the weights of a linear layer out alike for any batch and number
     of threads, so that no call rearranges them.
 
-    Conditions: two dimensions, one group, no stride, no padding. It belongs behind `channels-last`,
-    with which the image's points are rows already; without it each layer copies its image.
+    Conditions: two dimensions, one group, no stride, no padding, and nothing is written to after a
+    view of it was made. It belongs behind `channels-last`, with which the image's points are rows
+    already; without it each layer copies its image.
     """
 
     name: ClassVar[str] = "pointwise-to-linear"
-    level: ClassVar[Literal["fx", "aten"]] = "aten"
 
-    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+    def choose(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the convolutions by one point of images that have more."""
         return [
             node for node in program.graph.nodes

@@ -181,6 +181,62 @@ def test_a_pass_that_deviates_is_left_out_where_the_recipe_says_so(
         torch.testing.assert_close(got, Net().eval()(x))
 
 
+class Crashing(Spoiling):
+    """Fails of itself."""
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Divide by nothing."""
+        return 1 // len(program.constants) > 0
+
+
+class Unrunnable(Spoiling):
+    """Leaves a program that is sound to look at, and can't be run."""
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Let the first convolution have a weight of other axes."""
+        name, weight = next(iter(program.state_dict.items()))
+        program.state_dict[name] = nn.Parameter(weight.flatten(), requires_grad=False)
+        return True
+
+
+class Turning(Spoiling):
+    """Gives the right values in another order of memory."""
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Turn the output, its strides alone."""
+        output, aten = program.graph.output_node(), torch.ops.aten
+        (value,) = output.all_input_nodes
+        with program.graph.inserting_before(output):
+            columns = program.graph.call_function(aten.t.default, (value,))
+            copied = program.graph.call_function(aten.contiguous.default, (columns,))
+            turned = program.graph.call_function(aten.t.default, (copied,))
+        turned.meta["val"] = value.meta["val"]
+        output.replace_input_with(value, turned)
+        program.graph_signature.replace_all_uses(value.name, turned.name)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Crashing, "expected a pass that ends, got ZeroDivisionError"),
+        (Unrunnable, "expected a program that runs as before, got RuntimeError"),
+        (Turning, r"expected output 0 contiguous as before, got the strides \(1, "),
+    ],
+)
+def test_a_pass_that_fails_or_lays_outputs_out_otherwise_is_refused_or_left_out(
+    fault: type[Pass[Any]], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "spoiling", fault)
+    with pytest.raises(BlessingRefused, match=told):
+        run(tmp_path / "refuse", PassChoice("spoiling"))
+    (effect,) = run(
+        tmp_path / "leave out", PassChoice("spoiling"), broken_passes="leave out"
+    ).effects
+    assert effect.left_out
+    assert not effect.modified
+
+
 class WritingToWeights(Spoiling):
     """Plants its fault in the weight itself, of which there is no second copy."""
 

@@ -49,6 +49,25 @@ def draw(batch: int, length: int, keys: int, depth: int) -> tuple[Tensor, Tensor
     return x, others, mask
 
 
+class OtherWays(nn.Module):
+    """Keys whose numbers lie apart, values of another size that do, and a mask for all heads.
+
+    Both are given as one tensor, whose keys have 7 numbers and whose values have 32.
+    """
+
+    def __init__(self, *, is_own: bool) -> None:
+        super().__init__()
+        self.is_own = is_own
+
+    def forward(self, query: Tensor, both: Tensor, mask: Tensor) -> Tensor:
+        key, value = both[:, :, :7].transpose(2, 3), both[:, :, 7:].transpose(2, 3)
+        given = mask[0]
+        if self.is_own:
+            made: Tensor = torch.ops.handoff.attention(query, key, value, given, 0.4)
+            return made
+        return scaled_dot_product_attention(query, key, value, given, scale=0.4)
+
+
 def package_of(model: nn.Module, example: tuple[Tensor, ...], folder: Path, isa: Isa) -> Path:
     batch = torch.export.Dim("batch", min=1, max=64)
     target = CpuTarget(isa)
@@ -68,6 +87,7 @@ def package_of(model: nn.Module, example: tuple[Tensor, ...], folder: Path, isa:
     ("sizes", "is_masked"),
     [
         ((61, 61, 64), False),  # a block that isn't full, and rows of keys that overlap
+        ((68, 30, 16), False),  # two vectors of queries behind a whole block
         ((9, 130, 80), True),  # columns beyond those that registers hold at once
         ((3, 2, 16), True),  # fewer keys than are multiplied at once
     ],
@@ -96,6 +116,23 @@ def test_a_package_attends_as_torch_does_for_any_batch_and_special_values(
             given[place][1, 1, 3] = special
             (got,) = package(given)
             assert torch.equal(got.isnan(), torchs(*given).isnan())
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_a_package_reads_keys_values_and_masks_however_they_lie(isa: Isa, tmp_path: Path) -> None:
+    if not CpuTarget(isa).cpu_flags <= host_cpu_flags():
+        pytest.skip(f"this machine has no {isa}")
+    source = torch.Generator().manual_seed(3)
+
+    def given(batch: int) -> tuple[Tensor, ...]:
+        shapes = ((batch, HEADS, 5, 7), (batch, HEADS, 39, 11), (batch, 5, 11))
+        return tuple(torch.randn(shape, generator=source) for shape in shapes)
+
+    package = open_package(package_of(OtherWays(is_own=True), given(6), tmp_path, isa))
+    for batch in (1, 4):
+        inputs = given(batch)
+        (got,) = package(inputs)
+        torch.testing.assert_close(got, OtherWays(is_own=False)(*inputs), rtol=1e-5, atol=1e-5)
 
 
 def test_eager_is_torchs_attention_with_the_heads_of_a_place_beside_each_other() -> None:

@@ -13,23 +13,42 @@ from tasks.passes.base import apply_pass
 from tasks.passes.carry_nan import CarryNan
 from tests.tasks.passes.exporting import apply, count, export
 
-_ACTIVATIONS = [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.Hardtanh(-0.5, 2.0), nn.Hardsigmoid()]
+_ACTIVATIONS = [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.Hardtanh(-0.5, 2.0), nn.Hardsigmoid(),
+                nn.ReLU(inplace=True), nn.ReLU6(inplace=True),
+                nn.Hardsigmoid(inplace=True)]  # fmt: skip
 X = torch.cat([torch.linspace(-9.0, 9.0, 41), torch.tensor([math.inf, -math.inf, -0.0, math.nan])])
 ROWS = X.repeat(6, 1)
 
 
 @pytest.mark.parametrize("activation", _ACTIVATIONS, ids=str)
 def test_every_value_is_what_it_was_and_nan_and_infinity_too(activation: nn.Module) -> None:
-    program = export(activation, ROWS)
+    program = export(activation, ROWS.clone())
     assert apply_pass(CarryNan({}), program)
-    torch.testing.assert_close(
-        program.module()(ROWS), activation(ROWS), rtol=1e-6, atol=1e-7, equal_nan=True
-    )
+    given, kept = ROWS.clone(), ROWS.clone()
+    got, want = program.module()(given), activation(kept)
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7, equal_nan=True)
+    # What is overwritten is so afterwards.
+    torch.testing.assert_close(given, kept, rtol=1e-6, atol=1e-7, equal_nan=True)
     assert count(program, torch.ops.aten.where.ScalarSelf) >= 1
 
 
 def test_an_activation_that_keeps_nan_as_it_is_is_left_alone() -> None:
     assert not apply(CarryNan({}), nn.Sequential(nn.SiLU(), nn.LeakyReLU()), ROWS[:, :41])[0]
+
+
+class SeenTwice(nn.Module):
+    """What an activation in place has written is looked at under its argument's name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + 0.5
+        nn.functional.relu(y[:, :20], inplace=True)
+        return y
+
+
+def test_what_is_written_in_place_is_seen_wherever_it_was() -> None:
+    modified, program = apply(CarryNan({}), SeenTwice(), ROWS[:, :41])
+    assert modified
+    assert count(program, torch.ops.aten.relu_.default) == 0
 
 
 class Activated(nn.Module):

@@ -56,6 +56,28 @@ def test_a_place_that_may_look_at_none_gets_zeros_as_before() -> None:
     assert not program.module()(sequences())[:, :, 4].any()
 
 
+class OtherValues(nn.Module):
+    """Values of another size than the keys', whose result is looked at as if it were contiguous."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = scaled_dot_product_attention(x, x, torch.cat([x, x], -1))
+        return made.view(-1, made.shape[2], made.shape[3])
+
+
+def test_what_torch_makes_contiguous_stays_so() -> None:
+    modified, program = apply(CpuAttention({}), OtherValues(), sequences())
+    assert modified
+    assert program.module()(sequences()).is_contiguous()
+
+
+class OverChannels(nn.Module):
+    """Attention of channels to each other, over as many numbers as the input has rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels = x.permute(1, 2, 3, 0)
+        return scaled_dot_product_attention(channels, channels, channels[..., :1] * torch.ones(128))
+
+
 class Grouped(nn.Module):
     """Two heads of queries for each of keys."""
 
@@ -96,6 +118,7 @@ class Doubled(nn.Module):
         (Attention(), sequences()[:, 0]),
         (Attention(is_causal=True), sequences()),
         (Attention(dropout_p=1e-9), sequences()),
+        (OverChannels(), sequences()),
         (Grouped(), sequences(heads=4)),
         (Shared(), sequences()),
         (Growing(), sequences()),
@@ -107,6 +130,7 @@ class Doubled(nn.Module):
         "no heads",
         "causal",
         "dropout",
+        "over channels",
         "grouped",
         "shared",
         "growing",

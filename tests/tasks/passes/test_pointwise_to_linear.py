@@ -86,3 +86,54 @@ def test_other_convolutions_are_left_alone(module: nn.Module) -> None:
 
 def test_an_image_of_one_point_is_another_pass_s() -> None:
     assert not apply(PointwiseToLinear({}), nn.Conv2d(8, 4, 1), images(1, 1))[0]
+
+
+class Pointwise(nn.Module):
+    """A convolution by points, whose result is looked at in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(8, 4, 1)
+
+
+class Viewed(Pointwise):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.convolution(x)
+        return y.view(y.shape[0], -1)  # type: ignore[no-any-return]
+
+
+def test_a_view_of_the_image_still_works() -> None:
+    assert apply(PointwiseToLinear({}), Viewed(), images(6, 7))[0]
+
+
+class Returned(Pointwise):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.convolution(x)
+        return y, y.relu().flatten(2), y.tanh().sum((0, 3))
+
+
+def test_outputs_lie_in_memory_as_before() -> None:
+    modified, program = apply(PointwiseToLinear({}), Returned(), images(6, 7))
+    assert modified
+    assert all(made.is_contiguous() for made in program.module()(images(6, 7)))
+
+
+class WritesAfterView(Pointwise):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.convolution(x)
+        row = y.flatten(1)
+        y.mul_(2.0)
+        return y, row
+
+
+class WritesThroughView(Pointwise):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.convolution(x)
+        y.flatten(1).mul_(2.0)
+        return y  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("module", [WritesAfterView(), WritesThroughView()])
+def test_a_graph_that_writes_what_a_view_shows_is_left_alone(module: nn.Module) -> None:
+    assert not apply(PointwiseToLinear({}), module, images(6, 7))[0]
