@@ -11,25 +11,54 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
     void* data = nullptr;
     int64_t* sizes = nullptr;
     int64_t* strides = nullptr;
-    bool open(AtenTensorHandle tensor) {
+    int64_t axes = 0;
+    bool open(AtenTensorHandle tensor, int32_t wanted) {
+      int32_t dtype = -1;
       return aoti_torch_get_data_ptr(tensor, &data) == AOTI_TORCH_SUCCESS &&
           aoti_torch_get_sizes(tensor, &sizes) == AOTI_TORCH_SUCCESS &&
-          aoti_torch_get_strides(tensor, &strides) == AOTI_TORCH_SUCCESS;
+          aoti_torch_get_strides(tensor, &strides) == AOTI_TORCH_SUCCESS &&
+          aoti_torch_get_dim(tensor, &axes) == AOTI_TORCH_SUCCESS &&
+          aoti_torch_get_dtype(tensor, &dtype) == AOTI_TORCH_SUCCESS && dtype == wanted;
     }
+    int64_t size(int64_t axis) const { return axis < axes ? sizes[axis] : -1; }
   };
   View t, i, c, k, g, w, q, p, sum, mean;
-  const bool opened = t.open(table) && i.open(ids) && c.open(categories) && k.open(kinds) &&
-      g.open(gate) && w.open(weight) && q.open(target) && p.open(present);
-  if (!opened) return AOTI_TORCH_FAILURE;
-  const int64_t rows = i.sizes[0], length = i.sizes[1], width = t.sizes[1];
-  const int64_t known = t.sizes[0], kinds_known = c.sizes[0];
-  const int64_t shape[2] = {rows, width}, stride[2] = {width, 1};
-  for (AtenTensorHandle* made : {total, attended}) {
-    const auto status = aoti_torch_empty_strided(
-        2, shape, stride, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
-    if (status != AOTI_TORCH_SUCCESS) return status;
+  const int32_t number = aoti_torch_dtype_float32(), whole = aoti_torch_dtype_int64();
+  const bool opened = t.open(table, number) && i.open(ids, whole) && c.open(categories, number) &&
+      k.open(kinds, whole) && g.open(gate, number) && w.open(weight, number) &&
+      q.open(target, number) && p.open(present, aoti_torch_dtype_bool());
+  if (!opened) {
+    std::cerr << "attention_pooling: expected int64 ids and kinds, a mask of truths, and float32 "
+              << "else, got others" << std::endl;
+    return AOTI_TORCH_FAILURE;
   }
-  if (!sum.open(*total) || !mean.open(*attended)) return AOTI_TORCH_FAILURE;
+  const int64_t rows = i.size(0), length = i.size(1), width = t.size(1);
+  const int64_t known = t.size(0), kinds_known = c.size(0);
+  // Torch would broadcast sizes of 1, beyond which this would read.
+  const struct Wanted {
+    const char* name;
+    const View* given;
+    int64_t axes, sizes[3];
+  } all[] = {
+      {"table", &t, 2, {known, width}}, {"categories", &c, 2, {kinds_known, width}},
+      {"ids", &i, 2, {rows, length}}, {"kinds", &k, 2, {rows, length}},
+      {"weight", &w, 2, {rows, length}}, {"present", &p, 2, {rows, length}},
+      {"gate", &g, 1, {width}}, {"target", &q, 3, {rows, 1, width}}};
+  const auto told = [](const int64_t* sizes, int64_t axes) {
+    std::string text = "[";
+    for (int64_t a = 0; a < axes; ++a) text += (a ? ", " : "") + std::to_string(sizes[a]);
+    return text + "]";
+  };
+  for (const Wanted& wanted : all) {
+    bool fits = wanted.given->axes == wanted.axes;
+    for (int64_t a = 0; fits && a < wanted.axes; ++a)
+      fits = wanted.given->sizes[a] == wanted.sizes[a];
+    if (fits) continue;
+    std::cerr << "attention_pooling: expected " << wanted.name << " of the sizes "
+              << told(wanted.sizes, wanted.axes) << ", got "
+              << told(wanted.given->sizes, wanted.given->axes) << std::endl;
+    return AOTI_TORCH_FAILURE;
+  }
 
   // What one row of ids is given; strides of a step along the sequence.
   struct Row {
@@ -46,7 +75,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
   };
   struct Pool {
     typedef float Vector __attribute__((vector_size(64)));
-    enum : int64_t { lanes = 16 };
+    enum : int64_t { lanes = 16, most = 8 };
     static inline __attribute__((always_inline)) Vector at(const float* from, int64_t count) {
       Vector loaded = {};
       __builtin_memcpy(&loaded, from, count * sizeof(float));
@@ -70,7 +99,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
         const Row& row, float* __restrict total, float* __restrict attended, int64_t width,
         const int64_t blocks, const int64_t tail, Vector* __restrict kept,
         float* __restrict score) {
-      Vector sums[8] = {}, means[8] = {};
+      Vector sums[most] = {}, means[most] = {};
       float largest = -std::numeric_limits<float>::infinity();
       int64_t here = 0, absent = 0;
       for (int64_t l = 0; l < row.length; ++l) {
@@ -118,14 +147,43 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
 
   const int64_t blocks = (width + Pool::lanes - 1) / Pool::lanes;
   const int64_t tail = width - (blocks - 1) * Pool::lanes;
-  bool known_ids = blocks <= 8;
-#pragma omp parallel reduction(&& : known_ids) if (rows * length * width > 65536)
+  if (blocks > Pool::most) {
+    std::cerr << "attention_pooling: expected tables of at most " << Pool::most * Pool::lanes
+              << " columns, got " << width << std::endl;
+    return AOTI_TORCH_FAILURE;
+  }
+  *total = *attended = nullptr;
+  // Who calls takes results only after a success, so without this each refusal would lose them.
+  const auto refuse = [&] {
+    for (AtenTensorHandle* made : {total, attended}) {
+      if (*made) aoti_torch_delete_tensor_object(*made);
+      *made = nullptr;
+    }
+    return AOTI_TORCH_FAILURE;
+  };
+  const int64_t shape[2] = {rows, width}, stride[2] = {width, 1};
+  for (AtenTensorHandle* made : {total, attended}) {
+    const auto status = aoti_torch_empty_strided(
+        2, shape, stride, number, aoti_torch_device_type_cpu(), 0, made);
+    if (status == AOTI_TORCH_SUCCESS) continue;
+    *made = nullptr;
+    return refuse();
+  }
+  if (!sum.open(*total, number) || !mean.open(*attended, number)) return refuse();
+
+  // No exception may leave a parallel region, so what is wrong is noted there and told behind it.
+  bool known_ids = true, has_room = true;
+#pragma omp parallel reduction(&& : known_ids, has_room) if (rows * length * width > 65536)
   {
-    std::vector<float> score(length), memory((length * blocks + 1) * Pool::lanes);
+    // Scores first: where they have room, the rest's size is a number that can be written.
+    std::unique_ptr<float[]> score(new (std::nothrow) float[length]), memory;
+    if (score) memory.reset(new (std::nothrow) float[(length * blocks + 1) * Pool::lanes]);
+    has_room = memory != nullptr;
     auto* kept = reinterpret_cast<Pool::Vector*>(
-        (reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+        (reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
 #pragma omp for
     for (int64_t n = 0; n < rows; ++n) {
+      if (!known_ids || !has_room) continue;
       const Row row = {
           static_cast<const float*>(t.data), static_cast<const float*>(c.data),
           static_cast<const float*>(g.data),
@@ -139,21 +197,24 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
           static_cast<float>(fill)};
       float* sums = static_cast<float*>(sum.data) + n * width;
       float* means = static_cast<float*>(mean.data) + n * width;
-      if (!known_ids) continue;
       if (width == 16) {
-        known_ids = Pool::run(row, sums, means, 16, 1, 16, kept, score.data());
+        known_ids = Pool::run(row, sums, means, 16, 1, 16, kept, score.get());
       } else if (width == 32) {
-        known_ids = Pool::run(row, sums, means, 32, 2, 16, kept, score.data());
+        known_ids = Pool::run(row, sums, means, 32, 2, 16, kept, score.get());
       } else if (width == 64) {
-        known_ids = Pool::run(row, sums, means, 64, 4, 16, kept, score.data());
+        known_ids = Pool::run(row, sums, means, 64, 4, 16, kept, score.get());
       } else {
-        known_ids = Pool::run(row, sums, means, width, blocks, tail, kept, score.data());
+        known_ids = Pool::run(row, sums, means, width, blocks, tail, kept, score.get());
       }
     }
   }
-  if (known_ids) return AOTI_TORCH_SUCCESS;
-  // No exception may leave a parallel region, so the error is told here.
-  std::cerr << "attention_pooling: expected ids from 0 to " << known - 1 << " and kinds from 0 to "
-            << kinds_known - 1 << ", got others" << std::endl;
-  return AOTI_TORCH_FAILURE;
+  if (known_ids && has_room) return AOTI_TORCH_SUCCESS;
+  if (has_room) {
+    std::cerr << "attention_pooling: expected ids from 0 to " << known - 1 << " and kinds from 0 to "
+              << kinds_known - 1 << ", got others" << std::endl;
+  } else {
+    std::cerr << "attention_pooling: expected memory for sequences of " << length << ", got none"
+              << std::endl;
+  }
+  return refuse();
 }

@@ -9,6 +9,8 @@ from torch import Tensor
 
 # What the compiler puts into a package for the CPU.
 SOURCE = Path(__file__).with_suffix(".cpp")
+# Columns of a table that the C++ function has sums for.
+WIDEST = 128
 _ATEN = torch.ops.aten
 
 
@@ -66,6 +68,7 @@ def _on_the_cpu(
     scale: float,
     fill: float,
 ) -> tuple[Tensor, Tensor]:
+    _check_width(table)
     zero = torch.zeros_like(weight)
     return composition(
         table, ids, categories, kinds, gate, weight, target, present, zero, mix, slope, scale, fill
@@ -87,6 +90,7 @@ def _shapes(
     scale: float,
     fill: float,
 ) -> tuple[Tensor, Tensor]:
+    _check_width(table)
     shape = (ids.shape[0], table.shape[1])
     return table.new_empty(shape), table.new_empty(shape)
 
@@ -109,8 +113,11 @@ def attention_pooling(
     """Return what `composition` does, with 0 as `zero`.
 
     Compilers see this body: on CUDA one Triton kernel, else the operator that stands for the C++
-    function. Both read each row of the tables once, and none for padding.
+    function. Both read each row of the tables once, and none for padding. Neither broadcasts: other
+    sizes than `composition` names raise `ValueError`, and so do tables of more than `WIDEST`
+    columns on the CPU.
     """
+    _check_sizes(table, ids, categories, kinds, gate, weight, target, present)
     table, categories, gate, target = (t.contiguous() for t in (table, categories, gate, target))
     if table.is_cuda:
         from tasks.kernels.attention_pooling_triton import launch as pool
@@ -119,3 +126,40 @@ def attention_pooling(
     return pool(
         table, ids, categories, kinds, gate, weight, target, present, mix, slope, scale, fill
     )
+
+
+def _check_sizes(
+    table: Tensor,
+    ids: Tensor,
+    categories: Tensor,
+    kinds: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    present: Tensor,
+) -> None:
+    """Raise `ValueError` for what torch would broadcast, and the kernels would read beyond."""
+    if table.dim() != 2 or ids.dim() != 2:
+        raise ValueError(
+            f"expected a table [V, W] and ids [N, L], got {list(table.shape)} and {list(ids.shape)}"
+        )
+    rows, width = ids.shape[0], table.shape[1]
+    for name, given, wanted in (
+        ("categories", categories, (categories.shape[0], width)),
+        ("kinds", kinds, tuple(ids.shape)),
+        ("weight", weight, tuple(ids.shape)),
+        ("present", present, tuple(ids.shape)),
+        ("gate", gate, (width,)),
+        ("target", target, (rows, 1, width)),
+    ):
+        if tuple(given.shape) != wanted:
+            raise ValueError(
+                f"expected {name} of the sizes {list(wanted)}, got {list(given.shape)}"
+            )
+
+
+def _check_width(table: Tensor) -> None:
+    if table.shape[1] > WIDEST:
+        raise ValueError(
+            f"expected a table of at most {WIDEST} columns on the CPU, got {table.shape[1]}"
+        )

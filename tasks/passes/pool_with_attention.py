@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from tasks.kernels.attention_pooling import composition
+from tasks.kernels.attention_pooling import WIDEST, composition
 from tasks.passes.pattern import PatternPass
 
 _ATEN = torch.ops.aten
-_DTYPES = {
-    **dict.fromkeys(("table", "categories", "gate", "weight", "target"), torch.float32),
-    **dict.fromkeys(("ids", "kinds"), torch.int64),
-    "present": torch.bool,
+# Those of the pattern's tensors that aren't float32.
+_DTYPES = {"ids": torch.int64, "kinds": torch.int64, "present": torch.bool}
+_SIZES: dict[str, tuple[str | int, ...]] = {
+    "table": ("items", "width"),
+    "ids": ("rows", "length"),
+    "categories": ("categories", "width"),
+    "kinds": ("rows", "length"),
+    "gate": ("width",),
+    "weight": ("rows", "length"),
+    "target": ("rows", 1, "width"),
+    "present": ("rows", "length"),
+    "zero": ("rows", "length"),
 }
-_WIDEST = 128
-_AXES = {"table": 2, "categories": 2, "gate": 1, "weight": 2, "target": 3, "ids": 2, "kinds": 2}
+# What the kernels take as a number, where the pattern would take a tensor or a size as well.
+_NUMBERS = ("mix", "slope", "scale", "fill")
 
 
 class PoolWithAttention(PatternPass):
@@ -28,8 +38,9 @@ class PoolWithAttention(PatternPass):
     After: `total, attended = handoff.attention_pooling(...)`, which reads each embedded row once
     and skips padding: one Triton kernel on CUDA, a C++ function inside the package on the CPU.
 
-    Conditions: float32 tables of at most 128 columns, int64 ids, a mask of the ids' shape, and
-    zeros where it says no.
+    Conditions: float32 tables of at most 128 columns, int64 ids, kinds, weights and a mask of the
+    ids' shape, a target for each row of them, a gate for each column, numbers that the graph says,
+    and zeros where the mask says no.
     """
 
     name: ClassVar[str] = "pool-with-attention"
@@ -38,16 +49,30 @@ class PoolWithAttention(PatternPass):
     operator = torch.ops.handoff.attention_pooling.default
 
     def fits(self, given: Mapping[str, Any]) -> bool:
-        """Tell whether dtypes and ranks are the operator's, and absent positions become 0."""
-        nodes = {name: value for name, value in given.items() if isinstance(value, torch.fx.Node)}
-        if any(node.meta["val"].dtype is not _DTYPES.get(name, torch.float32)
-               for name, node in nodes.items()):  # fmt: skip
+        """Tell whether dtypes and sizes are the operator's, and absent positions become 0."""
+        if any(isinstance(given[name], torch.fx.Node) for name in _NUMBERS):
             return False
-        if any(nodes[name].meta["val"].dim() != axes for name, axes in _AXES.items()):
+        values = {name: given[name].meta["val"] for name in _SIZES}
+        if any(values[name].dtype is not _DTYPES.get(name, torch.float32) for name in _SIZES):
             return False
-        if nodes["present"].meta["val"].shape != nodes["ids"].meta["val"].shape:
+        sizes: dict[str, Any] = {}
+        if not all(_has_sizes(value, _SIZES[name], sizes) for name, value in values.items()):
             return False
-        width = nodes["table"].meta["val"].shape[1]
+        width = sizes["width"]
         # What the C++ function has sums for.
-        is_narrow = isinstance(width, int) and width <= _WIDEST
-        return is_narrow and nodes["zero"].target is _ATEN.zeros_like.default
+        is_narrow = isinstance(width, int) and width <= WIDEST
+        return is_narrow and given["zero"].target is _ATEN.zeros_like.default
+
+
+def _has_sizes(value: torch.Tensor, wanted: Sequence[str | int], known: dict[str, Any]) -> bool:
+    """Tell whether the sizes are for sure those wanted; names that aren't known yet are noted.
+
+    Torch would broadcast sizes of 1, and the operator's kernels read beyond them.
+    """
+    if value.dim() != len(wanted):
+        return False
+    pairs = [
+        (size, known.setdefault(name, size) if isinstance(name, str) else name)
+        for size, name in zip(value.shape, wanted, strict=True)
+    ]
+    return all(bool(statically_known_true(size == one)) for size, one in pairs)
