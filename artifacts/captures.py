@@ -78,7 +78,7 @@ COLUMNS = ("captured by", "captured", "right elsewhere", "max error", "x eager",
 def recommend(rows: tuple[CaptureRow, ...]) -> str:
     """Return in words which road suits the model, and why: the rows' measurements decide.
 
-    It is seed 001's decision tree for a service without Python: ahead of time by `torch.export`
+    It is a decision tree for a service without Python: ahead of time by `torch.export`
     where that is right on every size, and how to come there where it isn't.
     """
     by_road = {row.road: row for row in rows}

@@ -69,16 +69,6 @@ class OutputErrors:
     rmse_new: float | None
     apart: float | None
 
-    @property
-    def old_ratio(self) -> float | None:
-        """The old package's error in multiples of eager's; None where eager is exact."""
-        return _ratio(self.rmse_old, self.rmse_eager)
-
-    @property
-    def new_ratio(self) -> float | None:
-        """The new package's error in multiples of eager's; None where eager is exact."""
-        return _ratio(self.rmse_new, self.rmse_eager)
-
 
 @dataclass(frozen=True)
 class Heat:
@@ -176,7 +166,3 @@ def recorded_figures(record: TargetRecord, version: int, why: str = "") -> Packa
         reused=record.reused,
         why=why,
     )
-
-
-def _ratio(error: float | None, eager: float) -> float | None:
-    return None if error is None or eager == 0.0 else error / eager

@@ -36,10 +36,6 @@ class Objects:
         """Use the objects of `store`; nothing is sent yet."""
         self.store = store
 
-    def put_file(self, path: Path, *, progress: Progress | None = None) -> Digest:
-        """Keep the file's bytes and return their digest; a known object isn't sent again."""
-        return self._put_span(path, Span(0, path.stat().st_size), progress).digest
-
     def put_bytes(self, data: bytes) -> Digest:
         """Keep `data` and return its digest; a known object isn't sent again."""
         digest = digest_bytes(data)
@@ -50,7 +46,10 @@ class Objects:
     def put_parts(
         self, path: Path, *, also: Iterable[int] = (), progress: Progress | None = None
     ) -> tuple[Part, ...]:
-        """Keep a file cut as `split` says, and at `also`; return its parts in order."""
+        """Keep a file cut as `split` says, and at `also`; return its parts in order.
+
+        A known object isn't sent again.
+        """
         return tuple(self._put_span(path, span, progress) for span in split(path, also))
 
     def has(self, digest: Digest) -> bool:

@@ -267,7 +267,7 @@ def read_recipe(path: Path) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecordInvalid) as error:
         raise UsageProblem(
             "the recipe is not valid",
-            expected="targets, passes, options, tolerance and verify as docs/recipe.md shows them",
+            expected=f"TOML with keys among {', '.join(f.name for f in fields(Recipe))}",
             got=str(error),
             remedy="Mend that entry",
             where=str(path),

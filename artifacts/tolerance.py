@@ -58,11 +58,12 @@ def luck(elements: int) -> float:
     return float((1.0 - spread + 4.7534 * math.sqrt(spread)) ** 1.5)
 
 
-# Why these: seed 000 measured about 1e-8 on the CPU for outputs of order 0.1 to 1. Float32 carries
-# 6e-8 of relative error in one operation and loses one to two digits over a deep network, so 1e-5
-# relative is what `torch.testing.assert_close` (1.3e-6) allows, with room for a sum's reordering.
-# The floor of the RMSE is four units in the last place: a package of ResNet-18, in another layout,
-# is up to 2.2 times as far from float64 as eager; and where eager is exact, twice that is nothing.
+# Why these: the prototype measured about 1e-8 on the CPU for outputs of order 0.1 to 1. Float32
+# carries 6e-8 of relative error in one operation and loses one to two digits over a deep network,
+# so 1e-5 relative is what `torch.testing.assert_close` (1.3e-6) allows, with room for a sum's
+# reordering. The floor of the RMSE is four units in the last place: a package of ResNet-18, in
+# another layout, is up to 2.2 times as far from float64 as eager; and where eager is exact, twice
+# that is nothing.
 DEFAULT_TOLERANCES: dict[str, Tolerance] = {
     "float64": Tolerance(atol=1e-12, rtol=1e-10, rmse_floor=1e-15),
     "float32": Tolerance(),
@@ -70,8 +71,9 @@ DEFAULT_TOLERANCES: dict[str, Tolerance] = {
     "bfloat16": Tolerance(atol=1e-2, rtol=1.6e-2, rmse_factor=3.0, rmse_floor=1e-3),
 }
 
-# Seed 000 measured about 1e-5 between a CUDA package and eager on the CPU, for outputs of order 0.1
-# to 1: another library's convolutions and products, summed in another order, and other functions.
+# The prototype measured about 1e-5 between a CUDA package and eager on the CPU, for outputs of
+# order 0.1 to 1: another library's convolutions and products, summed in another order, and other
+# functions.
 CUDA_TOLERANCES: dict[str, Tolerance] = {
     **DEFAULT_TOLERANCES,
     "float32": Tolerance(atol=1e-5, rtol=1e-4, rmse_factor=4.0, rmse_floor=1e-6),

@@ -15,6 +15,7 @@ project = "Handoff"
 author = "Handoff's maintainers"
 root_doc = "docs/index"
 include_patterns = [
+    "SECURITY.md",
     "docs/**",
     "infra/runner/README.md",
     "infra/stack/README.md",

@@ -2,9 +2,9 @@
 
     make demo
 
-It runs the very commands of the README, one after the other, and ends with a table like seed 000's
-(eager against the `.so`), measured while the releases were verified. Run again, it finds the
-releases that were made before: nothing has changed since.
+For each it runs `handoff deliver`, `inspect` and `release`, as a person would. It ends with a table
+of eager against the `.so`, measured while they were released. Run again, it finds the releases that
+were made before: nothing has changed since.
 """
 
 from __future__ import annotations

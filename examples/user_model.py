@@ -1,10 +1,10 @@
-"""The seeds' `user_model`: a small recommender over two-dimensional sequences.
+"""`user_model`: a small recommender over two-dimensional sequences.
 
-Seed 000 measured a model "of two-dimensional sequence data with many `torch.where` and
+The prototype measured a model "of two-dimensional sequence data with many `torch.where` and
 `torch.mul`" that it doesn't show. This one is of that kind: a user's clicks, carts and purchases
 are sequences of item and category ids with a watch time; each is cleaned, gated, weighted by age
 and pooled under a mask, crossed with the candidate item, and scored by a small network. As in the
-seed, the training side has left a dropout and a loss in the forward.
+prototype, the training side has left a dropout and a loss in the forward.
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from artifacts.target import TARGETS
 from flows.names import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
 
-# Light flows, which mostly wait; what compiles; and what has the hardware of a target.
+# Light flows, which mostly wait; what compiles or times; and what has the hardware of a target.
 TARGET_POOLS = {slug: target_pool(slug) for slug in TARGETS}
 POOLS = {
-    CONTROL_POOL: "Flows that wait for others: the nightly's parent, promotions, clean-up.",
-    BUILD_POOL: "Releases and rebuilds. A worker shares its cores out among --limit runs at once.",
+    CONTROL_POOL: "Flows that wait for others: the nightly's parent, resuming, clean-up.",
+    BUILD_POOL: "Flows that compile or time: releases, rebuilds, promotions. "
+    "A worker shares its cores out among --limit runs at once.",
     **{pool: f"Machines that can run {slug}." for slug, pool in TARGET_POOLS.items()},
 }
 

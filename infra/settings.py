@@ -1,4 +1,6 @@
-"""Settings: the only reader of the environment, with `infra.home`, which it begins with.
+"""Settings: the one place that reads them, with `infra.home`, which it begins with.
+
+What a child process sees of the environment is decided in `infra.environments`.
 
 | variable | what it sets | default |
 |---|---|---|
@@ -6,10 +8,12 @@
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
+| `PREFECT_API_AUTH_STRING` | its login, `user:password` | none |
 | `HANDOFF_SIGNING_KEY` | the key that signs: a PEM file, or a KMS's address | made in the home |
 | `HANDOFF_SIGNING_PUBLIC_KEY` | its public key, which a KMS's needs | |
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `HANDOFF_RECIPES` | the recipes of models, `MODEL.toml` each | `$HANDOFF_HOME/recipes` |
+| `CXX` | the C++ compiler that Inductor calls | `g++` |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
 | `PREFECT_SERVER_DATABASE_CONNECTION_URL` | for `handoff up`: the PostgreSQL to use | its own |
 | `MLFLOW_BACKEND_STORE_URI` | for `handoff up`: MLflow's database, where that one can't have it | |

@@ -49,60 +49,79 @@ def compare(
     out of the figures; one that is as special as in float64 is right whatever eager gives (its
     gelu of infinity is NaN). A shape or dtype that differs is a reason of its own.
     """
-    dtype = str(eager.dtype).removeprefix("torch.")
     if package.shape != eager.shape or package.dtype != eager.dtype:
-        reason = (
-            f"expected {dtype} of shape {list(eager.shape)}, "
-            f"got {str(package.dtype).removeprefix('torch.')} of shape {list(package.shape)}"
-        )
-        inf = float("inf")
-        return Deviation(
-            output, case, dtype, eager.numel(), inf, inf, inf, 0.0, 0.0, inf, reasons=(reason,)
-        )
-    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
+        return _of_another_form(package, eager, output, case)
     special = ~torch.isfinite(eager)
-    mismatched = special & ~same_elements(package, eager) & ~as_float64
-    mismatched &= ~_is_near(package, float64, tolerance)
-    if values in OVERFLOWING:
-        # Of float64 nothing tells what is left when a product leaves the range on the way.
-        mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
+    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
+    mismatched = special & ~as_float64 & _are_mismatched(package, eager, float64, tolerance, values)
     finite = ~special & ~as_float64
     got, want, exact = (_wide(t)[finite] for t in (package, eager, float64))
     # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
     usable = torch.isfinite(exact)
     distance = (got - want).abs()
     if not eager.is_floating_point():
-        # Whole numbers beyond 2^53 that differ can be the same number in float64. What a near tie
-        # has decided may be decided as in float64, too.
-        decided = (package == float64) & (eager.double() != float64.double())
-        differs = (package != eager) & ~decided
-        distance = torch.where(differs[finite], distance.clamp_min(1.0), 0.0)
-    nonzero = want != 0
-    relative = distance[nonzero] / want[nonzero].abs()
+        differs = _differ(package, eager, float64)[finite]
+        distance = torch.where(differs, distance.clamp_min(1.0), 0.0)
     size = want.abs().clamp_min(root_mean_square(want))
-    # Where eager itself is further off than the bound, no package can be held to it.
-    own_error = _largest((want - exact)[usable].abs()) if eager.is_floating_point() else 0.0
-    room = tolerance.atol + (tolerance.rmse_factor * own_error if own_error else 0.0)
+    own_error = (want - exact)[usable]
+    room = _room(tolerance, own_error) if eager.is_floating_point() else tolerance.atol
     deviation = Deviation(
-        output=output,
-        case=case,
-        dtype=dtype,
-        elements=eager.numel(),
-        max_abs=_largest(distance),
-        max_rel=_largest(relative),
+        output, case, _name(eager), eager.numel(),
+        max_abs=_largest(distance), max_rel=_largest_relative(distance, want),
         rmse_package=root_mean_square((got - exact)[usable]),
-        rmse_eager=root_mean_square((want - exact)[usable]),
-        rms=root_mean_square(exact[usable]),
+        rmse_eager=root_mean_square(own_error), rms=root_mean_square(exact[usable]),
         required_rtol=_required_rtol(distance, size, room),
-        non_finite=int(special.sum()),
-        mismatched_non_finite=int(mismatched.sum()),
+        non_finite=int(special.sum()), mismatched_non_finite=int(mismatched.sum()),
         figures=measure(package, eager, float64),
-    )
+    )  # fmt: skip
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = ~(distance <= room + tolerance.rtol * size)
-    return _with_reasons(
-        deviation, int(outside.sum()), tolerance, None if values in ALIKE else typical
+    like = None if values in ALIKE else typical
+    return _with_reasons(deviation, int(outside.sum()), tolerance, like)
+
+
+def _of_another_form(
+    package: torch.Tensor, eager: torch.Tensor, output: int, case: str
+) -> Deviation:
+    """Return the deviation of an output whose shape or dtype isn't eager's."""
+    reason = (
+        f"expected {_name(eager)} of shape {list(eager.shape)}, "
+        f"got {_name(package)} of shape {list(package.shape)}"
     )
+    inf = float("inf")
+    return Deviation(
+        output, case, _name(eager), eager.numel(), inf, inf, inf, 0.0, 0.0, inf, reasons=(reason,)
+    )
+
+
+def _are_mismatched(
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor,
+    tolerance: Tolerance,
+    values: Values,
+) -> torch.Tensor:
+    """Tell for each element whether it may not stand where eager's is NaN or infinite."""
+    mismatched = ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
+    if values in OVERFLOWING:
+        # Of float64 nothing tells what is left when a product leaves the range on the way.
+        mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
+    return mismatched
+
+
+def _differ(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> torch.Tensor:
+    """Tell for each element, of whole numbers or decisions, whether it is another than eager's."""
+    # Those beyond 2^53 can be the same number in float64. What a near tie has decided may be
+    # decided as in float64, too.
+    decided = (package == float64) & (eager.double() != float64.double())
+    return (package != eager) & ~decided
+
+
+def _room(tolerance: Tolerance, own_error: torch.Tensor) -> float:
+    """Return what every element may be off, whatever its size; `own_error` is that of eager."""
+    # Where eager itself is further off than the bound, no package can be held to it.
+    largest = _largest(own_error.abs())
+    return tolerance.atol + (tolerance.rmse_factor * largest if largest else 0.0)
 
 
 def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
@@ -207,8 +226,18 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64)
 
 
+def _name(tensor: torch.Tensor) -> str:
+    """Return the name of the tensor's dtype: `float32`."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _largest(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
+
+
+def _largest_relative(distance: torch.Tensor, want: torch.Tensor) -> float:
+    nonzero = want != 0
+    return _largest(distance[nonzero] / want[nonzero].abs())
 
 
 def root_mean_square(values: torch.Tensor) -> float:

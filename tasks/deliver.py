@@ -1,7 +1,8 @@
 """Deliver: the training side. A module and its example inputs become a delivery.
 
-It needs torch and safetensors. What is written is read back by the intake in the same run, and
-compared with the original: a delivery that Handoff would refuse is not written.
+It needs torch, safetensors, and NumPy, by which that writes. What is written is read back by the
+intake in the same run, and compared with the original: a delivery that Handoff would refuse is not
+written.
 """
 
 from __future__ import annotations

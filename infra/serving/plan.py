@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
+from flows.names import BUILD_POOL, CONTROL_POOL
 from infra.environments import QUIET
 from infra.ports import require_free_port
 from infra.serving.foreign import mlflow_address, read_address
@@ -25,7 +26,6 @@ from infra.serving.postgres import (
 from infra.serving.services import Service
 from infra.settings import ServedSettings, Settings, artifact_root
 
-CONTROL_POOL, BUILD_POOL = "handoff-control", "handoff-build"
 _CONTROL_LIMIT = 8
 BUCKET = "handoff"
 _LEASES = "prefect.server.concurrency.lease_storage.filesystem"

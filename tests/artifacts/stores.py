@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from artifacts.store import Store
+from artifacts.digest import Digest
+from artifacts.objects import Objects
+from artifacts.store import Progress, Store
 from artifacts.stores.folder import FolderStore
 from artifacts.stores.s3 import S3Store
 
@@ -16,6 +18,12 @@ def s3_store(*, patience_s: float = 60.0, prefix: str = "") -> S3Store:
         "models", prefix or f"tests/{uuid.uuid4().hex}", patience_s=patience_s,
         settling_s=(2.0, 3.0),
     )  # fmt: skip
+
+
+def put_file(objects: Objects, path: Path, progress: Progress | None = None) -> Digest:
+    """Keep a file that isn't cut, and return its digest."""
+    (part,) = objects.put_parts(path, progress=progress)
+    return part.digest
 
 
 def overwrite(store: Store, key: str, data: bytes) -> None:

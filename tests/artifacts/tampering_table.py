@@ -27,7 +27,14 @@ from tests.artifacts.tampering import (
 
 TABLE = Path(__file__).with_name("tampering.md")
 RUNNER = Path(__file__).parents[2] / "infra" / "runner"
-TITLE = "# What was done to pulled releases, and what came of it\n\n"
+TITLE = (
+    "# What was done to pulled releases, and what came of it\n\n"
+    "Each line is one change to a folder that `handoff pull` wrote, and what three readers make of "
+    "it: the Python loader, the command and the C++ program. What is *opened* has run code of the "
+    "package, what is *accepted* has verified; of what is *refused* nothing has run. "
+    "`python -m tests.artifacts.tampering_table` does all of it and writes this page; "
+    "the tests ask for the same.\n\n"
+)
 HEAD = ("what was done to a pulled release", "`load`", "`handoff verify`", "C++ runner")
 
 

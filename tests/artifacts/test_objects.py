@@ -16,7 +16,7 @@ from artifacts.objects import GRACE, Objects, object_key
 from artifacts.parts import Part
 from artifacts.store import Store
 from artifacts.stores.folder import FolderStore
-from tests.artifacts.stores import overwrite, sizes_below
+from tests.artifacts.stores import overwrite, put_file, sizes_below
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ class CountedStore(FolderStore):
 def test_what_was_put_comes_back(objects: Objects, tmp_path: Path) -> None:
     source = tmp_path / "model.so"
     source.write_bytes(b"code and weights")
-    digest = objects.put_file(source)
+    digest = put_file(objects, source)
     assert digest == digest_bytes(b"code and weights")
     objects.fetch(digest, tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == b"code and weights"
@@ -145,7 +145,7 @@ def test_a_known_object_is_sent_again_only_when_half_its_grace_is_over(tmp_path:
             then = datetime.now(UTC).timestamp() - age_s
             os.utime(path, (then, then))
         before = store.sent
-        objects.put_file(tmp_path / "source")
+        put_file(objects, tmp_path / "source")
         objects.put_bytes(b"data")
         return store.sent - before
 
@@ -179,7 +179,7 @@ def test_progress_of_a_known_file_is_told_as_if_it_was_sent(
 ) -> None:
     (tmp_path / "source").write_bytes(b"data")
     done: list[int] = []
-    objects.put_file(tmp_path / "source", progress=done.append)
-    objects.put_file(tmp_path / "source", progress=done.append)
+    put_file(objects, tmp_path / "source", progress=done.append)
+    put_file(objects, tmp_path / "source", progress=done.append)
     assert done == [4, 4]
     assert objects.has(digest_file(tmp_path / "source"))

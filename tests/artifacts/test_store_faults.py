@@ -15,7 +15,7 @@ from artifacts.digest import digest_bytes
 from artifacts.errors import StoreFailed
 from artifacts.objects import Objects, object_key
 from artifacts.stores.s3 import S3Store
-from tests.artifacts.stores import s3_store, sizes_below
+from tests.artifacts.stores import put_file, s3_store, sizes_below
 from tests.faulty_server import FAULTS, FOREVER, Fault, FaultyServer
 
 pytestmark = pytest.mark.server
@@ -87,7 +87,7 @@ def test_an_object_is_kept_and_fetched_through_passing_faults(
     objects = Objects(store)
     times = 1 if fault == "hang" else 2  # each one takes seconds
     server.plan(fault, times=times, method="PUT")
-    digest = objects.put_file(source)
+    digest = put_file(objects, source)
     server.plan(fault, times=times, method="GET")
     (tmp_path / "pulled").mkdir()
     if fault == "flip_answer":
@@ -108,7 +108,7 @@ def test_a_file_in_parts_is_kept_and_fetched_through_passing_faults(
     server.plan(fault, method="PUT", path="partNumber=3")
     if fault != "hang":  # one costs ten seconds
         server.plan(fault, method="POST")
-    digest = objects.put_file(large)
+    digest = put_file(objects, large)
     if fault != "hang":
         server.plan(fault, method="GET", path=object_key(digest))
     objects.fetch(digest, tmp_path / "back")
@@ -131,13 +131,13 @@ def test_a_fault_that_does_not_pass_is_told_and_a_second_try_succeeds(
         Objects(store).fetch(digest, tmp_path / "back")
     if fault != "truncate":  # an answer to a put has no body
         with pytest.raises(StoreFailed, match=r"again and again for [0-9]+ seconds"):
-            Objects(store).put_file(source)
+            put_file(Objects(store), source)
         with pytest.raises(StoreFailed, match=r"again and again for [0-9]+ seconds"):
             store.create("entry", SMALL)
     server.clear()
     # With time for answers: a busy machine's take more than a second now and then.
     patient = s3_store(prefix=store.bucket.prefix)
-    assert Objects(patient).put_file(source) == digest
+    assert put_file(Objects(patient), source) == digest
     Objects(patient).fetch(digest, tmp_path / "back")
     assert patient.create("entry", SMALL)
     assert sizes_below(tmp_path) == {"source": len(SMALL), "back": len(SMALL)}
@@ -156,7 +156,7 @@ def test_a_download_that_broke_off_is_gone_on_from(
     server: FaultyServer, tmp_path: Path, large: Path
 ) -> None:
     patient = s3_store()
-    digest = Objects(patient).put_file(large)
+    digest = put_file(Objects(patient), large)
     # Two seconds for each answer, on whatever machine.
     store = s3_store(patience_s=6, prefix=patient.bucket.prefix)
     server.plan("delay", times=4, method="GET", path=object_key(digest))
@@ -184,7 +184,7 @@ def test_bytes_that_are_damaged_at_every_try_are_never_taken_for_kept(
     source.write_bytes(SMALL)
     server.plan("flip_request", times=FOREVER, method="PUT")
     with pytest.raises(StoreFailed, match="again and again"):
-        Objects(store).put_file(source)
+        put_file(Objects(store), source)
     with pytest.raises(StoreFailed, match="again and again"):
         store.create("entry", SMALL)
     server.clear()
@@ -202,7 +202,7 @@ def test_an_upload_in_parts_that_fails_leaves_no_part_behind(
     store = s3_store(patience_s=5)
     server.plan("unavailable", times=FOREVER, method="PUT", path="partNumber=2")
     with pytest.raises(StoreFailed, match="can't keep a part of an object"):
-        Objects(store).put_file(large)
+        put_file(Objects(store), large)
     assert (
         store.bucket.client.list_multipart_uploads(
             Bucket=store.bucket.name, Prefix=store.bucket.root

@@ -11,9 +11,7 @@ import click
 from infra.cli import main
 from tests.docs.pages import ROOT
 
-_HANDOFF = re.compile(
-    r"(?:^\s*|[|;&(]\s*|\bthere )(?:\.venv/bin/handoff|handoff|\$H) +(?=[a-z-])(.*)"
-)
+_HANDOFF = re.compile(r"(?:^\s*|[|;&(]\s*|\bthere )(?:\.venv/bin/handoff|handoff|\$H) +(?=[a-z-])")
 _MAKE = re.compile(r"(?:^|\s)make ([a-z0-9-]+)")
 _TARGETS = frozenset(re.findall(r"(?m)^([a-z0-9-]+):", (ROOT / "Makefile").read_text("utf-8")))
 
@@ -25,8 +23,8 @@ def problems_in(script: str) -> Iterator[str]:
         for target in _MAKE.findall(code):
             if target not in _TARGETS:
                 yield f"make {target}: no such target"
-        if found := _HANDOFF.search(code):
-            yield from _problems_of(_words(found[1]))
+        for found in _HANDOFF.finditer(code):
+            yield from _problems_of(_words(code[found.end() :]))
 
 
 def _words(command: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The pages of README.md and `docs/`: fenced blocks with their marks, links, anchors."""
+"""The pages of the repository: fenced blocks with their marks, links, anchors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _PARSER = MarkdownIt("commonmark").enable("table")
 
 
 def documents() -> list[Path]:
-    """Return README.md and the pages of `docs/`, whose blocks are marked."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return the pages at the top, those of `docs/` and the READMEs: their blocks are marked."""
+    readmes = [page for room in ("infra", "tests") for page in (ROOT / room).glob("*/README.md")]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(readmes)]
 
 
 def linking() -> list[Path]:
     """Return all pages of the repository, the documents first."""
-    beside = [p for room in ("infra", "tests", "examples") for p in (ROOT / room).rglob("*.md")]
-    return [*documents(), *sorted(beside)]
+    beside = {p for room in ("infra", "tests", "examples") for p in (ROOT / room).rglob("*.md")}
+    return [*documents(), *sorted(beside - set(documents()))]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""Each block of README.md and `docs/` says how it is checked, and is."""
+"""Each block of a document says how it is checked, and is."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from artifacts.errors import UsageProblem
-from artifacts.recipe import read_recipe
+from artifacts.recipe import Promotion, Recipe, Search, VerifyPlan, read_recipe
+from artifacts.tolerance import Tolerance
 from tests.docs.commands import problems_in
 from tests.docs.pages import ROOT, Block, all_blocks, blocks_of, code_spans, documents, read_blocks
 from tests.docs.running import run_blocks
@@ -16,7 +19,8 @@ from tests.docs.running import run_blocks
 KINDS = ("run", "python", "file", "recipe", "walk", "walk-on", "as", "needs", "drawing", "rendered")
 NEEDS = (
     "minutes", "network", "a server", "a terminal of its own", "S3", "docker", "a cluster",
-    "a GPU", "a C++ program of yours", "torchvision, timm and transformers",
+    "a GPU", "a compiler", "a C++ program of yours", "a pulled release",
+    "torchvision, timm and transformers",
 )  # fmt: skip
 BLOCKS = all_blocks()
 QUICK = [page for page in documents() if any(b.kind in ("run", "python") for b in blocks_of(page))]
@@ -69,6 +73,35 @@ def test_a_recipe_is_one_that_the_reader_of_recipes_takes(block: Block, tmp_path
         read_recipe(path)
 
 
+def test_the_page_of_recipes_shows_every_key_of_one() -> None:
+    page = ROOT / "docs" / "recipe.md"
+    shown = tomllib.loads(next(block.text for block in blocks_of(page) if block.kind == "recipe"))
+    assert set(shown) == names_of(Recipe)
+    for table, kind in (("verify", VerifyPlan), ("search", Search), ("promotion", Promotion)):
+        assert set(shown[table]) == names_of(kind), table
+    assert set(shown["tolerance"]["float32"]) == names_of(Tolerance)
+
+
+def names_of(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "docs" / "first-release.md", ROOT / "infra" / "runner" / "README.md"],
+    ids=lambda page: page.name,
+)
+def test_a_page_builds_the_runner_as_a_release_does(page: Path) -> None:
+    from tasks.probing.build import FLAGS, link_flags
+
+    (block,) = [block for block in blocks_of(page) if "-o handoff-runner" in block.text]
+    words = block.text.split()
+    assert {flag for flag in FLAGS if not flag.startswith("-W")} <= set(words)
+    for_linking = ("-l", "-Wl,--")
+    told = [word for word in words if word.startswith(for_linking)]
+    assert told == [flag for flag in link_flags() if flag.startswith(for_linking)]
+
+
 @pytest.mark.parametrize("block", of_kind("as"), ids=place)
 def test_a_repeated_block_is_word_for_word_the_other_page_s(block: Block) -> None:
     page = block.page.parent / block.argument
@@ -97,7 +130,7 @@ def test_a_drawing_has_no_language_and_holds_no_command(block: Block) -> None:
     assert [line for line in block.text.splitlines() if line.strip().startswith(starts)] == []
 
 
-@pytest.mark.parametrize("page", documents(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", documents(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_in_a_page_s_text_exist(page: Path) -> None:
     spans = [span for span in code_spans(page) if span.startswith(("handoff ", "make "))]
     assert [problem for span in spans for problem in problems_in(span)] == []
@@ -110,6 +143,8 @@ def test_commands_in_a_page_s_text_exist(page: Path) -> None:
         ("$H release delivery --fast # quickly", ["release has no option --fast"]),
         ("there $H keys tell > file", ["keys has no command tell"]),
         ("eval \"$(handoff up --print-everything)\"", ["up has no option --print-everything"]),
+        ("handoff down && handoff upp; handoff lsit", ["main has no command upp",
+                                                       "main has no command lsit"]),
         ("make tests", ["make tests: no such target"]),
         ("handoff release delivery --json | jq --raw-output .version", []),
         ("handoff pull a@1 --to b \\\n  --for cpu-avx2", []),

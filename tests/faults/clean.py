@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -151,7 +152,8 @@ def clean_table(releases: list[CleanRelease]) -> list[str]:
         for dtype in dict.fromkeys(one.dtype for one in own):
             refused = [one for one in own if one.dtype == dtype and one.refused]
             if refused:
-                why.append(f"{len(refused)} in {dtype}: {refused[0].result.reasons[0][:180]}")
+                reason = shorten(refused[0].result.reasons[0], 180, placeholder=" …")
+                why.append(f"{len(refused)} in {dtype}: {reason}")
         dtypes = ", ".join(dict.fromkeys(one.dtype for one in own))
         count = sum(one.refused for one in own)
         lines.append(f"| {name} | {dtypes} | {len(own)} | {count} | {'; '.join(why)} |")

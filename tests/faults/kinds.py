@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 
@@ -155,6 +156,6 @@ def kinds_table(rows: Iterable[KindRow]) -> list[str]:
         by = row.told.replace("|", "\\|")
         lines.append(
             f"| {fault.name} | {fault.what} | {fault.model} | {place} | {row.cases} "
-            f"| {by[:150]} | {row.operator} |"
+            f"| {shorten(by, 150, placeholder=' …')} | {row.operator} |"
         )
     return lines

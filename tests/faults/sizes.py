@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 
@@ -224,6 +225,6 @@ def sizes_table(limits: Iterable[Limit]) -> list[str]:
         ]
         lines.append(
             f"| {limit.size.name} | {limit.size.what} | {limit.size.model} | {' | '.join(bounds)} "
-            f"| {limit.rule[:120]} |"
+            f"| {shorten(limit.rule, 150, placeholder=' …')} |"
         )
     return lines
