@@ -5,77 +5,62 @@ python -m tests.benchmarks.served [MODEL...] --folder FOLDER
 Builds all models of the public corpus as a release does, two at once, then races one after the
 other in processes of their own, and prints the table. FOLDER keeps the packages, and
 FOLDER/standings.json what was measured: run again with the same folder, and only what is missing is
-done. `--write FILE` puts the tables between the marks of a Markdown file, `--picture FILE` draws
-them and puts what was measured beside the picture, as JSON: with that as FOLDER/standings.json
-another day goes on with it.
+done. With other recipes than float32's what those would release takes part, too: it is built in the
+folder of `--float32`, that of the float32 benchmark, where that hasn't done so (FOLDER/float32
+without one). `--write FILE` puts the tables between the marks of a Markdown file, `--picture FILE`
+draws them and puts what was measured beside the picture, as JSON: with that as
+FOLDER/standings.json another day goes on with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from artifacts.record import from_plain, to_plain
-from tests.benchmarks.served.build import PRECISIONS
-from tests.benchmarks.served.competitors import COMPETITORS
+from tests.benchmarks.served.build import PRECISIONS, VARIANTS_FILE
+from tests.benchmarks.served.competitors import COMPETITORS, RIVALS
+from tests.benchmarks.served.conditions import told_of
 from tests.benchmarks.served.plot import draw
-from tests.benchmarks.served.race import HANDOFF
-from tests.benchmarks.served.table import ALLOWED, Standing, failures_of, table_of, verdict_of
-from tests.benchmarks.served.turns import Race, Ratio
+from tests.benchmarks.served.standing import (
+    ALLOWED,
+    EAGER,
+    Standing,
+    keep_standings,
+    read_standings,
+    summarize,
+)
+from tests.benchmarks.served.table import failures_of, noise_of, table_of, verdict_of
 from tests.corpus.models import MODELS
 from tests.marked import write_between_marks
 
-_LIMIT_S = 3600
+# Of one step; a noisy machine has races held again.
+_LIMIT_S = 7200
 # At once: each spends most of its time in one compiler.
 _BUILDS = 2
-_TOLD = ("torch", "onnxruntime", "openvino")
 
 
 def main() -> None:
     """Measure what is missing, and tell it all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument(
-        "--competitors", default=",".join(COMPETITORS), help="of these, eager first"
-    )
-    parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--picture", type=Path)
-    given = parser.parse_args()
+    given = _arguments()
     kept = given.folder / "standings.json"
     found = read_standings(kept) if kept.exists() else {}
-    options = ("--recipes", given.recipes, "--competitors", given.competitors)
-    missing = [
-        one.name for one in MODELS
-        if one.name not in found and (not given.names or one.name in given.names)
-    ]  # fmt: skip
-    folders = {name: (given.folder / name).absolute() for name in missing}
-    # Nothing is timed yet.
-    with ThreadPoolExecutor(_BUILDS) as pool:
-        list(pool.map(lambda name: _build(name, folders[name], options), missing))
+    missing = [one.name for one in MODELS if one.name in given.names and one.name not in found]
+    _build_all(missing, given)
     for name in missing:
-        ended = _child("race", name, folders[name], *options)
-        if ended is None:
-            continue
-        # All rounds of all races, beside the summary.
-        (folders[name] / "races.json").write_text(ended + "\n", encoding="utf-8")
-        found[name] = _summarize(json.loads(ended), ALLOWED[given.recipes])
-        keep_standings(found.values(), kept)
-        print(table_of([found[name]])[2], file=sys.stderr, flush=True)
+        standing = _race(name, given)
+        if standing is not None:
+            found[name] = standing
+            keep_standings(found.values(), kept)
+            print(table_of([standing])[2], file=sys.stderr, flush=True)
     standings = [found[model.name] for model in MODELS if model.name in found]
-    days = " and ".join(sorted({one.day for one in standings}))
-    text = "\n".join([f"{days}, {_told_of_the_machine()}", "", *table_of(standings), "",
-                      *verdict_of(standings), "", *failures_of(standings)])  # fmt: skip
+    if not standings:
+        sys.exit("expected a model that could be raced, got none: see the logs named above")
+    text = tell(standings)
     print(text)
     if given.write:
         write_between_marks(given.write, f"served in {given.recipes}", text)
@@ -84,22 +69,80 @@ def main() -> None:
         keep_standings(standings, given.picture.with_suffix(".json"))
 
 
-def read_standings(kept: Path) -> dict[str, Standing]:
-    """Return what was measured, by the models' names."""
-    standings = (from_plain(Standing, one) for one in json.loads(kept.read_text(encoding="utf-8")))
-    return {one.name: one for one in standings}
+def tell(standings: list[Standing]) -> str:
+    """Return all that is told of the models' races, in Markdown."""
+    parts = (
+        told_of({one.name: one.conditions for one in standings}),
+        table_of(standings),
+        [noise_of(standings)],
+        verdict_of(standings),
+        failures_of(standings),
+    )
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def keep_standings(standings: Iterable[Standing], kept: Path) -> None:
-    """Write what was measured."""
-    text = json.dumps([to_plain(one) for one in standings], indent=1)
-    kept.write_text(text + "\n", encoding="utf-8")
+def unknown_among(given: Iterable[str], known: Iterable[str], what: str) -> str:
+    """Return a sentence that names those that there aren't; '' where all are known."""
+    known = list(known)
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return ""
+    return f"expected {what} among {', '.join(known)}, got {', '.join(unknown)}"
 
 
-def _build(name: str, folder: Path, options: tuple[str, ...]) -> None:
+def _arguments() -> argparse.Namespace:
+    models = [model.name for model in MODELS]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="MODEL", help="all of the corpus without one")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
+    parser.add_argument("--competitors", help="of these, eager first")
+    parser.add_argument("--float32", type=Path, help="the float32 benchmark's folder")
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--picture", type=Path)
+    given = parser.parse_args()
+    given.names = given.names or models
+    given.competitors = given.competitors or ",".join(RIVALS[given.recipes])
+    rivals = given.competitors.split(",")
+    problem = unknown_among(given.names, models, "models") or unknown_among(
+        rivals, COMPETITORS, "competitors"
+    )
+    if problem or rivals[0] != EAGER:
+        parser.error(problem or f"expected {EAGER} as the first competitor, got {rivals[0]}")
+    given.float32 = (given.float32 or given.folder / "float32").absolute()
+    given.folder = given.folder.absolute()
+    return given
+
+
+def _build_all(names: list[str], given: argparse.Namespace) -> None:
+    """Build what isn't there yet; nothing is timed meanwhile."""
+    competitors = ("--competitors", given.competitors)
+    wanted = [(name, given.folder / name, given.recipes, competitors) for name in names]
+    if given.recipes != "float32":
+        # Its competitors have their files in the other folder.
+        none = ("--competitors", "")
+        wanted += [(name, given.float32 / name, "float32", none) for name in names]
+    with ThreadPoolExecutor(_BUILDS) as pool:
+        list(pool.map(lambda one: _build(*one), wanted))
+
+
+def _build(name: str, folder: Path, recipes: str, options: tuple[str, ...]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "variants.json").exists():
-        _child("build", name, folder, *options)
+    if not (folder / VARIANTS_FILE).exists():
+        _child("build", name, folder, "--recipes", recipes, *options)
+
+
+def _race(name: str, given: argparse.Namespace) -> Standing | None:
+    folder = given.folder / name
+    options = ["--recipes", given.recipes, "--competitors", given.competitors]
+    if given.recipes != "float32":
+        options += ["--float32", str(given.float32 / name)]
+    ended = _child("race", name, folder, *options)
+    if ended is None:
+        return None
+    # All rounds of all races, beside the summary.
+    (folder / "races.json").write_text(ended + "\n", encoding="utf-8")
+    return summarize(json.loads(ended), ALLOWED[given.recipes])
 
 
 def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
@@ -120,37 +163,6 @@ def _child(step: str, name: str, folder: Path, *options: str) -> str | None:
         print(f"{name}: {step} failed with {ended.returncode}, see {log}", file=sys.stderr)
         return None
     return (ended.stdout.strip().splitlines() or [""])[-1]
-
-
-def _summarize(row: dict[str, Any], allowed: float) -> Standing:
-    races = [Race(**race) for race in row["races"]]
-    names = [name for name in races[0].seconds if all(name in race.seconds for race in races)]
-
-    def ratio(slow: str, fast: str) -> Ratio:
-        return Ratio.across(race.ratio(slow, fast) for race in races)
-
-    return Standing(
-        name=row["name"], kind=row["kind"], day=f"{datetime.now(UTC):%Y-%m-%d}", batch=row["batch"],
-        rounds=sum(len(race.seconds["eager"]) for race in races), chosen=row["chosen"],
-        eager_ms=statistics.median(race.median_s("eager") for race in races) * 1e3,
-        over_eager={name: ratio("eager", name) for name in names if name != "eager"},
-        handoff_over={
-            name: ratio(name, HANDOFF) for name in names if HANDOFF in names and name != HANDOFF
-        },
-        error=row["error"], allowed=allowed, failed=row["failed"], load=row["load"],
-        others=max(race.others for race in races),
-    )  # fmt: skip
-
-
-def _told_of_the_machine() -> str:
-    from importlib.metadata import version
-
-    cpu = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-         if line.startswith("model name")), platform.machine(),
-    )  # fmt: skip
-    versions = ", ".join(f"{name} {version(name)}" for name in _TOLD)
-    return f"{cpu}, Python {platform.python_version()}, {versions}."
 
 
 if __name__ == "__main__":

@@ -4,39 +4,49 @@ python -m tests.benchmarks.served.build resnet18 FOLDER --recipes float32
 
 The steps run in the release's own processes, with a recipe of those beside this file: taken in,
 optimized, each variant compiled and compared with the reference over the plan. What doesn't bear on
-speed is left out: the probe, signing and the registry. FOLDER/variants.json says what came out.
-What competitors are served from is written to FOLDER/others.
+speed is left out: the probe, signing and the registry. FOLDER/releases has a release's folder for
+each variant that is accepted: its package, and a manifest by which the loader opens and checks it.
+FOLDER/variants.json says what came out, and FOLDER/others has what competitors are served from.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from artifacts.digest import Digest
+from artifacts.delivery import Lineage
+from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import HandoffError
+from artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from artifacts.recipe import Recipe, Search, read_recipe
+from artifacts.signature import ModelSignature
 from artifacts.steps import (
     CompileResult,
     IntakeJob,
+    IntakeResult,
     OptimizeResult,
     ReferenceResult,
     VerifyJob,
     VerifyResult,
 )
 from artifacts.target import Target, native_cpu_target
+from tasks.assemble import signature_of
 from tasks.lanes import Lanes
 from tasks.target_record import require_effect, require_new
-from tests.benchmarks.served.competitors import COMPETITORS
-from tests.benchmarks.served.racer import NotMadeError, write_file
+from tests.benchmarks.served.competitors import RIVALS
+from tests.benchmarks.served.conditions import commit_of_the_clone
+from tests.benchmarks.served.racer import NotMadeError, hold_threads, write_file
 from tests.corpus.models import MODELS
 
 _RECIPES = Path(__file__).parent / "recipes"
 PRECISIONS = tuple(sorted(folder.name for folder in _RECIPES.iterdir()))
+VARIANTS_FILE = "variants.json"
 _LIMIT_S = 1200.0
 
 
@@ -52,17 +62,22 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
-    parser.add_argument("--competitors", default=",".join(COMPETITORS))
+    parser.add_argument("--competitors", default=",".join(RIVALS["float32"]))
     given = parser.parse_args()
+    hold_threads()
     (model,) = [model for model in MODELS if model.name == given.name]
     delivery: Path = given.folder / "delivery"
     if not delivery.exists():
         model.deliver(*model.make(), delivery)
     recipe, target = recipe_of(model.name, given.recipes), native_cpu_target()
-    with Lanes(given.folder / "workspace", recipe) as lanes:
-        variants = _build(lanes, target, recipe, delivery)
-    told = json.dumps(variants, indent=1)
-    (given.folder / "variants.json").write_text(told, encoding="utf-8")
+    workspace, releases = given.folder / "workspace", given.folder / "releases"
+    for folder in (workspace, releases):
+        # What a build has left that didn't come to its end.
+        shutil.rmtree(folder, ignore_errors=True)
+    with Lanes(workspace, recipe) as lanes:
+        variants = _build(lanes, target, releases, delivery)
+    told = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
+    (given.folder / VARIANTS_FILE).write_text(told, encoding="utf-8")
     for variant in variants:
         accepted = "accepted" if variant["accepted"] else variant["reasons"]
         print(model.name, variant["name"], accepted)
@@ -73,13 +88,15 @@ def main() -> None:
             print(model.name, competitor, error)
 
 
-def _build(lanes: Lanes, target: Target, recipe: Recipe, delivery: Path) -> list[dict[str, Any]]:
-    lanes.graph.run(IntakeJob(delivery, lanes.jobs.staging), limit_s=_LIMIT_S)
+def _build(lanes: Lanes, target: Target, releases: Path, delivery: Path) -> list[dict[str, Any]]:
+    intake = IntakeJob(delivery, lanes.jobs.staging)
+    taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=_LIMIT_S))
     optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=_LIMIT_S))
     referring = lanes.jobs.reference(optimized)
     reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=_LIMIT_S))
-    work = _Work(lanes, target, optimized, reference)
-    return [_attempt(work, name) for name in ("plain", *recipe.search.candidates)]
+    signature = signature_of(taken.contract, optimized)
+    work = _Work(lanes, target, optimized, reference, signature, releases)
+    return [_attempt(work, name) for name in ("plain", *lanes.jobs.recipe.search.candidates)]
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,8 @@ class _Work:
     target: Target
     optimized: OptimizeResult
     reference: ReferenceResult
+    signature: ModelSignature
+    releases: Path
     made: dict[Digest, str] = field(default_factory=dict)
 
 
@@ -120,11 +139,30 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
         verified = cast(VerifyResult, lanes.runner(target).run(verifying, limit_s=_LIMIT_S))
     except HandoffError as error:
         return told | {"reasons": [str(error)]}
+    release = work.releases / name
+    if verified.accepted:
+        _write_release(work, compiled, job.folder, release)
     return {
         "name": name, "accepted": verified.accepted, "reasons": list(verified.reasons),
-        "folder": str(job.folder), "reference": str(reference.file),
+        "release": str(release), "packages": str(job.folder), "reference": str(reference.file),
         "compile_s": compiled.compile_s, "seconds": time.monotonic() - began,
     }  # fmt: skip
+
+
+def _write_release(work: _Work, compiled: CompileResult, packages: Path, release: Path) -> None:
+    """Write what a pulled release's folder holds, but for the evidence and the signature."""
+    slug = work.target.slug
+    (release / slug).mkdir(parents=True)
+    for file in compiled.files:
+        os.link(packages / Path(file.path).name, release / file.path)
+    record = TargetRecord(slug, accepted=True, reasons=(), files=compiled.files, fit=compiled.fit)
+    nothing = digest_bytes(b"")
+    manifest = Manifest(
+        model="raced", delivery=nothing, fingerprint=nothing, verdict="sound",
+        signature=work.signature, recipe=work.lanes.jobs.recipe, lineage=Lineage(),
+        targets=(record,),
+    )  # fmt: skip
+    (release / MANIFEST_FILE).write_bytes(manifest.to_bytes())
 
 
 if __name__ == "__main__":

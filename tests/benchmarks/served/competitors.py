@@ -2,9 +2,21 @@
 
 What serves from a file is written in one process and opened in another, as it would be: a process
 that has exported and compiled has a large heap, in which calls meet no page faults. The module that
-all are made of is called with tensors alone. What can't be made raises whatever its maker raises:
-that is a result, too. All keep the dynamic axes, as a released package does, where they can;
-TorchScript's trace is of the example's size.
+files are made of is called with tensors alone; eager and `torch.compile` have the model itself and
+its own arguments. So nobody's call has work in it that a user's has not. What can't be made raises
+whatever its maker raises: that is a result, too.
+
+ONNX Runtime, OpenVINO and AOTInductor keep the dynamic axes, as a released package does.
+`torch.compile` is not told of any and meets one size, so that its code is for that alone, as
+TorchScript's trace is of the example's size: an advantage to both.
+
+What Handoff registers is opened by the loader that a serving team uses, from a release's folder:
+its checks of each call's inputs are in its time, as torch's own Python wrapper is in AOTInductor's.
+
+In bfloat16 there are autocast's rounding, eagerly and compiled, and OpenVINO's. ONNX Runtime has no
+products of bfloat16 matrices on x86-64, and so is not in that table; nor are TorchScript and plain
+AOTInductor, whose documentation shows no way to it but a model that was cast by hand. What Handoff
+registers in float32 takes part there, too.
 """
 
 from __future__ import annotations
@@ -16,12 +28,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._inductor.cpu_vec_isa import VecISA
 
+from artifacts.loader import load_unreleased
+from artifacts.manifest import MANIFEST_FILE
+from tasks.compiling.patching import replaced
 from tasks.float64 import flat_tensors
-from tasks.loading import SHARED_LIBRARY, open_package, open_shared_library
 
 Tensors = tuple[Tensor, ...]
-Call = Callable[[Tensors], Tensors]
+Call = Callable[[Tensors], object]
 Axes = tuple[dict[int, Any], ...]
 
 
@@ -30,18 +45,30 @@ class Flat(nn.Module):
 
     def __init__(self, module: nn.Module, call: Any) -> None:
         super().__init__()
-        self.module, self._call = module, call
+        self.module, self.call = module, call
 
     def forward(self, *tensors: Tensor) -> Tensors:
-        args, kwargs = self._call.bind(tensors)
-        return tuple(flat_tensors(self.module(*args, **kwargs)))
+        args, kwargs = self.call.bind(tensors)
+        return flat_tensors(self.module(*args, **kwargs))
+
+
+class InBfloat16(nn.Module):
+    """A module whose matrix products and convolutions autocast rounds to bfloat16."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.module(*args, **kwargs)
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """What serves the module itself: `open` returns a function from inputs to outputs."""
+    """What serves the model itself: `open` returns what is called as the model is."""
 
-    open: Callable[[nn.Module], Call]
+    open: Callable[[nn.Module], Callable[..., object]]
 
 
 @dataclass(frozen=True)
@@ -57,23 +84,18 @@ class FromFile:
     write: Callable[[nn.Module, Tensors, Axes, Path], object] | None = None
 
 
-def open_eager(module: nn.Module) -> Call:
-    """Return eager, without gradients."""
-    return lambda given: module(*given)
-
-
-def open_compiled(mode: str) -> Callable[[nn.Module], Call]:
+def compile_as(mode: str) -> Callable[[nn.Module], Callable[..., object]]:
     """Return what opens `torch.compile` in this mode."""
-
-    def opened(module: nn.Module) -> Call:
-        compiled = torch.compile(module, mode=mode)
-        return lambda given: compiled(*given)
-
-    return opened
+    return lambda module: torch.compile(module, mode=mode)
 
 
 def trace(module: nn.Module, inputs: Tensors) -> Any:
     """Return the frozen trace of the module."""
+    for part in module.modules():
+        # What Lightning's own `to_torchscript` does: tracing reads all of a module's properties,
+        # and its `trainer` raises where there is none.
+        if hasattr(part, "_jit_is_scripting"):
+            part._jit_is_scripting = True  # type: ignore[assignment]
     traced = torch.jit.trace(module, inputs, check_trace=False, strict=False)
     return torch.jit.freeze(traced.eval())
 
@@ -86,19 +108,23 @@ def write_torchscript(module: nn.Module, inputs: Tensors, axes: Axes, path: Path
 
 def open_torchscript(path: Path) -> Call:
     """Return the frozen trace, optimized for inference, which can't be written."""
-    return run_torchscript(torch.jit.load(str(path)))
-
-
-def run_torchscript(frozen: Any) -> Call:
-    """Optimize a frozen trace for inference; return what calls it."""
-    optimized = torch.jit.optimize_for_inference(frozen)
-    return lambda given: tuple(flat_tensors(optimized(*given)))
+    optimized = torch.jit.optimize_for_inference(torch.jit.load(str(path)))
+    return lambda given: optimized(*given)
 
 
 def write_plain_aoti(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
     """Write what AOTInductor makes of the module with its own defaults."""
     program = torch.export.export(module, inputs, dynamic_shapes=(axes,))
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+
+
+def open_aoti(path: Path) -> Call:
+    """Return the package as torch's own loader gives it."""
+    # Torch compiles test programs for this machine's vector instructions, whose name it then only
+    # compares for a warning: seconds.
+    with replaced(VecISA, "check_build", lambda *_: True):
+        loaded = torch._inductor.aoti_load_package(str(path.absolute()))
+    return lambda given: loaded(*given)
 
 
 def write_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
@@ -121,26 +147,36 @@ def open_onnxruntime(path: Path) -> Call:
     return lambda given: _from_numpy(session.run(None, _named(given, wanted)))
 
 
-def open_openvino(path: Path) -> Call:
-    """Return OpenVINO's model for latency, in float32."""
-    import openvino
+def open_openvino(precision: str) -> Callable[[Path], Call]:
+    """Return what opens OpenVINO's model for latency, in `f32` or `bf16`."""
 
-    compiled = openvino.Core().compile_model(
-        path, "CPU",
-        {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        },
-    )  # fmt: skip
-    request = compiled.create_infer_request()
-    wanted = {one.any_name for one in compiled.inputs}
+    def opened(path: Path) -> Call:
+        import openvino
 
-    def call(given: Tensors) -> Tensors:
-        found = request.infer(_named(given, wanted), share_inputs=True, share_outputs=True)
-        return _from_numpy(list(found.values()))
+        compiled = openvino.Core().compile_model(
+            path, "CPU",
+            {
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": precision,
+                "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            },
+        )  # fmt: skip
+        request = compiled.create_infer_request()
+        wanted = {one.any_name for one in compiled.inputs}
 
-    return call
+        def call(given: Tensors) -> Tensors:
+            found = request.infer(_named(given, wanted), share_inputs=True, share_outputs=True)
+            return _from_numpy(list(found.values()))
+
+        return call
+
+    return opened
+
+
+def open_release(manifest: Path) -> Call:
+    """Return a release's package as a serving process opens it, but for the signature."""
+    model = load_unreleased(manifest.parent, "auto")
+    return lambda given: model(*given)
 
 
 def _names(inputs: Tensors) -> list[str]:
@@ -158,13 +194,22 @@ def _from_numpy(arrays: Sequence[Any]) -> Tensors:
 
 
 COMPETITORS: dict[str, InProcess | FromFile] = {
-    "eager": InProcess(open_eager),
-    "torch.compile": InProcess(open_compiled("default")),
-    "torch.compile max-autotune": InProcess(open_compiled("max-autotune")),
+    "eager": InProcess(lambda module: module),
+    "torch.compile": InProcess(compile_as("default")),
+    "torch.compile max-autotune": InProcess(compile_as("max-autotune")),
     "TorchScript": FromFile("model.ts", open_torchscript, write_torchscript),
     "ONNX Runtime": FromFile("model.onnx", open_onnxruntime, write_onnx),
-    "OpenVINO": FromFile("model.onnx", open_openvino, write_onnx),
-    "AOTInductor": FromFile("plain.pt2", open_package, write_plain_aoti),
+    "OpenVINO": FromFile("model.onnx", open_openvino("f32"), write_onnx),
+    "AOTInductor": FromFile("plain.pt2", open_aoti, write_plain_aoti),
+    "eager bfloat16": InProcess(InBfloat16),
+    "torch.compile bfloat16": InProcess(lambda module: compile_as("default")(InBfloat16(module))),
+    "OpenVINO bfloat16": FromFile("model.onnx", open_openvino("bf16"), write_onnx),
 }
-# What Handoff registers, by whatever name a package is raced.
-RELEASED = FromFile(SHARED_LIBRARY, open_shared_library)
+_BFLOAT16 = ("eager bfloat16", "torch.compile bfloat16", "OpenVINO bfloat16")
+# By the precision that recipes allow. All speeds are told in multiples of eager's in float32.
+RIVALS = {
+    "float32": tuple(name for name in COMPETITORS if name not in _BFLOAT16),
+    "bfloat16": ("eager", *_BFLOAT16),
+}
+# What Handoff registers, by whatever name a release is raced.
+RELEASED = FromFile(MANIFEST_FILE, open_release)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.benchmarks.served.race import HANDOFF
-from tests.benchmarks.served.table import Standing
+from tests.benchmarks.served.race import HANDOFF, HANDOFF_FLOAT32
+from tests.benchmarks.served.standing import Standing
 
 _COLORS = {
     "torch.compile": "#9c6b4e", "torch.compile max-autotune": "#c9a68c", "TorchScript": "#9498a0",
-    "ONNX Runtime": "#4269d0", "OpenVINO": "#6cc5b0", "AOTInductor": "#efb118", HANDOFF: "#d62f3c",
+    "ONNX Runtime": "#4269d0", "OpenVINO": "#6cc5b0", "AOTInductor": "#efb118",
+    "eager bfloat16": "#9498a0", "torch.compile bfloat16": "#9c6b4e",
+    "OpenVINO bfloat16": "#6cc5b0", HANDOFF_FLOAT32: "#f2a0a6", HANDOFF: "#d62f3c",
 }  # fmt: skip
 
 

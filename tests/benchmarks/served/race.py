@@ -1,6 +1,9 @@
-"""One model's race: what could be made of it, how exact, how fast.
+"""One model's races: what could be made of it, how exact, how fast.
 
 python -m tests.benchmarks.served.race resnet18 FOLDER
+
+With `--float32 FOLDER`, which `build` has filled by the float32 recipes, the release of those takes
+part beside the one of `--recipes`.
 """
 
 from __future__ import annotations
@@ -10,71 +13,81 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
-import torch
 
 from artifacts.evidence import Candidate, Goal, choose
 from artifacts.steps import RaceJob, RaceLap
 from tasks import race as choosing
 from tasks.target_record import with_lap
-from tests.benchmarks.served.build import PRECISIONS, recipe_of
-from tests.benchmarks.served.competitors import COMPETITORS
-from tests.benchmarks.served.racer import NotMadeError, Racer, write_case
-from tests.benchmarks.served.turns import Race, run_in_turns
-from tests.corpus.models import MODELS, CorpusModel
+from tests.benchmarks.served.build import PRECISIONS, VARIANTS_FILE, recipe_of
+from tests.benchmarks.served.competitors import RIVALS
+from tests.benchmarks.served.racer import NotMadeError, Racer, hold_threads, write_case
+from tests.benchmarks.served.turns import Race, hold_quietly, run_in_turns
+from tests.corpus.models import MODELS
 
 HANDOFF = "Handoff"
+# What the float32 recipes choose, where other recipes' release is raced.
+HANDOFF_FLOAT32 = "Handoff float32"
+OURS = (HANDOFF_FLOAT32, HANDOFF)
 # Of a race: how far races differ is what tells the noise.
 _LEAST_ROUNDS = 7
 
 
 @dataclass
 class Row:
-    """What came of a model's race.
+    """What came of a model's races.
 
-    `chosen` is the variant that the release's own race picked among those of `laps`, `error` each
-    competitor's largest difference to eager over the RMS of eager's outputs, `failed` why one is
-    missing. `load` is the machine's before.
+    `chosen` is the variant that the release's own race picked among those of `laps`, by the name
+    that the release is raced by, and `built` the commits of the code that built them. `error` is
+    each competitor's largest difference to eager over the RMS of eager's outputs, `failed` why one
+    is missing. `load` is the machine's before, and `races` are the quietest that were held.
     """
 
     name: str
     kind: str
     batch: int
     threads: int
-    chosen: str = ""
-    laps: dict[str, RaceLap] = field(default_factory=dict)
+    load: float
+    chosen: dict[str, str] = field(default_factory=dict)
+    laps: dict[str, dict[str, RaceLap]] = field(default_factory=dict)
+    built: list[str] = field(default_factory=list)
     error: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     races: list[Race] = field(default_factory=list)
-    load: float = 0.0
 
 
 def main() -> None:
     """Race one model; print its row as JSON."""
+    given = _arguments()
+    threads, load = hold_threads(), psutil.getloadavg()[0]
+    (model,) = [model for model in MODELS if model.name == given.name]
+    row = Row(model.name, model.kind, model.batch, threads, load)
+    others = given.folder / "others"
+    racers = {name: others for name in given.competitors.split(",") if name}
+    if given.float32:
+        racers |= _choose(row, HANDOFF_FLOAT32, given.float32, "float32")
+    racers |= _choose(row, HANDOFF, given.folder, given.recipes, all_variants=given.variants)
+    case = write_case(model.name, given.folder)
+    hold = partial(race, row, racers, case, rounds=given.rounds, budget_s=given.budget_s)
+    row.races = hold_quietly(hold, given.races)
+    print("\n" + json.dumps(asdict(row)))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("folder", type=Path, help="what tests.benchmarks.served.build has written")
-    parser.add_argument("--competitors", default=",".join(COMPETITORS))
+    parser.add_argument("--competitors", default=",".join(RIVALS["float32"]))
     parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
+    parser.add_argument("--float32", type=Path)
     parser.add_argument("--variants", action="store_true", help="race those not chosen, too")
     parser.add_argument("--races", type=int, default=6, help="in new processes each")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--budget-s", type=float, default=4.0, help="of each race")
-    given = parser.parse_args()
-    (model,) = [model for model in MODELS if model.name == given.name]
-    others = given.folder / "others"
-    rivals = {name: others for name in given.competitors.split(",") if name}
-    goal = recipe_of(model.name, given.recipes).search.goal
-    row, packages = _released(model, given.folder, goal)
-    if not given.variants:
-        packages = {name: folder for name, folder in packages.items() if name == HANDOFF}
-    case = write_case(model.name, given.folder)
-    for _ in range(given.races):
-        runners = {name: way for name, way in (rivals | packages).items() if name not in row.failed}
-        row.races.append(race(row, runners, case, rounds=given.rounds, budget_s=given.budget_s))
-    print("\n" + json.dumps(asdict(row)))
+    return parser.parse_args()
 
 
 def race(
@@ -82,8 +95,10 @@ def race(
 ) -> Race:
     """Make every competitor, as many at once as there are cores, and time them in turns.
 
-    `competitors` has the folder of each one's file, `case` the inputs.
+    `competitors` has the folder of each one's file, `case` the inputs. Who has failed once is left
+    out.
     """
+    wanted = [name for name in competitors if name not in row.failed]
     racers: dict[str, Racer] = {}
 
     def make(name: str) -> None:
@@ -98,9 +113,9 @@ def race(
 
     try:
         with ThreadPoolExecutor(row.threads) as pool:
-            list(pool.map(make, competitors))
+            list(pool.map(make, wanted))
         return run_in_turns(
-            {name: racers[name].turn for name in competitors if name in racers},
+            {name: racers[name].turn for name in wanted if name in racers},
             rounds=rounds, least=_LEAST_ROUNDS, budget_s=budget_s,
         )  # fmt: skip
     finally:
@@ -108,28 +123,33 @@ def race(
             racer.close()
 
 
-def _released(model: CorpusModel, folder: Path, goal: Goal) -> tuple[Row, dict[str, Path]]:
-    """Return the packages by name, with the one first that a release would register.
-
-    Its own race between the variants decides that. None where the release is refused.
-    """
-    threads, load = torch.get_num_threads(), psutil.getloadavg()[0]
-    row = Row(model.name, model.kind, model.batch, threads, load=load)
-    variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
-    accepted = {one["name"]: Path(one["folder"]) for one in variants if one["accepted"]}
+def _choose(
+    row: Row, name: str, folder: Path, precision: str, *, all_variants: bool = False
+) -> dict[str, Path]:
+    """Return the folder of the release by `name`; none where it is refused, as `row` then says."""
+    told = json.loads((folder / VARIANTS_FILE).read_text(encoding="utf-8"))
+    row.built.append(told["commit"])
+    accepted = {one["name"]: one for one in told["variants"] if one["accepted"]}
     if "plain" not in accepted:
-        row.failed[HANDOFF] = f"the release is refused: {variants[0]['reasons']}"
-        return row, {}
-    laps = choosing.run(RaceJob(tuple(accepted.values()), Path(variants[0]["reference"]))).laps
-    row.laps = dict(zip(accepted, laps, strict=True))
-    row.chosen = choose(
-        tuple(
-            with_lap(Candidate(name, accepted=True, reasons=()), lap)
-            for name, lap in row.laps.items()
-        ),
-        goal,
-    ).name
-    return row, {HANDOFF: accepted[row.chosen], **accepted}
+        row.failed[name] = f"the release is refused: {told['variants'][0]['reasons']}"
+        return {}
+    chosen, laps = choose_variant(accepted, recipe_of(row.name, precision).search.goal)
+    row.chosen[name], row.laps[name] = chosen, laps
+    releases = {one: Path(accepted[one]["release"]) for one in accepted}
+    return {name: releases[chosen], **(releases if all_variants else {})}
+
+
+def choose_variant(
+    accepted: dict[str, dict[str, str]], goal: Goal
+) -> tuple[str, dict[str, RaceLap]]:
+    """Return the variant that a release would register, by its own race, and all variants' laps."""
+    packages = tuple(Path(one["packages"]) for one in accepted.values())
+    raced = choosing.run(RaceJob(packages, Path(accepted["plain"]["reference"]))).laps
+    laps = dict(zip(accepted, raced, strict=True))
+    candidates = (
+        with_lap(Candidate(name, accepted=True, reasons=()), lap) for name, lap in laps.items()
+    )
+    return choose(tuple(candidates), goal).name, laps
 
 
 if __name__ == "__main__":

@@ -7,13 +7,17 @@ what is served from a file is opened by a process that never made the model, eit
 
 from __future__ import annotations
 
+import math
 import multiprocessing
+import os
+import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import torch
 
 from tasks.compare import root_mean_square
@@ -22,13 +26,15 @@ from tests.benchmarks.served.competitors import (
     COMPETITORS,
     RELEASED,
     Axes,
-    Call,
     Flat,
     FromFile,
     Tensors,
 )
 from tests.benchmarks.served.turns import TimedCall
 
+# Of what a failure says, the names of source lines alone: OpenVINO's begin with one.
+_SOURCE_LINE = re.compile(r"(Exception from \S+|Check .* failed at \S+|[\w/.]+\.(cpp|py)):\d*:?")
+_TOLD = 300
 CASE_FILE = "case.pt"
 _MAKING_S = 1200.0
 _TURN_S = 120.0
@@ -38,6 +44,18 @@ _WRITING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 class NotMadeError(Exception):
     """A competitor can't be made of this model; the message is its own."""
+
+
+def hold_threads() -> int:
+    """Have this process, and those that it starts, compute in one thread a core; return how many.
+
+    ONNX Runtime and OpenVINO are told the same number. No thread is tied to a core: all may use all
+    of the machine's, and one racer computes at a time.
+    """
+    count = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
+    torch.set_num_threads(count)
+    return count
 
 
 class _Child:
@@ -142,7 +160,7 @@ def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -
             write(unfinished)
         unfinished.replace(path)
     except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-        far.send(_told_of(failure))
+        far.send(told_of(failure))
     else:
         far.send(0.0)
 
@@ -152,25 +170,29 @@ def _serve(far: Connection, name: str, competitor: str, path: Path | None, case:
     inputs, want = torch.load(case)
     with torch.no_grad():
         try:
-            made = _open(name, competitor, path)
-            got = flat_tensors(made(inputs))
-            error = max(map(_relative_error, got, want))
-            timed = TimedCall(lambda: made(inputs))
+            call = _open(name, competitor, path, inputs)
+            error = difference(flat_tensors(call()), want)
+            timed = TimedCall(call)
         except Exception as failure:  # noqa: BLE001 - what can't be made is a result
-            far.send(_told_of(failure))
+            far.send(told_of(failure))
             return
-        del want, got
+        del want
         far.send(error)
         while far.recv():
             far.send(timed.turn())
 
 
-def _open(name: str, competitor: str, path: Path | None) -> Call:
+def _open(name: str, competitor: str, path: Path | None, inputs: Tensors) -> Callable[[], object]:
+    """Return the competitor's call with these inputs."""
     wanted = COMPETITORS.get(competitor, RELEASED)
-    if not isinstance(wanted, FromFile):
-        return wanted.open(_model(name)[0])
-    assert path is not None
-    return wanted.open(path)
+    if isinstance(wanted, FromFile):
+        assert path is not None
+        opened = wanted.open(path)
+        return lambda: opened(inputs)
+    flat = _model(name)[0]
+    served = wanted.open(flat.module)
+    args, kwargs = flat.call.bind(inputs)
+    return lambda: served(*args, **kwargs)
 
 
 def _model(name: str) -> tuple[Flat, Tensors, int]:
@@ -184,16 +206,38 @@ def _model(name: str) -> tuple[Flat, Tensors, int]:
     return Flat(module, call).eval(), inputs, model.batch
 
 
-def _told_of(failure: Exception) -> str:
-    first = (str(failure).strip().splitlines() or [""])[0]
-    return f"{type(failure).__name__}: {first}"[:300]
+def told_of(failure: Exception) -> str:
+    """Return the first lines of what a failure says that say something."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    telling = [line for line in lines if not _SOURCE_LINE.fullmatch(line)]
+    text = " ".join(telling or lines)
+    kind = "" if isinstance(failure, NotMadeError) else f"{type(failure).__name__}: "
+    return f"{kind}{text}"[:_TOLD]
+
+
+def difference(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
+    """Return the largest difference of an output to eager's, over the RMS of eager's.
+
+    It is infinite where NaN and infinities are not those of eager, at the same places. Raises
+    `NotMadeError` for another number of outputs, or other shapes.
+    """
+    shapes = [[tuple(tensor.shape) for tensor in outputs] for outputs in (got, want)]
+    if shapes[0] != shapes[1]:
+        raise NotMadeError(f"its outputs are of the shapes {shapes[0]}, eager's of {shapes[1]}")
+    return max(map(_relative_error, got, want), default=0.0)
 
 
 def _relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    if not want.numel():
+    got, want = got.double(), want.double()
+    finite = want.isfinite()
+    if not torch.equal(got.isfinite(), finite) or not torch.equal(
+        got[~finite].nan_to_num(nan=0.0), want[~finite].nan_to_num(nan=0.0)
+    ):
+        return math.inf
+    if not finite.any():
         return 0.0
-    scale = root_mean_square(want.double()) or 1.0
-    return float((got.double() - want.double()).abs().max()) / scale
+    got, want = got[finite], want[finite]
+    return float((got - want).abs().max()) / (root_mean_square(want) or 1.0)
 
 
 def _batch_axes(inputs: Tensors, batch: int) -> Axes:

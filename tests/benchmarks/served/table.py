@@ -3,109 +3,84 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from tests.benchmarks.served.race import HANDOFF
-from tests.benchmarks.served.turns import Ratio
-
-_EAGER = "eager"
-# Of an output's difference to eager's, times their RMS, by the precision that the recipes allow:
-# float32's rounding stays a thousand times below, and bfloat16's RMSE may be a tenth of it.
-ALLOWED = {"float32": 0.01, "bfloat16": 0.2}
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One model's race, summarized.
-
-    `eager_ms` is the median of a call's milliseconds, `over_eager` each competitor's speed in
-    multiples of eager's, `handoff_over` Handoff's in multiples of each competitor's, `day` when it
-    was measured (ISO 8601). `allowed` is the error, over the RMS of eager's outputs, that is wrong
-    above.
-    """
-
-    name: str
-    kind: str
-    day: str
-    batch: int
-    rounds: int
-    chosen: str
-    eager_ms: float
-    over_eager: dict[str, Ratio]
-    handoff_over: dict[str, Ratio]
-    error: dict[str, float]
-    allowed: float
-    failed: dict[str, str]
-    others: float
-    load: float
-
-    @property
-    def wrong(self) -> dict[str, float]:
-        """Those whose outputs are not eager's, and by how much."""
-        return {name: error for name, error in self.error.items() if error > self.allowed}
-
-    @property
-    def best(self) -> str:
-        """The fastest competitor that is not wrong, by its median."""
-        others = (n for n in self.over_eager if n != HANDOFF and n not in self.wrong)
-        rivals = {name: self.over_eager[name].value for name in others}
-        rivals[_EAGER] = 1.0
-        return max(rivals, key=lambda name: rivals[name])
-
-    @property
-    def against_best(self) -> Ratio | None:
-        """Handoff's speed in multiples of the fastest competitor's; None where it has none."""
-        return self.handoff_over.get(self.best)
+from tests.benchmarks.served.race import HANDOFF, OURS
+from tests.benchmarks.served.standing import EAGER, Standing
+from tests.benchmarks.served.turns import QUIET_CORES
 
 
 def table_of(standings: list[Standing]) -> list[str]:
     """Return the table in Markdown."""
-    names = [n for n in _competitors(standings) if n != HANDOFF]
-    head = ["model", "batch", "eager ms", *names, HANDOFF, "variant", "against the best"]
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(names) + 3) + "---|---|"]
+    names = _columns(standings)
+    head = ["model", "batch", "eager ms", *names, "variant", "against the best", "busy elsewhere"]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(names) + 2) + "---|---|---:|"]
     for one in standings:
-        cells = [_cell(one, name) for name in [*names, HANDOFF]]
+        cells = [_cell(one, name) for name in names]
         against = f"{one.against_best} {one.best}" if one.against_best else "-"
-        row = [one.name, str(one.batch), f"{one.eager_ms:.2f}", *cells, one.chosen or "-", against]
+        variant = one.chosen.get(HANDOFF, "-")
+        row = [one.name, str(one.batch), f"{one.eager_ms:.2f}", *cells, variant, against,
+               f"{one.others:.2f}"]  # fmt: skip
         lines.append(f"| {' | '.join(row)} |")
-    means = [_mean(standings, name) for name in [*names, HANDOFF]]
-    lines.append(f"| **geometric mean** | | | {' | '.join(means)} | | |")
+    compared = _compared(standings)
+    means = " | ".join(_mean(compared, name) for name in names)
+    lines.append(
+        f"| **geometric mean of the {len(compared)} that all serve** | | | {means} | | | |"
+    )
     return lines
+
+
+def noise_of(standings: list[Standing]) -> str:
+    """Return the sentence on what else the machine did, and how long the races were."""
+    rounds = [count for one in standings for count in one.rounds]
+    loads = [one.load for one in standings]
+    races = sorted({len(one.rounds) for one in standings})
+    return (
+        f"{_range(races)} races of {_range(rounds)} rounds each. Busy elsewhere: the cores that "
+        f"other processes kept busy, in the race in which these were most; races with more than "
+        f"{QUIET_CORES} are repeated up to twice, and the quietest count. The machine's load "
+        f"before (one minute, this benchmark's own included): {_range(loads, '.1f')}."
+    )
 
 
 def verdict_of(standings: list[Standing]) -> list[str]:
     """Return the sentences that the goals are about."""
-    known = [one for one in standings if one.against_best]
-    ratios = {one.name: one.against_best for one in known}
-    slower = [name for name, ratio in ratios.items() if ratio and ratio.high < 1.0]
-    faster = [name for name, ratio in ratios.items() if ratio and ratio.low > 1.0]
-    below = [
-        one.name for one in known
-        if HANDOFF in one.over_eager and one.over_eager[HANDOFF].high < 1.0
-    ]  # fmt: skip
-    even = len(known) - len(slower) - len(faster)
-    return [
-        f"At least as fast as the best competitor: {len(faster) + even} of {len(standings)} models "
-        f"(faster for sure: {len(faster)}; no difference larger than the noise: {even}). "
-        f"Slower for sure: {', '.join(slower) or 'none'}.",
-        f"Slower than eager for sure: {', '.join(below) or 'none'}.",
-    ]
+    raced = [one for one in standings if HANDOFF in one.over_eager]
+    below = [one.name for one in raced if one.over_eager[HANDOFF].high < 1.0]
+    told = [f"Slower than eager for sure: {', '.join(below) or 'none'}."]
+    # Against eager alone there is no best to be judged by.
+    return [_against_best(standings), *told] if any(one.rivals for one in standings) else told
 
 
 def failures_of(standings: list[Standing]) -> list[str]:
     """Return a line for each competitor that is missing somewhere, or wrong."""
     missing = [
-        f"- {one.name}, {name}: {why.replace('|', '/')[:160]}"
+        f"- {one.name}, {name}: {why.replace('|', '/')}"
         for one in standings for name, why in one.failed.items()
     ]  # fmt: skip
     return missing + [
-        f"- {one.name}, {name}: wrong by {error:.2g} times the RMS of eager's outputs"
+        f"- {one.name}, {name}: {_told_of_error(error)}"
         for one in standings for name, error in one.wrong.items()
     ]  # fmt: skip
 
 
-def _competitors(standings: list[Standing]) -> list[str]:
-    return list(dict.fromkeys(name for one in standings for name in one.over_eager))
+def _against_best(standings: list[Standing]) -> str:
+    ratios = {one.name: one.against_best for one in standings if one.against_best}
+    slower = [name for name, ratio in ratios.items() if ratio.high < 1.0]
+    faster = [name for name, ratio in ratios.items() if ratio.low > 1.0]
+    ahead = [name for name, ratio in ratios.items() if ratio.value >= 1.0]
+    even, models = len(ratios) - len(slower) - len(faster), len(standings)
+    return (
+        f"Not slower than the best competitor for sure: {len(faster) + even} of {models} models "
+        f"(faster for sure: {len(faster)}; no difference larger than the noise: {even}). "
+        f"At or above the best by the median: {len(ahead)} of {models}. "
+        f"Slower for sure: {', '.join(slower) or 'none'}."
+    )
+
+
+def _columns(standings: list[Standing]) -> list[str]:
+    """Return the competitors' names, ours last."""
+    raced = dict.fromkeys(name for one in standings for name in one.over_eager)
+    return [*(n for n in raced if n not in OURS), *(n for n in OURS if n in raced or n == HANDOFF)]
 
 
 def _cell(one: Standing, name: str) -> str:
@@ -115,12 +90,26 @@ def _cell(one: Standing, name: str) -> str:
     return "-" if ratio is None else f"{ratio.value:.2f}" if ratio.is_told else "="
 
 
-def _mean(standings: list[Standing], name: str) -> str:
-    """Return the geometric mean over the models that have all competitors, so that all compare."""
-    everyone = {*_competitors(standings), HANDOFF}
-    whole = [
+def _compared(standings: list[Standing]) -> list[Standing]:
+    """Return the models that all competitors serve, and rightly: over those all compare."""
+    names = _columns(standings)
+    return [
         one for one in standings
-        if all(n in one.over_eager for n in everyone) and not one.wrong
+        if not one.wrong and all(name in one.over_eager for name in names)
     ]  # fmt: skip
-    logs = [math.log(one.over_eager[name].value) for one in whole]
+
+
+def _mean(compared: list[Standing], name: str) -> str:
+    logs = [math.log(one.over_eager[name].value) for one in compared]
     return f"**{math.exp(sum(logs) / len(logs)):.2f}**" if logs else "-"
+
+
+def _range(values: list[int] | list[float], form: str = "d") -> str:
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _told_of_error(error: float) -> str:
+    if math.isfinite(error):
+        return f"wrong by {error:.2g} times the RMS of eager's outputs"
+    return f"wrong: NaN or infinities that are not {EAGER}'s"

@@ -18,6 +18,9 @@ from tasks.benchmark import median_interval
 _PAUSE_S = 0.005
 _TURN_S = 0.002
 _LEAST_ROUNDS = 11
+# Cores that other processes may keep busy during a race that isn't repeated, and how often one is.
+QUIET_CORES = 0.1
+_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -78,19 +81,23 @@ class TimedCall:
     """A call, and how often it is made in a turn."""
 
     def __init__(self, call: Callable[[], object]) -> None:
+        """Call it three times: some runtimes still compile in their first calls."""
         self._call = call
+        self._repeats = 0
         for _ in range(3):
             call()
-        one = min(self._seconds(1) for _ in range(3))
-        self._repeats = max(1, math.ceil(_TURN_S / one))
 
     def turn(self) -> float:
         """Return the mean seconds of a call.
 
         It is called once untimed, so that its weights and its threads are where they are in a
-        series of calls, and then as often as two milliseconds hold.
+        series of calls, and then as often as two milliseconds hold. That number is found in the
+        first turn: before, others are still made on the same cores.
         """
         self._call()
+        if not self._repeats:
+            one = min(self._seconds(1) for _ in range(3))
+            self._repeats = max(1, math.ceil(_TURN_S / one))
         return self._seconds(self._repeats) / self._repeats
 
     def _seconds(self, repeats: int) -> float:
@@ -120,6 +127,20 @@ def run_in_turns(
         order.append(order.pop(0))
     all_s, own_s = (now - then for now, then in zip(_busy(), before, strict=True))
     return Race(seconds, max(0.0, all_s - own_s) / (time.perf_counter() - began))
+
+
+def hold_quietly(hold: Callable[[], Race], races: int) -> list[Race]:
+    """Hold so many races; return the quietest, as many.
+
+    For each during which other processes kept more than a tenth of a core busy another one is held,
+    and so a second time. What is left out is chosen by the noise alone, never by who was fast.
+    """
+    held = [hold() for _ in range(races)]
+    for _ in range(_REPEATS):
+        noisy = sum(race.others > QUIET_CORES for race in held)
+        held = sorted([*held, *(hold() for _ in range(noisy))], key=lambda race: race.others)
+        held = held[:races]
+    return held
 
 
 def _busy() -> tuple[float, float]:
