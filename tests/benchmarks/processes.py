@@ -99,17 +99,32 @@ def _sample(pid: int, peaks: list[int]) -> None:
             root = psutil.Process(pid)
             if root.status() == psutil.STATUS_ZOMBIE:
                 return
-            sizes = [_size(process.pid) for process in [root, *root.children(recursive=True)]]
+            sizes = [
+                proportional_bytes(process.pid)
+                for process in [root, *root.children(recursive=True)]
+            ]
         except psutil.NoSuchProcess:
             return
         peaks[:] = max(peaks[0], *sizes), max(peaks[1], sum(sizes))
         time.sleep(0.5)
 
 
-def _size(pid: int) -> int:
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and of its children that have ended; 0 of no process."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return a process's proportional set size: shared pages count once, over all processes.
+
+    0 for one that has ended, or that may not be looked at.
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    except OSError:
         return 0
     (line,) = [line for line in text.splitlines() if line.startswith("Pss:")] or ["Pss: 0 kB"]
     return int(line.split()[1]) * 1024

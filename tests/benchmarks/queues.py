@@ -13,6 +13,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -83,7 +84,7 @@ def _poll(stack: Stack, client: SyncPrefectClient, what: str) -> tuple[str, ...]
 
     meter = Meter(stack)
     time.sleep(_SETTLE_S)
-    idle = _cpu_during(meter, lambda: time.sleep(_SETTLE_S)) / _SETTLE_S
+    idle = _cpu_during(meter, lambda: time.sleep(_SETTLE_S))
     took, size = [], 0
     before, began = meter.cpu_seconds(), time.monotonic()
     for _ in range(_POLLS):
@@ -96,20 +97,23 @@ def _poll(stack: Stack, client: SyncPrefectClient, what: str) -> tuple[str, ...]
         size = len(answer.content)
     time.sleep(_SETTLE_S)
     after, seconds = meter.cpu_seconds(), time.monotonic() - began
-    server = (after["server"] - before["server"] - idle * seconds) / _POLLS
-    postgres = (after["postgres"] - before["postgres"]) / _POLLS
+    # What both would have used in that time without a poll is not the polls'.
+    used = {
+        group: (after[group] - before[group] - idle[group] * seconds / _SETTLE_S) / _POLLS
+        for group in ("server", "postgres")
+    }
     return (
         what, f"{statistics.median(took):.0f}", f"{min(took):.0f} to {max(took):.0f}",
-        f"{1e3 * server:.0f}", f"{1e3 * postgres:.0f}", f"{size / 1e3:.0f}",
+        f"{1e3 * used['server']:.0f}", f"{1e3 * used['postgres']:.0f}", f"{size / 1e3:.0f}",
         f"{psutil.getloadavg()[0]:.1f}",
     )  # fmt: skip
 
 
-def _cpu_during(meter: Meter, body: object) -> float:
-    assert callable(body)
-    before = meter.cpu_seconds()["server"]
+def _cpu_during(meter: Meter, body: Callable[[], object]) -> dict[str, float]:
+    """Return the CPU seconds of each group of the stack while the body ran."""
+    before = meter.cpu_seconds()
     body()
-    return meter.cpu_seconds()["server"] - before
+    return {group: now - before[group] for group, now in meter.cpu_seconds().items()}
 
 
 if __name__ == "__main__":

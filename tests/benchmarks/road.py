@@ -5,9 +5,11 @@
 
 Each round makes, in turns: a bare script with the same torch calls (`bare_release`; ResNet-18
 alone), a full release, one of the same graph with other weights, and one of what has not changed.
-Tells the median of each kind's seconds, the medians of the rounds' own ratios with their 95 %
-intervals, and where a release's seconds go, step by step; some steps run beside each other. After
-that, what a person waits for at the start: `handoff --help`, `handoff list`, the first step's end.
+Tells the median of each kind's seconds, the medians of the rounds' own ratios, each with the
+interval that holds its median with 95 % (from the smallest to the largest with fewer than nine
+rounds; of three these hold it with 75 %), and where a release's seconds go, step by step; some
+steps run beside each other. After that, what a person waits for at the start: `handoff --help`,
+`handoff list`, the first step's end.
 """
 
 from __future__ import annotations
