@@ -1,22 +1,28 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
 # make test-all  the same with the tests that are marked as long
+# make ready   set everything up in .venv, and nothing else
+# make lint    ruff, mypy and import-linter alone
 # make bench   all of the six below, hours
 # make bench-served [MODELS="bert yolov8n"]  what Handoff registers, beside every alternative
-# make bench-bfloat16 [MODELS=...]  the same in bfloat16, where a recipe allows it, beside eager
-# make bench-seeds [DEVICE=cuda] [PRECISION=bf16] [BATCH=64]  two models by the seeds' own protocol
+# make bench-bfloat16 [MODELS=...]  the same in bfloat16, where a recipe allows it
+# make bench-seeds [DEVICE=cuda] [PRECISION=fp16,bf16] [BATCH=64]  two models by the seeds' protocol
 # make bench-road  the road's own cost, against a bare script with the same torch calls
 # make bench-night [NIGHT=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
 # make bench-targets  two targets compiled at once, against one after the other
+# make bench-transformers [MODELS=...] [DEVICE=...] ...  the corpus' transformers by the seeds' protocol
+# make bench-night-curve [NIGHT=50,100,200,400] [WORKERS=1x16] [WRITE=FILE]  how a night grows
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
 # make outages  kills, failing stores, full disks, many at once: what a release survives (an hour)
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
 # make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
 # make stack-check  what can be checked of infra/stack without a container engine
+# make stack-ready  the tools for that, in .venv-stack
 # make docs    README.md and docs/ as a site in site/, each warning an error
 # make reference  docs/recipe-reference.md, from the models that recipes are read into
 # make lock    resolve the dependencies anew
+# make clean   remove what was set up, the site and the demo's deliveries; releases stay
 #
 # HANDOFF_TORCH chooses another torch than the locked one:
 #   HANDOFF_TORCH=cpu               PyTorch's own CPU build, where its index can be reached
@@ -55,7 +61,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-road bench-night bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
+.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -73,11 +79,16 @@ bench-served: ready $(CORPUS)/.served
 
 bench-bfloat16: ready $(CORPUS)/.served
 	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/bfloat16 \
-	  --recipes bfloat16 --competitors eager
+	  --recipes bfloat16 --float32 $(CORPUS)/served
+
+SEEDS_OPTIONS = $(if $(DEVICE),--device $(DEVICE)) $(if $(PRECISION),--precision $(PRECISION)) \
+  $(if $(BATCH),--batch $(BATCH)) $(if $(KEEP),--keep $(KEEP))
 
 bench-seeds: ready
-	$(BIN)/python -m tests.benchmarks.seeds $(if $(DEVICE),--device $(DEVICE)) \
-	  $(if $(PRECISION),--precision $(PRECISION)) $(if $(BATCH),--batch $(BATCH))
+	$(BIN)/python -m tests.benchmarks.seeds $(SEEDS_OPTIONS)
+
+bench-transformers: ready $(CORPUS)/.served
+	$(CORPUS)/bin/python -m tests.benchmarks.seeds $(if $(MODELS),$(MODELS),transformers) $(SEEDS_OPTIONS)
 
 bench-road: ready
 	$(BIN)/python -m tests.benchmarks.road
@@ -89,9 +100,13 @@ bench-night: ready
 	  --workers $(if $(WORKERS),$(WORKERS),1,4,16)
 	$(BIN)/python -m tests.benchmarks.queues
 
+bench-night-curve: ready
+	$(BIN)/python -m tests.benchmarks.night_curve $(if $(NIGHT),--models $(NIGHT)) \
+	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(WRITE),--write $(WRITE))
+
 bench-targets: ready
 	$(BIN)/python -m tests.benchmarks.two_targets
-	$(BIN)/python -m tests.benchmarks.two_targets --whole
+	$(BIN)/python -m tests.benchmarks.two_targets --whole --factory examples.user_model:build
 
 # An environment of its own over the product's, since those packages pin what they please.
 corpus: ready $(CORPUS)/.ready
@@ -193,4 +208,4 @@ lock:
 	done
 
 clean:
-	rm -rf .venv $(CORPUS) $(STACK) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(CORPUS) $(STACK) $(DOCS) site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

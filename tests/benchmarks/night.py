@@ -1,6 +1,6 @@
 """A simulated night: the real parent, queue, server and PostgreSQL; models that sleep.
 
-    make bench-night MODELS=500 WORKERS=1,4,16
+    make bench-night NIGHT=500 WORKERS=1,4,16
     python -m tests.benchmarks.night --models 500 --workers 16 --faster 20 --json night.json
     python -m tests.benchmarks.night --models 40 --workers 4 --processes    # a process a run
 
@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tests.benchmarks.night_counts import Counts, Night, outcome_of
 from tests.benchmarks.night_outcome import Outcome, Scenario, show
 from tests.benchmarks.night_stack import Meter, Stack, open_stack, open_workers
 from tests.benchmarks.night_store import fill_store, model_names, timed_survey
@@ -56,13 +57,7 @@ def main() -> None:
         print(f"survey: {1e3 * seconds / len(found.models):.1f} ms a model")
     settings = dict(pair.split("=", 1) for pair in asked.server)
     outcomes = []
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    with (
-        open_stack(home, asked.faster, **settings) as stack,
-        temporary_settings({PREFECT_API_URL: stack.api}),
-    ):
-        deploy()
+    with open_deployed(home, asked.faster, **settings) as stack:
         for text in asked.workers.split(","):
             scenario = Scenario.parse(text, asked.models, threads=not asked.processes)
             outcomes.append(play(stack, scenario, asked.faster, asked.limit_s))
@@ -71,6 +66,19 @@ def main() -> None:
                 asked.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
     if not asked.home:
         shutil.rmtree(home)
+
+
+@contextmanager
+def open_deployed(home: Path, faster: float, **settings: str) -> Iterator[Stack]:
+    """Start the servers with the deployments of a night; `settings` are the server's."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with (
+        open_stack(home, faster, **settings) as stack,
+        temporary_settings({PREFECT_API_URL: stack.api}),
+    ):
+        deploy()
+        yield stack
 
 
 def deploy() -> None:
@@ -96,48 +104,24 @@ def play(stack: Stack, scenario: Scenario, faster: float, limit_s: float) -> Out
         open_workers(stack, scenario.workers, scenario.slots, threads=scenario.threads),
     ):
         _wait_for_workers(client, scenario)
-        before, requests = meter.cpu_seconds(), stack.requests()
-        commits = int(stack.ask("select sum(xact_commit) from pg_stat_database"))
-        began = time.monotonic()
+        before, began = Counts.of(meter), time.monotonic()
         with meter.running():
-            parent = _begin(client, scenario)
-            children: list[FlowRun] = []
-            while time.monotonic() - began < limit_s:
-                time.sleep(_POLL_S)
-                parent = client.read_flow_run(parent.id)
-                if parent.state is not None and parent.state.is_final():
-                    break
-            else:
-                _cancel(client, parent.id)
+            parent = _see_through(client, _begin(client, scenario), began + limit_s)
         wall_s = time.monotonic() - began
-        after, asked = meter.cpu_seconds(), stack.requests() - requests
-        children = _children(client, parent)
-    done = [run for run in children if run.state is not None and run.state.is_completed()]
-    starts = [run.start_time for run in done if run.start_time]
-    ends = sorted(run.end_time for run in done if run.end_time)
-    assert parent.start_time is not None
-    # With nothing due there is no run to wait for.
-    first = min((run.created for run in children if run.created), default=parent.start_time)
-    return Outcome(
-        scenario=scenario, faster=faster, done=len(done), wall_s=wall_s,
-        ended=f"{parent.state.name}: {parent.state.message}"[:300] if parent.state else "",
-        survey_s=(first - parent.start_time).total_seconds(),
-        drain_s=(ends[-1] - min(starts)).total_seconds() if ends else 0.0,
-        cpu_s={group: after[group] - before.get(group, 0.0) for group in after},
-        peak_bytes=meter.peaks, connections=meter.connections,
-        load=statistics.median(meter.loads), asked_s=meter.asked_s,
-        waits_s=[(r.start_time - r.created).total_seconds()
-                 for r in done if r.start_time and r.created],
-        took_s=[r.total_run_time.total_seconds() for r in done],
-        requests=dict(asked.most_common(20)) | {"all": asked.total()},
-        commits=int(stack.ask("select sum(xact_commit) from pg_stat_database")) - commits,
-        database_bytes=int(stack.ask("select pg_database_size('postgres')")),
-        finished=[_since(first, end) for end in ends],
-    )  # fmt: skip
+        counts = Counts.of(meter).since(before)
+        night = Night(parent, _children(client, parent), wall_s)
+    return outcome_of(scenario, faster, night, counts, meter)
 
 
-def _since(first: datetime, then: datetime) -> float:
-    return (then - first).total_seconds()
+def _see_through(client: SyncPrefectClient, parent: FlowRun, deadline: float) -> FlowRun:
+    """Return the parent's run when it is over; at the deadline, cancel what is left of it."""
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        parent = client.read_flow_run(parent.id)
+        if parent.state is not None and parent.state.is_final():
+            return parent
+    _cancel(client, parent.id)
+    return parent
 
 
 def _wait_for_workers(client: SyncPrefectClient, scenario: Scenario) -> None:

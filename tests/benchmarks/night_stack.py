@@ -21,6 +21,7 @@ import psycopg2
 
 from infra.environments import QUIET
 from tests.benchmarks.night_flow import FASTER, SHARED
+from tests.benchmarks.processes import cpu_seconds, proportional_bytes
 from tests.postgres_server import Postgres, postgres_server
 from tests.prefect_server import free_port
 
@@ -165,12 +166,11 @@ class Meter:
     connections: int = 0
     loads: list[float] = field(default_factory=list)
     asked_s: list[float] = field(default_factory=list)
-    finished: list[tuple[float, int]] = field(default_factory=list)
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return what each group has used so far, with those of its processes that have ended."""
         return {
-            group: sum(_cpu(one) for pid in pids for one in _tree(pid))
+            group: sum(cpu_seconds(one) for pid in pids for one in _tree(pid))
             for group, pids in self.stack.groups.items()
         }
 
@@ -190,7 +190,7 @@ class Meter:
     def _sample(self, over: threading.Event) -> None:
         while not over.wait(_SAMPLE_S):
             for group, pids in self.stack.groups.items():
-                size = sum(_size(one.pid) for pid in pids for one in _tree(pid))
+                size = sum(proportional_bytes(one.pid) for pid in pids for one in _tree(pid))
                 self.peaks[group] = max(size, self.peaks.get(group, 0))
             self.loads.append(psutil.getloadavg()[0])
             with suppress(psycopg2.Error):
@@ -216,20 +216,3 @@ def _tree(pid: int) -> list[psutil.Process]:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def _cpu(process: psutil.Process) -> float:
-    try:
-        return float(sum(process.cpu_times()[:4]))
-    except psutil.NoSuchProcess:
-        return 0.0
-
-
-def _size(pid: int) -> int:
-    """Return a process's proportional set size: shared pages count once, over all processes."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    line = next((line for line in text.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
-    return int(line.split()[1]) * 1024
