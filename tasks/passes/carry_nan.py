@@ -20,12 +20,11 @@ _NAMES = {
     "hardtanh": (-1.0, 1.0),
     "hardsigmoid": (0.0, 6.0),
 }
+# By operator; `relu_` and the like write their result to where their argument is.
 _BOUNDS: dict[Any, tuple[float, float]] = {
-    getattr(_ATEN, name).default: bounds for name, bounds in _NAMES.items()
-}
-# Those that write their result to where their argument is.
-_IN_PLACE: dict[Any, tuple[float, float]] = {
-    getattr(_ATEN, f"{name}_").default: bounds for name, bounds in _NAMES.items()
+    getattr(_ATEN, name + mark).default: bounds
+    for name, bounds in _NAMES.items()
+    for mark in ("", "_")
 }
 _SIGMOIDS = {_ATEN.hardsigmoid.default, _ATEN.hardsigmoid_.default}
 
@@ -47,7 +46,7 @@ class CarryNan(NodePass[ExportedProgram]):
         """Return the activations of floating-point numbers."""
         return [
             node for node in program.graph.nodes
-            if node.target in _BOUNDS | _IN_PLACE and node.meta["val"].is_floating_point()
+            if node.target in _BOUNDS and node.meta["val"].is_floating_point()
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
@@ -56,7 +55,7 @@ class CarryNan(NodePass[ExportedProgram]):
 
 
 def _compare(program: ExportedProgram, node: torch.fx.Node) -> None:
-    low, high = (_BOUNDS | _IN_PLACE)[node.target]
+    low, high = _BOUNDS[node.target]
     argument, *bounds = node.args
     value = argument
     given = dict(zip(("min_val", "max_val"), bounds, strict=False)) | dict(node.kwargs)
@@ -70,7 +69,7 @@ def _compare(program: ExportedProgram, node: torch.fx.Node) -> None:
             value = _bounded(node, value, _ATEN.ge.Scalar, high)
         if is_sigmoid:
             value = _call(node, _ATEN.div.Tensor, value, 6.0)
-        if node.target in _IN_PLACE:
+        if node.target._schema.is_mutable:  # type: ignore[union-attr]
             # Others may look at that memory, and compilers elide what nobody looks at.
             value = _call(node, _ATEN.copy_.default, argument, value)
     assert isinstance(value, torch.fx.Node)
