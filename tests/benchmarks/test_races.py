@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.benchmarks.served.racer import NotMadeError, difference, told_of
+from tests.benchmarks.failures import NotMadeError, told_of
+from tests.benchmarks.served.racer import difference
 from tests.benchmarks.served.turns import Race, Ratio, TimedCall, hold_quietly, run_in_turns
 
 

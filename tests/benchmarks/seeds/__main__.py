@@ -21,7 +21,8 @@ from pathlib import Path
 
 from artifacts.driver import host_gpu_capabilities
 from artifacts.target import CudaTarget, native_cpu_target
-from tests.benchmarks.seeds.asked import DTYPES, told_of
+from tests.benchmarks.failures import told_of
+from tests.benchmarks.seeds.asked import DTYPES
 from tests.benchmarks.seeds.measured import Measured, add, keep, read_kept
 from tests.benchmarks.seeds.measuring import Asked, measure, prepare_package
 from tests.benchmarks.seeds.subjects import Subject, expand, find_subject

@@ -95,12 +95,6 @@ def read_record(kind: type[T], path: Path) -> T:
     return from_plain(kind, json.loads(path.read_text(encoding="utf-8")))
 
 
-def told_of(failure: BaseException) -> str:
-    """Return why something failed, in one line."""
-    first = (str(failure).strip().splitlines() or [""])[0]
-    return f"{type(failure).__name__}: {first}"[:300]
-
-
 @contextmanager
 def precision_of(name: str) -> Iterator[None]:
     """Allow TF32 or forbid it, as the precision says; compilers and eager both go by it."""

@@ -24,7 +24,8 @@ from tasks import compile as compiling
 from tasks import optimize
 from tasks.compiling.native_gpu import can_compile
 from tasks.loading import SHARED_LIBRARY
-from tests.benchmarks.seeds.asked import Making, precision_of, read_record, told_of, write_record
+from tests.benchmarks.failures import told_of
+from tests.benchmarks.seeds.asked import Making, precision_of, read_record, write_record
 from tests.benchmarks.seeds.contestants import CROSS, ONNX, variation_of
 from tests.benchmarks.seeds.onnx_runtime import require_provider, write_model
 from tests.benchmarks.seeds.subjects import prepare

@@ -19,12 +19,12 @@ import psutil
 import torch
 
 from tasks.float64 import flat_tensors
+from tests.benchmarks.failures import told_of
 from tests.benchmarks.seeds.asked import (
     Played,
     Playing,
     precision_of,
     read_record,
-    told_of,
     write_record,
 )
 from tests.benchmarks.seeds.contestants import EAGER, makers, open_eager

@@ -39,9 +39,10 @@ from artifacts.target import Target, native_cpu_target
 from tasks.assemble import signature_of
 from tasks.lanes import Lanes
 from tasks.target_record import require_effect, require_new
+from tests.benchmarks.failures import NotMadeError
 from tests.benchmarks.served.competitors import RIVALS
 from tests.benchmarks.served.conditions import commit_of_the_clone
-from tests.benchmarks.served.racer import NotMadeError, hold_threads, write_file
+from tests.benchmarks.served.racer import hold_threads, write_file
 from tests.corpus.models import MODELS
 
 _RECIPES = Path(__file__).parent / "recipes"

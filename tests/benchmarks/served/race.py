@@ -22,9 +22,10 @@ from artifacts.evidence import Candidate, Goal, choose
 from artifacts.steps import RaceJob, RaceLap
 from tasks import race as choosing
 from tasks.target_record import with_lap
+from tests.benchmarks.failures import NotMadeError
 from tests.benchmarks.served.build import PRECISIONS, VARIANTS_FILE, recipe_of
 from tests.benchmarks.served.competitors import RIVALS
-from tests.benchmarks.served.racer import NotMadeError, Racer, hold_threads, write_case
+from tests.benchmarks.served.racer import Racer, hold_threads, write_case
 from tests.benchmarks.served.turns import Race, hold_quietly, run_in_turns
 from tests.corpus.models import MODELS
 

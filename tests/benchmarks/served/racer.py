@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ import torch
 
 from tasks.compare import root_mean_square
 from tasks.float64 import flat_tensors
+from tests.benchmarks.failures import NotMadeError, told_of
 from tests.benchmarks.served.competitors import (
     COMPETITORS,
     RELEASED,
@@ -32,18 +32,11 @@ from tests.benchmarks.served.competitors import (
 )
 from tests.benchmarks.served.turns import TimedCall
 
-# Of what a failure says, the names of source lines alone: OpenVINO's begin with one.
-_SOURCE_LINE = re.compile(r"(Exception from \S+|Check .* failed at \S+|[\w/.]+\.(cpp|py)):\d*:?")
-_TOLD = 300
 CASE_FILE = "case.pt"
 _MAKING_S = 1200.0
 _TURN_S = 120.0
 # Two competitors may share a file.
 _WRITING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
-
-
-class NotMadeError(Exception):
-    """A competitor can't be made of this model; the message is its own."""
 
 
 def hold_threads() -> int:
@@ -204,15 +197,6 @@ def _model(name: str) -> tuple[Flat, Tensors, int]:
     module, (args, kwargs) = model.make()
     call, inputs = describe_call(module, args, kwargs)
     return Flat(module, call).eval(), inputs, model.batch
-
-
-def told_of(failure: Exception) -> str:
-    """Return the first lines of what a failure says that say something."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    telling = [line for line in lines if not _SOURCE_LINE.fullmatch(line)]
-    text = " ".join(telling or lines)
-    kind = "" if isinstance(failure, NotMadeError) else f"{type(failure).__name__}: "
-    return f"{kind}{text}"[:_TOLD]
 
 
 def difference(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
