@@ -74,26 +74,29 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
     float mix, slope, scale, fill;
   };
   struct Pool {
-    typedef float Vector __attribute__((vector_size(64)));
+    // As wide as the processor's own: g++ takes wider ones apart, number by number.
+#if defined(__AVX512F__)
     enum : int64_t { lanes = 16, most = 8 };
+#else
+    enum : int64_t { lanes = 8, most = 16 };
+#endif
+    typedef float Vector __attribute__((vector_size(lanes * sizeof(float))));
     static inline __attribute__((always_inline)) Vector at(const float* from, int64_t count) {
       Vector loaded = {};
       __builtin_memcpy(&loaded, from, count * sizeof(float));
       return loaded;
     }
-    // In halves, which takes four additions in a row instead of sixteen.
+    // In halves, which takes four additions in a row instead of one for each number.
     static inline __attribute__((always_inline)) float added(const Vector& of) {
-      typedef float Half __attribute__((vector_size(32)));
       typedef float Quarter __attribute__((vector_size(16)));
-      Half half[2];
-      __builtin_memcpy(half, &of, sizeof(of));
-      half[0] += half[1];
-      Quarter quarter[2];
-      __builtin_memcpy(quarter, half, sizeof(half[0]));
-      quarter[0] += quarter[1];
-      return (quarter[0][0] + quarter[0][2]) + (quarter[0][1] + quarter[0][3]);
+      Quarter part[lanes / 4];
+      __builtin_memcpy(part, &of, sizeof(of));
+      for (int64_t half = lanes / 8; half > 0; half /= 2) {
+        for (int64_t h = 0; h < half; ++h) part[h] += part[h + half];
+      }
+      return (part[0][0] + part[0][2]) + (part[0][1] + part[0][3]);
     }
-    // Columns come in `blocks` of 16, of which the last has `tail`; both are constants where they
+    // Columns come in `blocks` of `lanes`, of which the last has `tail`; both are constants where they
     // are common, so that the sums stay in registers. False: an id lies outside its table.
     static inline __attribute__((always_inline)) bool run(
         const Row& row, float* __restrict total, float* __restrict attended, int64_t width,
@@ -179,8 +182,9 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
     std::unique_ptr<float[]> score(new (std::nothrow) float[length]), memory;
     if (score) memory.reset(new (std::nothrow) float[(length * blocks + 1) * Pool::lanes]);
     has_room = memory != nullptr;
+    constexpr uintptr_t step = sizeof(Pool::Vector);
     auto* kept = reinterpret_cast<Pool::Vector*>(
-        (reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
+        (reinterpret_cast<uintptr_t>(memory.get()) + step - 1) / step * step);
 #pragma omp for
     for (int64_t n = 0; n < rows; ++n) {
       if (!known_ids || !has_room) continue;
@@ -197,12 +201,13 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
           static_cast<float>(fill)};
       float* sums = static_cast<float*>(sum.data) + n * width;
       float* means = static_cast<float*>(mean.data) + n * width;
+      constexpr int64_t full = Pool::lanes;
       if (width == 16) {
-        known_ids = Pool::run(row, sums, means, 16, 1, 16, kept, score.get());
+        known_ids = Pool::run(row, sums, means, 16, 16 / full, full, kept, score.get());
       } else if (width == 32) {
-        known_ids = Pool::run(row, sums, means, 32, 2, 16, kept, score.get());
+        known_ids = Pool::run(row, sums, means, 32, 32 / full, full, kept, score.get());
       } else if (width == 64) {
-        known_ids = Pool::run(row, sums, means, 64, 4, 16, kept, score.get());
+        known_ids = Pool::run(row, sums, means, 64, 64 / full, full, kept, score.get());
       } else {
         known_ids = Pool::run(row, sums, means, width, blocks, tail, kept, score.get());
       }
