@@ -139,15 +139,30 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
     target_record.require_new(compiled, made)
     made[compiled.library.digest] = name
     checked = check(work, name, job, compiled)
+    if compiled.reused and not checked.verified.accepted:
+        # What came from the cache is wrong here: that is no verdict on this variant.
+        job = replace(job, fresh=True)
+        compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
+        checked = check(work, name, job, compiled)
     return replace(checked, told=replace(checked.told, effects=effects))
 
 
 def rate(
     work: Work, accepted: tuple[Variant, ...], tried: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """Return what was tried with the times of what was accepted."""
+    """Return what was tried with the times of what was accepted.
+
+    A race that fails leaves the plain one, the first: a variant's crash is no verdict on it.
+    """
     job = RaceJob(tuple(variant.folder for variant in accepted), work.reference.file)
-    laps = race(work.lanes.runner(work.target), job, work.target.slug).laps
+    try:
+        laps = race(work.lanes.runner(work.target), job, work.target.slug).laps
+    except (StepCrashed, BlessingRefused) as error:
+        reasons = (f"the race of the variants failed: {error}",)
+        return tried[0], *(
+            replace(one, accepted=False, reasons=reasons) if one.accepted else one
+            for one in tried[1:]
+        )
     timed = {variant.told.name: lap for variant, lap in zip(accepted, laps, strict=True)}
     return tuple(
         target_record.with_lap(candidate, timed.get(candidate.name)) for candidate in tried

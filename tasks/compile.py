@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
+from artifacts.held_folder import held
 from artifacts.manifest import PackageFile
 from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
 from artifacts.target import CpuTarget, CudaTarget
@@ -127,14 +128,16 @@ def _ship(original: Path, building: Path) -> None:
 
 def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made | None:
     """Fill `building` from the cache; return what came from there, or None for nothing."""
-    if job.cache is None or job.fresh:
+    if job.cache is None or job.fresh or not job.cache.is_dir():
         return None
-    entry = find_entry(job.cache, key)
-    part = reusable(entry, digest_weights(program)) if entry else ""
-    if entry is None or not part:
-        return None
-    tensors = {**program.constants, **program.state_dict}
-    take_entry(job.cache, key, entry, tensors, building)
+    weights = digest_weights(program)
+    with held(job.cache):
+        entry = find_entry(job.cache, key)
+        part = reusable(entry, weights) if entry else ""
+        if entry is None or not part:
+            return None
+        tensors = {**program.constants, **program.state_dict}
+        take_entry(job.cache, key, entry, tensors, building)
     return _Made(part, entry.compiled.assumed, code=digest_code(entry.code, program))
 
 

@@ -51,8 +51,9 @@ def load_extension(named: str) -> None:
 
 
 def digest_extension(module: str) -> Digest:
-    """Return the digest of the module's file, or of all Python files of its top-level package.
+    """Return the digest of the module's file, or of all files of its top-level package.
 
+    Sources in C++ and data are code as well; what Python has compiled of them isn't counted.
     Nothing is imported. Raises `UsageProblem` where there is no such module.
     """
     top = module.partition(".")[0]
@@ -61,7 +62,11 @@ def digest_extension(module: str) -> Digest:
     if folders:
         root = Path(folders[0])
         return digest_tree(
-            {path.relative_to(root).as_posix(): digest_file(path) for path in root.rglob("*.py")}
+            {
+                path.relative_to(root).as_posix(): digest_file(path)
+                for path in root.rglob("*")
+                if path.is_file() and "__pycache__" not in path.parts
+            }
         )
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         raise _not_importable(module, "no Python file of that name")

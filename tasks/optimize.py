@@ -59,12 +59,12 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
     program = capture(module, signature, rows=delivery.rows)
     job.folder.mkdir(parents=True, exist_ok=True)
     reference = None
-    if any(choice.intended for choice, _ in first):
+    if any(effect.intended and not effect.left_out for effect in effects):
         reference = save_program(program, job.folder / REFERENCE_FILE)
     for choice, p in then:
         program, effect = check.apply(choice, p, program)
         effects.append(effect)
-        if choice.intended:
+        if effect.intended and not effect.left_out:
             reference = save_program(program, job.folder / REFERENCE_FILE)
     names = delivery.contract.structure.output_names
     outputs, computed = describe_outputs(program, signature, names)

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from artifacts.digest import Digest, digest_file
+from artifacts.held_folder import held
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.steps import AssumedRange, Reused
 from tasks.compiling.packages import write_package, write_shell
@@ -64,7 +65,8 @@ def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
 def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, or None where there is none that is whole.
 
-    It counts as used now; one whose files aren't whole is removed.
+    It counts as used now; one whose files aren't whole is removed. Whoever goes on to take it
+    holds the cache meanwhile (`artifacts.held_folder.held`), so that no other process drops it.
     """
     folder = cache / key.hex
     entry = _parse(folder)
@@ -118,11 +120,12 @@ def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> C
         write_shell(package / PACKAGE, building / PACKAGE)
         entry = CacheEntry(compiled, {name: digest_file(building / name) for name in _FILES})
         (building / _ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
-        shutil.rmtree(cache / key.hex, ignore_errors=True)
-        building.rename(cache / key.hex)
+        with held(cache):
+            shutil.rmtree(cache / key.hex, ignore_errors=True)
+            building.rename(cache / key.hex)
+            _drop_old(cache)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    _drop_old(cache)
     return entry
 
 

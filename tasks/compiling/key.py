@@ -28,16 +28,19 @@ def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[s
         "values": [_describe(node.meta.get("val")) for node in program.graph.nodes],
         "ranges": {str(k): str(v) for k, v in program.range_constraints.items()},
         "signature": str(program.graph_signature),
+        # The names of a dictionary's entries are written into the package.
+        "structure": [str(program.call_spec.in_spec), str(program.call_spec.out_spec)],
         "state": {name: _layout(tensor) for name, tensor in program.state_dict.items()},
         "tied": first_of_storage(program),
         "constants": {
             name: _digest_value(value) for name, value in sorted(program.constants.items())
         },
         "options": {name: str(value) for name, value in sorted(job.options.items())},
-        "target": job.target.slug,
+        "target": repr(job.target),
         "toolchain": toolchain,
-        # Inductor sizes the blocks of its matrix products by the machine's caches.
-        "machine": host_cpu_model(),
+        # Inductor sizes the blocks of its matrix products by the machine's caches, and shares work
+        # out by the threads.
+        "machine": [host_cpu_model(), torch.get_num_threads()],
         "code": _own_code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True, default=str).encode())
@@ -118,5 +121,8 @@ def _digest_value(value: object) -> str:
 def _own_code() -> Digest:
     """Return the digest of the modules that decide what is emitted."""
     tasks = Path(__file__).parent.parent
-    paths = [tasks / "compile.py", *tasks.glob("compiling/*.py"), *tasks.glob("kernels/*.*")]
-    return digest_tree({str(path.relative_to(tasks)): digest_file(path) for path in paths})
+    target = tasks.parent / "artifacts" / "target.py"
+    paths = [
+        target, tasks / "compile.py", *tasks.glob("compiling/*.py"), *tasks.glob("kernels/*.*")
+    ]  # fmt: skip
+    return digest_tree({str(path.relative_to(tasks.parent)): digest_file(path) for path in paths})

@@ -34,6 +34,9 @@ class ChannelsLast(LayoutPass):
         return [
             node for node in program.graph.nodes
             if node.target in _CONVOLUTIONS
+            and isinstance(image := node.args[0], torch.fx.Node)
+            # An image without a batch has no such layout.
+            and image.meta["val"].dim() == 4
             and isinstance(weight := node.args[1], torch.fx.Node)
             and (name := state_name(program, weight))
             and not program.state_dict[name].is_contiguous(memory_format=torch.channels_last)

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from artifacts.errors import UsageProblem
 from tasks.passes.base import Pass, PassBroken
 from tasks.passes.batch_norm import CONVOLUTIONS
+from tasks.passes.purity import written_tensors
 from tasks.passes.state import retype_state, state_name
 
 _ATEN = torch.ops.aten
@@ -62,13 +63,17 @@ class LowerPrecision(Pass[ExportedProgram]):
     def call(self, program: ExportedProgram) -> bool:
         """Put casts around every such call."""
         calls = [node for node in program.graph.nodes if self._is_to_lower(node)]
+        written = written_tensors(program.graph)
         lowered: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in calls:
-            for given in node.all_input_nodes:
-                if given not in lowered and _is_float32(given):
+            own = {}
+            for given in filter(_is_float32, node.all_input_nodes):
+                if given in written:
+                    # What it holds at this call; a cast for all calls would miss later writes.
+                    own[given] = self._cast(program, given, node.prev)
+                elif given not in lowered:
                     lowered[given] = self._lower(program, given, set(calls))
-            node.args = torch.fx.node.map_arg(node.args, lambda n: lowered.get(n, n))
-            node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: lowered.get(n, n))
+            _give(node, {**lowered, **own})
             _raise_again(program, node, self._dtype)
         return bool(calls)
 
@@ -88,10 +93,21 @@ class LowerPrecision(Pass[ExportedProgram]):
         if state_name(program, given) and set(given.users) <= calls:
             retype_state(program, given, self._dtype)
             return given
-        with program.graph.inserting_after(_last_placeholder(program, given)):
+        return self._cast(program, given, _last_placeholder(program, given))
+
+    def _cast(
+        self, program: ExportedProgram, given: torch.fx.Node, behind: torch.fx.Node
+    ) -> torch.fx.Node:
+        with program.graph.inserting_after(behind):
             cast: torch.fx.Node = program.graph.call_function(_ATEN.to.dtype, (given, self._dtype))
         cast.meta["val"] = given.meta["val"].to(self._dtype)
         return cast
+
+
+def _give(node: torch.fx.Node, instead: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
+    """Give a call other nodes instead of its own."""
+    node.args = torch.fx.node.map_arg(node.args, lambda n: instead.get(n, n))
+    node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: instead.get(n, n))
 
 
 def _raise_again(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dtype) -> None:

@@ -52,7 +52,12 @@ class PoolWithAttention(PatternPass):
         """Tell whether dtypes and sizes are the operator's, and absent positions become 0."""
         if any(isinstance(given[name], torch.fx.Node) for name in _NUMBERS):
             return False
-        values = {name: given[name].meta["val"] for name in _SIZES}
+        values = {
+            name: given[name].meta.get("val") for name in _SIZES
+            if isinstance(given[name], torch.fx.Node)
+        }  # fmt: skip
+        if not all(isinstance(values.get(name), torch.Tensor) for name in _SIZES):
+            return False
         if any(values[name].dtype is not _DTYPES.get(name, torch.float32) for name in _SIZES):
             return False
         sizes: dict[str, Any] = {}

@@ -45,7 +45,8 @@ class MlflowBench:
         place = self._place()
         self._run(lambda: release_first(place))
         self.server.begin()
-        self._run(lambda: release(self._behind(place).registry, place.second))
+        behind = self._behind(place)
+        self._run(lambda: release(behind.registry, place.second))
         return self.server.passed
 
     def inject(self, fault: Fault, at: int, times: int) -> Outcome:
@@ -53,9 +54,8 @@ class MlflowBench:
         place = self._place()
         self._run(lambda: release_first(place))
         self.server.begin(fault, at, times)
-        ended = run_in_child(
-            lambda: impatient(lambda: release(self._behind(place).registry, place.second))
-        )
+        behind = self._behind(place)
+        ended = run_in_child(lambda: impatient(lambda: release(behind.registry, place.second)))
         self.server.begin()
         kind = f"{NAMES[fault]}, {'once' if times == 1 else 'for ever'}"
         return settle(place, kind, ended)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from artifacts.errors import HandoffError
 from artifacts.registering import PullJob
@@ -43,10 +42,13 @@ class S3Bench:
         self.settings = settings
         self.server = server
         self._bucket = _Bucket(settings)
-        self._clients: dict[str, Any] = {}
         self.place = make_place(root, "s3://models/outages")
         self._at_server(lambda: release_first(self.place, is_shown=False))
         self._kept = {key: self._bucket.get(key) for key in self._keys()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tell a child about the place alone: servers and clients are this process' own."""
+        return {"place": self.place}
 
     def restore(self) -> None:
         """Bring bucket and folder back to version 1."""
@@ -104,16 +106,14 @@ class S3Bench:
         return self._run(work, self.settings["AWS_ENDPOINT_URL"])
 
     def _run(self, work: Callable[[], object], address: str) -> Ended:
-        if address not in self._clients:
-            with pytest.MonkeyPatch.context() as patch:
-                for name, value in {**self.settings, "AWS_ENDPOINT_URL": address}.items():
-                    patch.setenv(name, value)
-                self._clients[address] = make_client(PATIENCE_S)
+        settings = {**self.settings, "AWS_ENDPOINT_URL": address}
 
         def run() -> object:
             be_impatient()
+            os.environ.update(settings)
             # To make a client takes longer than all of its requests, and each step makes one.
-            setattr(s3_bucket, "make_client", lambda _: self._clients[address])  # noqa: B010
+            client = make_client(PATIENCE_S)
+            setattr(s3_bucket, "make_client", lambda _: client)  # noqa: B010
             return work()
 
         return run_in_child(run)

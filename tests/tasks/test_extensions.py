@@ -131,6 +131,21 @@ def test_code_that_nobody_has_looked_at_is_not_imported(module: Path, tmp_path: 
     assert not ran.exists()
 
 
+def test_everything_in_a_package_is_its_code_but_what_python_has_compiled(
+    module: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "team_extension"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__init__.py").write_text("PASSES = ()")
+    kernel = package / "kernel.cpp"
+    kernel.write_text("// one")
+    before = digest_extension("team_extension")
+    (package / "__pycache__" / "left.pyc").write_bytes(b"compiled")
+    assert digest_extension("team_extension") == before
+    kernel.write_text("// two")
+    assert digest_extension("team_extension") != before
+
+
 def test_a_module_that_is_not_there_is_told(tmp_path: Path) -> None:
     for attempt in (load_extension, lambda name: inspect(tmp_path, tmp_path, name)):
         with pytest.raises(UsageProblem, match="no_such_module can't be imported"):

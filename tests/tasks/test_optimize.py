@@ -181,6 +181,16 @@ def test_a_pass_that_deviates_is_left_out_where_the_recipe_says_so(
         torch.testing.assert_close(got, Net().eval()(x))
 
 
+def test_an_intended_change_that_is_left_out_is_no_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PASSES, "crashing", Crashing)
+    chosen = PassChoice("crashing", intended=True)
+    result = run(tmp_path, chosen, broken_passes="leave out")
+    assert result.effects[0].left_out
+    assert result.reference is None
+
+
 class Crashing(Spoiling):
     """Fails of itself."""
 

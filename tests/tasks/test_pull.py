@@ -163,11 +163,12 @@ def test_a_second_pull_into_the_folder_is_told_of_the_first_and_a_killed_one_is_
     registry: SomeRegistry, tmp_path: Path
 ) -> None:
     to, begun = tmp_path / "pulled", tmp_path / "begun"
-    first = multiprocessing.get_context("fork").Process(
+    # Not a fork of this process, where threads of other tests' servers may hold locks.
+    first = multiprocessing.get_context("spawn").Process(
         target=_pull_slowly, args=(registry, to, begun)
     )
     first.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not begun.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     with pytest.raises(UsageProblem, match="is being pulled into already"):

@@ -40,6 +40,19 @@ def test_a_model_that_is_laid_out_so_is_left_as_it_is() -> None:
     assert not apply(ChannelsLast({}), image, X)[0]
 
 
+class OfOneImage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x[0]).sum() + x  # type: ignore[no-any-return]
+
+
+def test_an_image_without_a_batch_is_left_alone() -> None:
+    assert not apply(ChannelsLast({}), OfOneImage(), X)[0]
+
+
 class WritesInPlace(Net):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         image = self.first(x)

@@ -55,6 +55,25 @@ def test_only_the_named_operators_are_lowered() -> None:
     assert count(program, _ATEN.to.dtype) == 2
 
 
+class WritesBetween(Net):
+    """Two calls of one value, which is written to through a view between them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = x.mean((2, 3)).repeat(1, 3)[:, :8] + 1.0
+        first = self.out(features)
+        features.view(-1).mul_(3.0)
+        return first + self.out(features)  # type: ignore[no-any-return]
+
+
+def test_a_value_that_is_written_to_is_lowered_as_it_is_at_each_call() -> None:
+    program = export(WritesBetween(), X)
+    assert apply_pass(LowerPrecision(PARAMETERS), program)
+    assert program.state_dict["out.weight"].dtype is torch.bfloat16
+    with torch.no_grad():
+        got, want = program.module()(X), WritesBetween()(X)
+    torch.testing.assert_close(got, want, rtol=3e-2, atol=6e-2)
+
+
 class SharedWeight(Net):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + self.out.weight.sum()

@@ -76,6 +76,10 @@ def each_place(target: Tensor) -> Tensor:
     return target * torch.arange(1.0, LENGTH + 1).unsqueeze(-1)
 
 
+def a_number(_: Tensor) -> float:
+    return 0.5
+
+
 def one_column(width: int) -> int:
     return width // WIDTH
 
@@ -92,6 +96,7 @@ def test_what_the_operator_computes_becomes_a_call_of_it(fill: float) -> None:
     [
         ("target", first_row),
         ("target", each_place),
+        ("target", a_number),
         ("weight", first_row),
         ("weight", first_place),
         ("kind", first_row),
