@@ -26,7 +26,7 @@ from artifacts.signature import ModelSignature
 from artifacts.steps import BenchmarkJob, BenchmarkResult, CompileResult, OptimizeResult
 from artifacts.target import CudaTarget
 from flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
-from flows.variants import Variant, Work, check, rate, try_variants
+from flows.variants import PLAIN, Variant, Work, check, rate, try_variants
 from tasks import target_record
 from tasks.assemble import BuiltTargets
 from tasks.child import StepProcess
@@ -164,12 +164,7 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
         if isinstance(work.target, CudaTarget) and not work.target.is_here:
             return target_record.built_only(work.target, state.outcome)
         job = work.lanes.jobs.compile(work.optimized, work.target)
-        plain = check(work, "plain", job, state.outcome)
-        if state.outcome.reused and not plain.verified.accepted:
-            # What came from the cache is wrong here: that is no verdict on this model.
-            job = work.lanes.jobs.compile(work.optimized, work.target, fresh=True)
-            compiled = compile_package(compiler, job, work.target.slug)
-            plain = check(work, "plain", job, compiled)
+        plain = check(work, PLAIN, job, state.outcome)
         if not plain.verified.accepted:
             return _refuse(work, plain)
         verified = _Verified(work, *try_variants(work, plain))

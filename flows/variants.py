@@ -27,6 +27,8 @@ from flows.steps import compile_package, optimize, race, tap, verify
 from tasks import target_record
 from tasks.lanes import Lanes
 
+PLAIN = "plain"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -49,8 +51,33 @@ class Variant:
     told: Candidate
 
 
-def check(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
-    """Verify a variant; return it, accepted or not."""
+def check(
+    work: Work,
+    name: str,
+    job: CompileJob,
+    compiled: CompileResult,
+    limit_s: float = policies.LIMITS_S["compile"],
+) -> Variant:
+    """Verify a variant; return it, accepted or not.
+
+    One that came from the cache and is wrong here is compiled anew once, in `limit_s` seconds:
+    what another machine or torch has left is no verdict on the model.
+    """
+    checked = _check_once(work, name, job, compiled)
+    if checked.verified.accepted or not compiled.reused:
+        return checked
+    fresh = replace(job, fresh=True)
+    return _check_once(work, name, fresh, compile_variant(work, name, fresh, limit_s))
+
+
+def compile_variant(work: Work, name: str, job: CompileJob, limit_s: float) -> CompileResult:
+    """Compile a variant, or the plain package."""
+    slug = work.target.slug
+    label = slug if name == PLAIN else f"{slug} {name}"
+    return compile_package(work.lanes.compiler(work.target), job, label, limit_s)
+
+
+def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
     names = tuple(spec.name for spec in work.optimized.outputs)
     verified = compare(work, job, compiled, work.reference.file, names)
     if verified.accepted and verified.blind:
@@ -135,15 +162,10 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
         effects = target_record.require_effect(optimized, work.optimized)
     job = lanes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(policies.LIMITS_S["compile"], left_s)
-    compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
+    compiled = compile_variant(work, name, job, limit_s)
     target_record.require_new(compiled, made)
     made[compiled.library.digest] = name
-    checked = check(work, name, job, compiled)
-    if compiled.reused and not checked.verified.accepted:
-        # What came from the cache is wrong here: that is no verdict on this variant.
-        job = replace(job, fresh=True)
-        compiled = compile_package(lanes.compiler(target), job, f"{target.slug} {name}", limit_s)
-        checked = check(work, name, job, compiled)
+    checked = check(work, name, job, compiled, limit_s)
     return replace(checked, told=replace(checked.told, effects=effects))
 
 

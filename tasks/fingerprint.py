@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
 from artifacts.recipe import Recipe
 from artifacts.record import to_plain
+from artifacts.target import CudaTarget
 
 
 def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Digest:
@@ -20,6 +21,7 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         "recipe": to_plain(recipe),
         "targets": [target.slug for target in recipe.resolved_targets()],
         "torch": _torch(),
+        **_kernel_compiler(recipe),
         "compiler": compiler_banner(compiler),
         "code": own_code(),
     }
@@ -42,6 +44,16 @@ def own_code() -> Digest:
 def _torch() -> str:
     """Return torch's version, which is read off a file of some kilobytes."""
     return version("torch")
+
+
+def _kernel_compiler(recipe: Recipe) -> dict[str, str]:
+    """Return the version of what compiles GPU kernels, where the recipe asks for any."""
+    if not any(isinstance(target, CudaTarget) for target in recipe.resolved_targets()):
+        return {}
+    try:
+        return {"triton": version("triton")}
+    except PackageNotFoundError:
+        return {"triton": ""}
 
 
 @cache

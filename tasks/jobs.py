@@ -60,13 +60,11 @@ class Jobs:
         """Return the job that runs the recipe's passes."""
         return OptimizeJob(self.staging, self.workspace / "program", self.recipe)
 
-    def compile(
-        self, optimized: OptimizeResult, target: Target, *, fresh: bool = False
-    ) -> CompileJob:
+    def compile(self, optimized: OptimizeResult, target: Target) -> CompileJob:
         """Return the job that compiles for `target`."""
         folder = self.package(target)
         options, cache = self.recipe.options, self.workspace.parent / "packages"
-        return CompileJob(optimized.program, target, folder, options, cache, fresh or self.fresh)
+        return CompileJob(optimized.program, target, folder, options, cache, self.fresh)
 
     def variant(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
         """Return the job that runs further passes behind the recipe's."""

@@ -1,16 +1,19 @@
-"""A search's variants: what becomes of them where the race between them fails."""
+"""A search's variants: what becomes of them where the cache or the race between them fails."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from artifacts.digest import Digest
 from artifacts.errors import StepCrashed
 from artifacts.evidence import Candidate, choose
-from artifacts.steps import RaceLap, RaceResult
+from artifacts.manifest import PackageFile
+from artifacts.steps import CompileJob, CompileResult, RaceLap, RaceResult, Reused, VerifyResult
+from artifacts.target import parse_target
 from flows import variants
 
 PLAIN = Candidate("plain", accepted=True)
@@ -54,3 +57,62 @@ def test_a_race_that_fails_leaves_the_plain_package_and_says_why(
     (reason,) = rated[1].reasons
     assert "the race of the variants failed" in reason
     assert "SIGSEGV" in reason
+
+
+class Steps:
+    """Compiles and compares as the steps do, and keeps what it was asked."""
+
+    def __init__(self, *, fresh_is_right: bool = True) -> None:
+        self.labels: list[tuple[str, float]] = []
+        self.fresh_is_right = fresh_is_right
+
+    def compile_package(self, _: object, job: Any, label: str, limit_s: float) -> Any:
+        assert job.fresh
+        self.labels.append((label, limit_s))
+        return compiled("")
+
+    def compare(self, _: object, job: Any, *__: object) -> VerifyResult:
+        is_right = job.fresh and self.fresh_is_right
+        return VerifyResult((), () if is_right else ("outside",))
+
+
+def compiled(reused: Reused) -> CompileResult:
+    library = PackageFile("cpu-avx2/model.so", Digest("sha256:" + "0" * 64), 8)
+    return CompileResult((library,), cast(Any, None), 1.0, {}, reused=reused)
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch, steps: Steps, name: str, reused: Reused
+) -> variants.Variant:
+    monkeypatch.setattr(variants, "compile_package", steps.compile_package)
+    monkeypatch.setattr(variants, "compare", steps.compare)
+    work: Any = SimpleNamespace(
+        lanes=SimpleNamespace(compiler=lambda target: target),
+        target=parse_target("cpu-avx2"),
+        reference=SimpleNamespace(file=Path("reference")),
+        optimized=SimpleNamespace(outputs=()),
+    )
+    job = CompileJob(Path("program"), work.target, Path("package"), {})
+    return variants.check(work, name, job, compiled(reused), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("plain", "cpu-avx2"), ("freezing", "cpu-avx2 freezing")]
+)
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_came_from_the_cache_and_is_wrong_is_compiled_anew_once(
+    name: str, label: str, is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Steps(fresh_is_right=is_right)
+    checked = check(monkeypatch, steps, name, "code")
+    assert steps.labels == [(label, 60.0)]
+    assert (checked.verified.accepted, checked.told.accepted) == (is_right, is_right)
+    assert checked.compiled.reused == ""
+
+
+def test_what_was_compiled_just_now_and_is_wrong_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = Steps()
+    assert not check(monkeypatch, steps, "plain", "").verified.accepted
+    assert steps.labels == []
