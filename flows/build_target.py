@@ -15,6 +15,7 @@ from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
 from artifacts.record import to_plain
 from artifacts.steps import IntakeJob
 from flows import policies
+from flows.elsewhere import told_answer
 from flows.parameters import Attempt, BuildTargetParameters
 from flows.releasing import opened_workspace
 from flows.site import here
@@ -49,4 +50,4 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
         (lanes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
         sending = SendJob(site.stores, lanes.jobs.release, lanes.jobs.staging)
         sent = send(lanes.registrar(), sending)
-    return Completed(message=f"{parameters.label}: {record.verdict}; its folder is {sent.parts}")
+    return Completed(message=told_answer(parameters.label, record.verdict, sent.parts))

@@ -8,13 +8,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Failed
 
 from artifacts.digest import Digest
-from artifacts.errors import StepCrashed
+from artifacts.errors import HandoffError, StepCrashed
 from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
 from artifacts.manifest import TargetRecord
 from artifacts.recipe import Recipe
@@ -29,7 +31,8 @@ from tasks import target_record
 from tasks.assemble import BuiltTargets
 from tasks.lanes import Lanes
 
-_PARTS = re.compile(r"sha256:[0-9a-f]{64}")
+_ANSWER = "its folder is {}"
+_PARTS = re.compile(_ANSWER.format("(sha256:[0-9a-f]{64})"))
 
 
 @dataclass(frozen=True)
@@ -85,23 +88,36 @@ def send_targets(
     return runs
 
 
+def told_answer(label: str, verdict: str, parts: Digest) -> str:
+    """Return what a target's run says at its end: where its answer is, for `collect_targets`."""
+    return f"{label}: {verdict}; {_ANSWER.format(parts)}"
+
+
 def collect_targets(
     lanes: Lanes, wanted: Wanted, runs: Mapping[str, FlowRun], delivery: Digest, own: BuiltTargets
 ) -> BuiltTargets:
     """Wait for the runs, fetch what they made into the release, and put it beside our own.
 
-    A run that fails, or answers for something else than was asked, is its target's refusal.
+    A run that fails, or answers for something else than was asked, is its target's refusal. What
+    gave no package that can be shipped isn't found again by a later release, which starts anew.
     """
     ended = wait_for(runs.values(), policies.LIMITS_S["elsewhere"])
     records = {record.slug: record for record in own.records}
     toolchain, plan = dict(own.toolchain), own.plan
     for slug, first in runs.items():
+        run = ended[first.id]
         try:
-            answer = _fetch(lanes, wanted, slug, ended[first.id])
+            answer = _fetch(lanes, wanted, slug, run)
             _require_same(slug, answer, delivery, plan)
         except StepCrashed as error:
+            _dismiss(run)
             records[slug] = target_record.refuse_target(slug, error)
             continue
+        except HandoffError:
+            _dismiss(run)
+            raise
+        if not (answer.record.accepted or answer.record.unverified):
+            _dismiss(run)
         plan = plan or answer.plan
         records[slug] = answer.record
         # What the release was made with here is told first; other machines add to it.
@@ -115,7 +131,7 @@ def _in_order(recipe: Recipe, records: Mapping[str, TargetRecord]) -> tuple[Targ
 
 def _fetch(lanes: Lanes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswer:
     state = run.state
-    found = _PARTS.search(state.message or "") if state and state.is_completed() else None
+    found = _PARTS.search(state.message or "") if state and state.is_final() else None
     if found is None:
         raise StepCrashed(
             f"the run {run.name}, which builds {slug}, gave no package",
@@ -124,13 +140,25 @@ def _fetch(lanes: Lanes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswe
             remedy="Look at that run in Prefect, then run the same release again",
         )
     folder = lanes.jobs.workspace / "elsewhere" / slug
-    receive(lanes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group()), folder))
+    receive(lanes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group(1)), folder))
     plain = json.loads((folder / ANSWER_FILE).read_text(encoding="utf-8"))
     lanes.jobs.release.mkdir(parents=True, exist_ok=True)
     built = folder / slug
     if built.is_dir():
         _take_place(built, lanes.jobs.release / slug)
     return from_plain(TargetAnswer, plain, ANSWER_FILE)
+
+
+def _dismiss(run: FlowRun) -> None:
+    """Let no later release find a completed run whose answer is of no use: it would be again.
+
+    What the run says stays, for a release that waits for the same one beside this.
+    """
+    if run.state is None or not run.state.is_completed():
+        return
+    with get_client(sync_client=True) as client:
+        dismissed: State[Any] = Failed(name="Dismissed", message=run.state.message)
+        client.set_flow_run_state(run.id, dismissed, force=True)
 
 
 def _take_place(built: Path, place: Path) -> None:

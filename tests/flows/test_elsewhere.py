@@ -1,0 +1,170 @@
+"""Targets that are built in a pool of their own: what comes back, and what is found again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from artifacts.digest import digest_bytes
+from artifacts.errors import StoreFailed
+from artifacts.exchange import ANSWER_FILE, TargetAnswer
+from artifacts.manifest import TargetRecord
+from artifacts.recipe import Recipe
+from artifacts.record import to_plain
+from flows import elsewhere
+from flows.children import Child, start
+from flows.elsewhere import collect_targets, told_answer
+from tasks.assemble import BuiltTargets
+from tests.prefect_server import prefect_client
+
+pytestmark = pytest.mark.server
+SLUG = "cuda-sm90"
+DELIVERY, PARTS = digest_bytes(b"delivery"), digest_bytes(b"parts")
+PLAN = str(digest_bytes(b"plan"))
+OWN = BuiltTargets((), {"torch": "here"}, PLAN)
+ACCEPTED = TargetRecord(SLUG, accepted=True, reasons=(), files=(), fit=None)
+REFUSED = replace(ACCEPTED, accepted=False, reasons=("outside the tolerance",))
+UNVERIFIED = replace(ACCEPTED, accepted=False, unverified="nothing was run")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, UUID]]:
+    """A client of a server, and a deployment whose runs the tests end themselves."""
+    with prefect_client(tmp_path_factory.mktemp("prefect")) as client:
+        flow = client.create_flow_from_name("build-target")
+        yield client, client.create_deployment(flow, SLUG, entrypoint="none.flow")
+
+
+@dataclass
+class Asking:
+    """A release that has asked for one target, and the pool that answers."""
+
+    client: Any
+    deployment: UUID
+    release: Path
+    key: str = field(default_factory=lambda: str(uuid4()))
+
+    def ask(self) -> Any:
+        """Start the target's run, or find it."""
+        return start(self.client, Child(self.deployment, self.key, {}))
+
+    def end(self, run: Any, state: str, message: str) -> None:
+        """Let the pool's worker end the run."""
+        from prefect import states
+
+        self.client.set_flow_run_state(run.id, getattr(states, state)(message=message), force=True)
+
+    def answer(self, run: Any) -> None:
+        """Let the pool's worker answer."""
+        self.end(run, "Completed", told_answer("small", "…", PARTS))
+
+    def collect(self, run: Any) -> BuiltTargets:
+        """Collect as a release does."""
+        lanes: Any = SimpleNamespace(
+            registrar=lambda: None,
+            jobs=SimpleNamespace(
+                workspace=self.release.parent / str(uuid4()), release=self.release
+            ),
+        )
+        wanted: Any = SimpleNamespace(
+            site=SimpleNamespace(stores=None), recipe=Recipe(targets=(SLUG,))
+        )
+        return collect_targets(lanes, wanted, {SLUG: run}, DELIVERY, OWN)
+
+
+@pytest.fixture
+def asking(server: tuple[Any, UUID], tmp_path: Path) -> Asking:
+    """A release whose target nobody has asked for before."""
+    return Asking(*server, tmp_path / "release")
+
+
+def sends(monkeypatch: pytest.MonkeyPatch, record: TargetRecord, **given: Any) -> None:
+    """Let the store hold an answer, and one package beside it."""
+    answer = replace(TargetAnswer(record, {"torch": "there"}, PLAN, DELIVERY), **given)
+
+    def receive(_: object, job: Any) -> None:
+        assert job.parts == PARTS
+        (job.folder / SLUG).mkdir(parents=True)
+        (job.folder / SLUG / "model.pt2").write_bytes(b"package")
+        (job.folder / ANSWER_FILE).write_text(json.dumps(to_plain(answer)), encoding="utf-8")
+
+    monkeypatch.setattr(elsewhere, "receive", receive)
+
+
+@pytest.mark.parametrize("record", [ACCEPTED, UNVERIFIED], ids=["accepted", "unverified"])
+def test_a_package_becomes_part_of_the_release_and_is_found_again(
+    record: TargetRecord, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends(monkeypatch, record)
+    run = asking.ask()
+    asking.answer(run)
+    for _ in range(2):
+        built = asking.collect(run)
+        assert built.records == (record,)
+        assert built.toolchain == {"torch": "here", f"{SLUG}: torch": "there"}
+        assert (asking.release / SLUG / "model.pt2").read_bytes() == b"package"
+        assert asking.ask().id == run.id
+
+
+def test_a_refusal_is_told_and_the_next_release_of_the_same_asks_again(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends(monkeypatch, REFUSED)
+    run = asking.ask()
+    asking.answer(run)
+    assert asking.collect(run).records == (REFUSED,)
+    assert asking.ask().id != run.id
+    # One that waited for the same run beside this release is told the same.
+    assert asking.collect(run).records == (REFUSED,)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"delivery": digest_bytes(b"another")}, {"plan": str(digest_bytes(b"another"))},
+     {"record": replace(ACCEPTED, slug="cuda-sm80")}],
+    ids=["delivery", "plan", "target"],
+)  # fmt: skip
+def test_an_answer_about_something_else_is_refused_and_asked_for_again(
+    given: dict[str, Any], asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends(monkeypatch, **{"record": ACCEPTED, **given})
+    run = asking.ask()
+    asking.answer(run)
+    (record,) = asking.collect(run).records
+    assert (record.slug, record.verdict, record.crashed) == (SLUG, "refused", True)
+    assert "is something else" in record.reasons[0]
+    assert asking.ask().id != run.id
+
+
+def test_an_answer_that_the_store_has_lost_fails_the_release_and_is_asked_for_again(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def receive(*_: object) -> None:
+        raise StoreFailed("the store lacks an object", expected="it", got="none", remedy="Look")
+
+    monkeypatch.setattr(elsewhere, "receive", receive)
+    run = asking.ask()
+    asking.answer(run)
+    with pytest.raises(StoreFailed, match="lacks an object"):
+        asking.collect(run)
+    assert asking.ask().id != run.id
+
+
+@pytest.mark.parametrize("message", ["killed", f"expected {PARTS}, got {DELIVERY}"])
+def test_a_run_that_fails_is_its_targets_refusal_with_what_it_said(
+    message: str, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends(monkeypatch, ACCEPTED)
+    run = asking.ask()
+    asking.end(run, "Failed", message)
+    (record,) = asking.collect(run).records
+    assert (record.verdict, record.crashed) == ("refused", True)
+    assert f"Failed: {message}" in record.reasons[0]
+    assert asking.ask().id != run.id
