@@ -62,6 +62,7 @@ def prepare() -> None:
     if level in ("avx2", "avx512"):
         # What is lacking is told to the first job, which asks again.
         with contextlib.suppress(EnvironmentLacking):
+            require_compiler()
             vector_isa(level)
 
 

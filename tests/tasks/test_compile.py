@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -330,3 +332,23 @@ def test_an_awkward_model_is_built_and_accepted(built: Built, tmp_path: Path) ->
     assert result.accepted, result.reasons
     assert {d.output for d in result.deviations} == {0, 1, 2, 3}
     assert any(d.non_finite for d in result.deviations)
+
+
+_PREPARE = """
+from tasks import compile
+compile.prepare()
+try:
+    compile.require_compiler()
+except compile.EnvironmentLacking as error:
+    print(error)
+"""
+
+
+def test_a_compiler_that_does_not_run_is_told_to_the_first_job_and_not_by_a_crash() -> None:
+    level = native_cpu_target().capability
+    environment = {**os.environ, "CXX": "/bin/false", "ATEN_CPU_CAPABILITY": level}
+    ended = subprocess.run(
+        [sys.executable, "-c", _PREPARE], env=environment,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.stdout.startswith("no C++ compiler was found"), ended.stderr

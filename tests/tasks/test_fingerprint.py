@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from artifacts.digest import digest_bytes
+from artifacts.recipe import Recipe
 from tasks import fingerprint
 
 
@@ -25,3 +28,19 @@ def test_a_change_of_the_cpp_in_packages_is_another_code(
     assert len({alone, beside, changed}) == 3
     (tmp_path / "tasks" / "notes.txt").unlink()
     assert digest() == changed
+
+
+@pytest.mark.parametrize(("target", "is_another"), [("cuda-sm90", True), ("cpu-avx2", False)])
+def test_another_triton_makes_another_release_where_kernels_for_a_gpu_are_asked_for(
+    target: str, is_another: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(targets=(target,))
+
+    def of_release() -> str:
+        return str(fingerprint.fingerprint_release(digest_bytes(b"delivery"), recipe, "g++"))
+
+    before = of_release()
+    monkeypatch.setattr(
+        fingerprint, "version", lambda name: "999" if name == "triton" else version(name)
+    )
+    assert (of_release() != before) == is_another
