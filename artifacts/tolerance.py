@@ -17,8 +17,9 @@ class Tolerance:
 
     - `|package - eager| <= atol + rtol * max(|eager|, RMS(eager))` for every element, compared in
       float64 (an element that happens to be near zero was summed from terms of the output's own
-      size, and carries their rounding), with room for `rmse_factor` times eager's own largest error
-      to float64 (where that is more than the bound, no package can be held to it), and
+      size, and carries their rounding; where an output holds unlike things side by side, it is the
+      RMS of the feature), with room for twice what rounding alone moves that element by, which is
+      measured (`tasks.conditioning`), and
     - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
       the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
       factor of 2 is taken over. Its absolute allowance is replaced by one relative to the output's
@@ -131,6 +132,8 @@ class Deviation:
     reasons: tuple[str, ...] = ()
     figures: Figures | None = later(None)
     special: bool = later(False)
+    at_step: int = later(0)
+    incomparable: int = later(0)
 
     @property
     def accepted(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -57,7 +59,7 @@ def _wrong_before(
     for case in cases:
         with torch.no_grad():
             outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
-        wrong = worst(judge_case(case, outputs, job.recipe))
+        wrong = worst(judge_case(case, outputs, job.recipe, module))
         if wrong is not None:
             return case, wrong
     return None
@@ -82,20 +84,21 @@ def _localize(
     if outcome.failure:
         trials.notes.append(outcome.failure)
         return LocalizeResult("", "crash")
-    wrong = _worst_case(job, cases, outcome)
+    module = program.module(check_guards=False)
+    wrong = _worst_case(job, cases, outcome, module)
     if wrong is None:
         return LocalizeResult("", "not reproduced")
     case, judged = wrong
     found = LocalizeResult("", "compiler", case.name)
     found = replace(found, rmse=judged.relative, rmse_eager=judged.relative_eager)
-    options = _blame_options(trials, case)
+    options = _blame_options(trials, case, module)
     if options:
         found = replace(found, cause="option", options=options)
     return _blame_nodes(trials, program, found, wrong)
 
 
 def _worst_case(
-    job: LocalizeJob, cases: list[ReferenceCase], outcome: Outcome
+    job: LocalizeJob, cases: list[ReferenceCase], outcome: Outcome, module: Callable[..., Any]
 ) -> tuple[ReferenceCase, Judged] | None:
     """Return the smallest case that is wrong; one whose sizes are not 1 if there is one.
 
@@ -104,7 +107,7 @@ def _worst_case(
     found = [
         (case, wrong)
         for case, outputs in zip(cases, outcome.outputs, strict=True)
-        for wrong in [worst(judge_case(case, outputs, job.recipe))]
+        for wrong in [worst(judge_case(case, outputs, job.recipe, module))]
         if wrong is not None
     ]
 
@@ -115,15 +118,17 @@ def _worst_case(
     return min(found, key=cost, default=None)
 
 
-def _blame_options(trials: Trials, case: ReferenceCase) -> tuple[str, ...]:
+def _blame_options(
+    trials: Trials, case: ReferenceCase, module: Callable[..., Any]
+) -> tuple[str, ...]:
     """Return the options without which the package is right; none where it is wrong anyway."""
     options = trials.job.options
     try:
-        if not options or not _is_right(trials, case, {}):
+        if not options or not _is_right(trials, case, {}, module):
             return ()
         alone = [
             name for name in (options if len(options) > 1 else ())
-            if _is_right(trials, case, {k: v for k, v in options.items() if k != name})
+            if _is_right(trials, case, {k: v for k, v in options.items() if k != name}, module)
         ]  # fmt: skip
     except BudgetSpent:
         trials.notes.append("the budget was spent before the options were left out one by one")
@@ -134,12 +139,14 @@ def _blame_options(trials: Trials, case: ReferenceCase) -> tuple[str, ...]:
     return tuple(alone or options)
 
 
-def _is_right(trials: Trials, case: ReferenceCase, options: dict[str, object]) -> bool:
+def _is_right(
+    trials: Trials, case: ReferenceCase, options: dict[str, object], module: Callable[..., Any]
+) -> bool:
     outcome = trials.attempt(trials.job.program, [case.inputs], options)
     if outcome.failure:
         trials.notes.append(outcome.failure)
         return False
-    return worst(judge_case(case, outcome.outputs[0], trials.job.recipe)) is None
+    return worst(judge_case(case, outcome.outputs[0], trials.job.recipe, module)) is None
 
 
 def _blame_nodes(

@@ -141,7 +141,10 @@ class Trials:
             self.notes.append(outcome.failure)
             return Seen(part, (), (), outcome.failure)
         eager, float64 = part.run()
-        judged = judge("", outcome.outputs[0], eager, float64, self.job.recipe)
+        judged = judge(
+            "", outcome.outputs[0], eager, float64, self.job.recipe,
+            conditioning=part.conditioning(eager),
+        )  # fmt: skip
         return Seen(part, tuple(judged), outcome.sites, outputs=outcome.outputs[0])
 
 
