@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from tests.faults import hard_models as hm
 from tests.faults.cases import Case, Inputs, Judge, Judged
 
-
 _COMPARED = "released, all elements compared"
 
 
@@ -133,7 +132,7 @@ HARD: tuple[Hard, ...] = (
           hm.Precise, _drawn(12, dtype=_F64), rtol=1e-12),
     _hard("scales of 1e-12 beside 1e12", "the one column's rounding is 1e17 times the other",
           hm.UnlikeScales, _drawn(6)),
-    _hard("score beside a timestamp", "the score's digits are nothing beside 1.7e9", hm.ScoreAndTime,
+    _hard("score beside a timestamp", "the score is nothing beside 1.7e9", hm.ScoreAndTime,
           _timed, ranges={"time": (1.7e9, 1.8e9)}),
     _hard("scatter with duplicates", "sums whose order may differ", hm.Scattered, _to_scatter,
           ranges={"ids": (0, 7)}),
