@@ -1,9 +1,11 @@
 """python -m tests.faults: what the numeric gate catches, how small, and how often it is wrong.
 
-`kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass, and
-`clean` releases right packages. With names, only those; without any, all three. `--write FILE` puts
-the tables between their marks in a Markdown file. Ends with 1 where a kind isn't caught, or more
-than 1 % of the clean releases are refused.
+`kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass,
+`clean` releases right packages, `reports` delivers models on which public reports of wrong results
+show, and `hard` right ones that are hard to judge. With names, only those; without any, all.
+`--write FILE` puts the tables between their marks in a Markdown file. Ends with 1 where a kind
+isn't caught, more than 1 % of the clean releases are refused, or a report or a hard model becomes
+something else than it must.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import warnings
 from pathlib import Path
 
 from tests.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
+from tests.faults.hard import HARD, hard_table, judge_hard
 from tests.faults.kinds import KINDS, judge_kinds, kinds_table
+from tests.faults.reports import REPORTS, judge_reports, reports_table
 from tests.faults.sizes import SIZES, find_limits, sizes_table
 from tests.marked import write_between_marks
 
@@ -69,7 +73,21 @@ def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", told]
 
 
-_PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean}
+def _reports(names: list[str], folder: Path) -> tuple[bool, list[str]]:
+    rows = judge_reports([one for one in REPORTS if not names or one.name in names], folder)
+    good = [row for row in rows if row.good]
+    told = f"{len(good)} of {len(rows)} became what they must"
+    return 0 < len(rows) == len(good), [*reports_table(rows), "", told]
+
+
+def _hard(names: list[str], folder: Path) -> tuple[bool, list[str]]:
+    rows = judge_hard([one for one in HARD if not names or one.name in names], folder)
+    released = [row for row in rows if not row.refused]
+    told = f"{len(released)} of {len(rows)} hard but right models released"
+    return 0 < len(rows) == len(released), [*hard_table(rows), "", told]
+
+
+_PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean, "reports": _reports, "hard": _hard}
 
 
 if __name__ == "__main__":

@@ -122,12 +122,18 @@ class Verifier:
         plan = ProcessPlan("run", preload=("tasks.reference", "tasks.verify"))
         self._process = StepProcess(plan, log)
 
-    def verify(self, prepared: Prepared, folder: Path, compiled: CompileResult) -> VerifyResult:
-        """Return the verdict on the package in `folder`; a crash is a reason."""
+    def verify(
+        self,
+        prepared: Prepared,
+        folder: Path,
+        compiled: CompileResult,
+        recipe: Recipe | None = None,
+    ) -> VerifyResult:
+        """Return the verdict on the package in `folder` by `recipe`; a crash is a reason."""
         package = folder / "package"
         (library,) = [file.digest for file in compiled.files if file.path.endswith(".so")]
         job = VerifyJob(
-            package, prepared.reference, Recipe(), library, compiled.assumed,
+            package, prepared.reference, recipe or Recipe(), library, compiled.assumed,
             staging=prepared.staging, program=prepared.intended,
         )  # fmt: skip
         try:

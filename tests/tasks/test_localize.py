@@ -263,14 +263,16 @@ def test_without_a_budget_nothing_is_claimed(tmp_path: Path) -> None:
 def test_of_several_options_those_are_named_without_which_it_is_right(
     guilty: set[str], named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_right(_trials: object, _case: object, options: dict[str, object]) -> bool:
+    def is_right(_t: object, _case: object, options: dict[str, object], _module: object) -> bool:
         return bool(guilty) and not guilty & set(options)
 
     monkeypatch.setattr(localize, "_is_right", is_right)
     given = SimpleNamespace(
         job=SimpleNamespace(options={"a": True, "b": True, "c": True}), notes=[]
     )
-    found = localize._blame_options(cast(trials.Trials, given), cast(ReferenceCase, None))
+    found = localize._blame_options(
+        cast(trials.Trials, given), cast(ReferenceCase, None), lambda *inputs: inputs
+    )
     assert found == named
     assert len(given.notes) == bool(guilty)
 
