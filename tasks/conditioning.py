@@ -111,7 +111,7 @@ class Perturbing(TorchDispatchMode):
         for place, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor) or leaf.dtype not in _FLOATING:
                 continue
-            changed = self._move(leaf, wide[place], moved[place], wide)
+            changed = self._move(leaf, wide[place], moved[place])
             leaves[place] = leaf.copy_(changed) if in_place else changed
         return pytree.tree_unflatten(leaves, form)
 
@@ -120,11 +120,10 @@ class Perturbing(TorchDispatchMode):
         result: torch.Tensor,
         wide: torch.Tensor | None,
         nudged: torch.Tensor | None,
-        _: object,
     ) -> torch.Tensor:
         if result.is_complex():
             parts = [None if t is None else torch.view_as_real(t) for t in (wide, nudged)]
-            real = self._move(torch.view_as_real(result), parts[0], parts[1], None)
+            real = self._move(torch.view_as_real(result), *parts)
             return torch.view_as_complex(real.contiguous())
         kind = _WIDER.get(result.dtype, torch.float64)
         value = result.to(kind)
@@ -255,8 +254,14 @@ def run_perturbed(model: Callable[..., Any], inputs: Sequence[torch.Tensor], see
 @contextlib.contextmanager
 def _taken_apart() -> Iterator[None]:
     """Have attention and recurrent layers run as the operators that they are made of."""
-    with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
-        yield
+    # `torch.backends.mkldnn.flags` sets more than this, and warns of what this machine lacks.
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _distance(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:

@@ -137,9 +137,11 @@ def _at_others(use: Use) -> list[Target]:
         by = other.value.expand(value.shape)
     except RuntimeError:
         return []
+    if use.argument != 0:
+        return []
     if use.name in _COMPARISONS or use.name in _CHOICES or use.name == "sub":
         return [Target("equal inputs", use.name, use, by.to(value.dtype))]
-    if use.argument != 0 or not (use.name in _DIVISIONS or mode):
+    if not (use.name in _DIVISIONS or mode):
         return []
     wide = by.double()
     whole = torch.round(torch.where(wide == 0, 0.0, value.double() / wide)).nan_to_num()

@@ -23,6 +23,8 @@ _CARRYING = frozenset({
     "transpose", "t", "expand", "select", "slice", "narrow", "unfold", "diagonal", "as_strided",
     "flip", "roll", "repeat", "index_select", "gather",
 })  # fmt: skip
+# Of those, the ones that keep the order of the elements; how they lie in memory differs.
+_VIEWS = frozenset({"view", "_unsafe_view", "reshape", "_reshape_alias"})
 # Beyond so many operators between an input and a decision, no input is looked for.
 _LONGEST = 24
 
@@ -118,11 +120,12 @@ class Tracing(TorchDispatchMode):
         if one.length >= _LONGEST or not (is_elementwise or (name in _CARRYING and at == 0)):
             return
         try:
-            source = (
-                one.source.expand(result.shape)
-                if is_elementwise
-                else func(one.source, *args[1:], **kwargs)
-            )
+            if is_elementwise:
+                source = one.source.expand(result.shape)
+            elif name in _VIEWS:
+                source = one.source.reshape(result.shape)
+            else:
+                source = func(one.source, *args[1:], **kwargs)
         except RuntimeError:
             return
         if source.shape != result.shape:
