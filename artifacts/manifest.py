@@ -113,6 +113,20 @@ class TargetRecord:
         return largest_difference(self.deviations)
 
     @property
+    def set_aside(self) -> tuple[tuple[int, float], ...]:
+        """The outputs some of whose elements rounding decides, and the share of those elements.
+
+        On ordinary inputs; no comparison says whether they are right.
+        """
+        shares = []
+        for output in sorted({deviation.output for deviation in self.deviations}):
+            own = [d for d in self.deviations if d.output == output and not d.special]
+            count = sum(d.at_step + d.incomparable for d in own)
+            if count:
+                shares.append((output, count / sum(d.elements for d in own)))
+        return tuple(shares)
+
+    @property
     def rmse_ratio(self) -> float | None:
         """The largest RMSE of an output to float64, in multiples of eager's; below 1 is closer.
 

@@ -103,7 +103,10 @@ def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
 
 
 def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
-    verdict = "REFUSED" if target.verdict == "refused" else target.verdict
+    verdict: str = "REFUSED" if target.verdict == "refused" else target.verdict
+    if target.accepted and target.set_aside:
+        share = max(share for _, share in target.set_aside)
+        verdict += f", {share:.2%} not comparable"
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     package = next((f for f in target.files if f.path.endswith(".so")), None)
     weight = size(package.size_bytes) if package else "-"

@@ -69,7 +69,7 @@ def _ask(
     if not told:
         return None
     several = list(dict.fromkeys(told))
-    shown = ", ".join(several[:_MOST_TOLD])
+    shown = " and ".join(several[:_MOST_TOLD])
     if len(several) > _MOST_TOLD:
         shown += f" and {len(several) - _MOST_TOLD} more"
     return Question(_ASKED[kind].format(shown), tuple(inputs), tuple(undeclared))

@@ -207,4 +207,5 @@ def _told(values: torch.Tensor) -> str:
     """Return the values as people read them, the first few of a table."""
     flat = values.flatten()[: _MOST_TOLD + 1].tolist()
     told = [f"{value:g}" for value in flat[:_MOST_TOLD]]
-    return ", ".join(dict.fromkeys(told)) + (", ..." if len(flat) > _MOST_TOLD else "")
+    # No commas: behind one stands the manner in which a case was called.
+    return " and ".join(dict.fromkeys(told)) + (" and more" if len(flat) > _MOST_TOLD else "")

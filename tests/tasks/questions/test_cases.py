@@ -48,12 +48,12 @@ def test_a_constant_is_asked_at_and_one_unit_in_the_last_place_beside_it() -> No
         (lambda x: torch.remainder(x, 0.7), "multiples of 0.7"),
         (lambda x: torch.fmod(x, torch.tensor(0.7)), "multiples of 0.7"),
         (lambda x: torch.div(x, 0.25, rounding_mode="trunc"), "multiples of 0.25"),
-        (lambda x: torch.clamp(x, -0.5, 0.75), "around -0.5, 0.75"),
-        (torch.nn.functional.relu6, "around 0, 6"),
-        (torch.nn.functional.hardswish, "around -3, 3"),
-        (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.5])), "around -1, 0.5"),
-        (lambda x: torch.searchsorted(torch.tensor([-1.0, 0.5]), x), "around -1, 0.5"),
-        (lambda x: torch.where(x.abs() < 2.0, x, 0.0), "around 0, 2"),
+        (lambda x: torch.clamp(x, -0.5, 0.75), "around -0.5 and 0.75"),
+        (torch.nn.functional.relu6, "around 0 and 6"),
+        (torch.nn.functional.hardswish, "around -3 and 3"),
+        (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.5])), "around -1 and 0.5"),
+        (lambda x: torch.searchsorted(torch.tensor([-1.0, 0.5]), x), "around -1 and 0.5"),
+        (lambda x: torch.where(x.abs() < 2.0, x, 0.0), "around 0 and 2"),
         (lambda x: torch.round(x * 3.0), "at the steps of round"),
         (lambda x: (x * 127.0).to(torch.int8), "at the steps of to int8"),
         (lambda x: x.to(torch.bfloat16), "at the steps of to bfloat16"),
@@ -116,6 +116,14 @@ def test_a_model_that_works_in_place_is_followed() -> None:
     (asked,) = ask(model, drawn(17, 6)).values()
     scaled = asked.inputs[0] * 4.0
     assert int((scaled == scaled.round()).sum()) > 10
+
+
+def test_no_name_holds_a_comma_behind_which_a_case_is_told_in_another_manner() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        table = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0])
+        return torch.bucketize(x, table) + (x > 0.25) + (x % y > 3.0) + (x // 0.3 > y)
+
+    assert not any("," in name for name in ask(model, drawn(17, 6), drawn(17, 6)))
 
 
 def test_the_same_model_asks_the_same() -> None:
