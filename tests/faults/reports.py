@@ -463,29 +463,39 @@ REPORTS: tuple[Report, ...] = (
 
 @dataclass(frozen=True)
 class ReportRow:
-    """A report, what became of its delivery, and whether that is what must."""
+    """A report, what became of its delivery, and whether that is what must.
+
+    `asked` tells whether the wrong operator was looked for.
+    """
 
     report: Report
     judged: Judged
+    asked: bool = True
 
     @property
     def good(self) -> bool:
         """Tell whether it was refused by its numbers, with the operator, or released, as it must.
 
-        A wrong one that is refused for something else was not seen.
+        A wrong one that is refused before it was compared was not seen.
         """
         if self.report.must == "released":
             return not self.judged.refused
-        named = self.judged.operator.startswith(self.report.operator)
+        operator = self.judged.operator
+        named = not self.asked or (operator != "" and operator.startswith(self.report.operator))
         return self.judged.refused and not self.judged.before and named
 
 
-def judge_reports(chosen: Iterable[Report], folder: Path) -> list[ReportRow]:
-    """Deliver and judge each; tell of each as it is known."""
-    judge, rows = Judge(folder), []
+def judge_reports(
+    chosen: Iterable[Report], folder: Path, *, localizes: bool = True
+) -> list[ReportRow]:
+    """Deliver and judge each; tell of each as it is known.
+
+    With `localizes`, the wrong operator of each refused one is looked for, which takes minutes.
+    """
+    judge, rows = Judge(folder, localizes=localizes), []
     try:
         for report in chosen:
-            row = ReportRow(report, judge.judge(report))
+            row = ReportRow(report, judge.judge(report), localizes)
             mark = "as it must" if row.good else f"NOT {report.must}"
             told = f"{mark}: {report.name}: {row.judged.told} {row.judged.operator}"
             print(f"{told} ({row.judged.seconds:.0f} s)", file=sys.stderr, flush=True)
