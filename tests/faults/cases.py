@@ -126,13 +126,18 @@ class Judge:
             result = self._verifier.verify(prepared, folder, compiled, case.recipe)
             judged = Judged(case, result)
         except HandoffError as error:
-            judged = Judged(case, VerifyResult((), (str(error),)), before=self._step)
+            judged = self.refusal(case, self._step, str(error))
         if judged.refused and not judged.before and self._localizes:
             judged = self._with_operator(judged, prepared)
         judged = replace(judged, seconds=time.monotonic() - began)
         plain = {"case": case.name, "before": judged.before, "operator": judged.operator}
         keep_figures({**plain, "blamed": judged.blamed}, judged.result, self._folder / FIGURES_FILE)
         return judged
+
+    @staticmethod
+    def refusal(case: Case, step: str, reason: str) -> Judged:
+        """Return what becomes of a case that `step` refuses, before anything is compared."""
+        return Judged(case, VerifyResult((), (reason,)), before=step)
 
     def _prepare(self, case: Case, folder: Path) -> Prepared:
         delivery, staging = folder / "delivery", folder / "staging"

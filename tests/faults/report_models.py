@@ -92,3 +92,92 @@ class Rescaled(nn.Module):
 
     def forward(self, mantissa: Tensor, exponent: Tensor) -> Any:
         return torch.ldexp(mantissa, exponent)
+
+
+class MinimumAndPlace(nn.Module):
+    """Readings `[N, 64]` to the smallest of each row and where it is."""
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, ...]:
+        values, places = samples.min(1)
+        return values, places
+
+
+class AnyPixel(nn.Module):
+    """Masks `[N, 64]` of bytes to a grey value of a byte: is any of a row set?"""
+
+    def forward(self, mask: Tensor) -> Any:
+        return mask.any(1) * 200 + 30
+
+
+class Energy(nn.Module):
+    """Amplitudes `[N, 16]` to their energies, in half precision as it was trained."""
+
+    def forward(self, x: Tensor) -> Any:
+        half = x.to(torch.float16)
+        return (half * half).float()
+
+
+class OverThreshold(nn.Module):
+    """Which of the scores `[N, 16]` are above a threshold in a narrower type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Any:
+        return x.to(self.dtype) > 0.1
+
+
+class Winner(nn.Module):
+    """Confidences `[N, 24]` near 1 to the place of the largest in bfloat16, where many tie."""
+
+    def forward(self, x: Tensor) -> Any:
+        return (x * 0.01 + 1.0).to(torch.bfloat16).argmax(1)
+
+
+class Wrapped(nn.Module):
+    """Angles `[N, 24]` in half precision, wrapped by a scalar that it can't hold."""
+
+    def __init__(self, operator: str, divisor: float) -> None:
+        super().__init__()
+        self.operator = operator
+        self.divisor = divisor
+
+    def forward(self, angle: Tensor) -> Any:
+        return getattr(torch, self.operator)(angle, self.divisor)
+
+
+class Steps(nn.Module):
+    """Features `[N, 16]` in steps of 0.05, kept in a signed byte."""
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.round(x / 0.05).to(torch.int8)
+
+
+class Shares(nn.Module):
+    """Amounts `[N, 24]` and what they are divided by to how often it fits."""
+
+    def forward(self, amount: Tensor, unit: Tensor) -> Any:
+        return torch.div(amount, unit, rounding_mode="floor")
+
+
+class Diagonal(nn.Module):
+    """A state `[4, 4]` to the state with another diagonal; the old one is doubled."""
+
+    def __init__(self, *, doubles: bool) -> None:
+        super().__init__()
+        self.doubles = doubles
+
+    def forward(self, state: Tensor, diagonal: Tensor) -> Any:
+        other = torch.diagonal_scatter(state, diagonal)
+        if self.doubles:
+            state.mul_(2.0)
+        return other
+
+
+class Best(nn.Module):
+    """Logits `[N, 24]` in bfloat16 to how many tie for the best after scaling."""
+
+    def forward(self, x: Tensor) -> Any:
+        scaled = x / 7.0
+        return (scaled == scaled.amax(1, keepdim=True)).sum(1)
