@@ -56,7 +56,8 @@ class GraphConvolutions(nn.Module):
         degree = torch.zeros(NODES).scatter_add(0, sink, torch.ones(edges.size(1)))
         weights = degree.pow(-0.5)[source] * degree.pow(-0.5)[sink]
         messages = layer(x)[source] * weights[:, None]
-        return torch.zeros(NODES, messages.size(1)).index_add(0, sink, messages)
+        sinks = sink[:, None].expand_as(messages)
+        return torch.zeros(NODES, messages.size(1)).scatter_add(0, sinks, messages)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         hidden = self.convolve(self.first, x, edges).relu()
