@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from tasks.localizing.causes import find_cause
 from tasks.localizing.measure import Judged, judge_case, worst
 from tasks.localizing.origins import Origins
 from tasks.localizing.passes import find_pass
+from tasks.localizing.rounding import worst_fault
 from tasks.localizing.script import repeats, write_script
 from tasks.localizing.search import Search
 from tasks.localizing.trials import BudgetSpent, Outcome, Trials
@@ -42,8 +44,12 @@ def run(job: LocalizeJob) -> LocalizeResult:
     if wrong is not None:
         found = _blame_program(job, *wrong)
     else:
-        with Trials(job) as trials:
-            found = _localize(trials, program, cases)
+        with Trials(job, began) as trials:
+            try:
+                found = _localize(trials, program, cases)
+            except BudgetSpent:
+                trials.notes.append("the budget was spent before the program was seen to be wrong")
+                found = LocalizeResult("", "not reproduced", is_complete=False)
             found = replace(found, compiles=trials.made, notes=tuple(trials.notes))
     found = replace(found, seconds=time.monotonic() - began)
     return replace(found, verdict=put_into_words(job, found))
@@ -57,7 +63,7 @@ def _wrong_before(
     for case in cases:
         with torch.no_grad():
             outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
-        wrong = worst(judge_case(case, outputs, job.recipe))
+        wrong = worst_fault(judge_case(case, outputs, job.recipe))
         if wrong is not None:
             return case, wrong
     return None
@@ -82,9 +88,9 @@ def _localize(
     if outcome.failure:
         trials.notes.append(outcome.failure)
         return LocalizeResult("", "crash")
-    wrong = _worst_case(job, cases, outcome)
+    wrong = _worst_case(job, cases, outcome, worst_fault)
     if wrong is None:
-        return LocalizeResult("", "not reproduced")
+        return _no_fault(_worst_case(job, cases, outcome, worst))
     case, judged = wrong
     found = LocalizeResult("", "compiler", case.name)
     found = replace(found, rmse=judged.relative, rmse_eager=judged.relative_eager)
@@ -94,8 +100,21 @@ def _localize(
     return _blame_nodes(trials, program, found, wrong)
 
 
+def _no_fault(outside: tuple[ReferenceCase, Judged] | None) -> LocalizeResult:
+    """Return the answer where nothing is off by more than eager is, or all is within tolerance."""
+    if outside is None:
+        return LocalizeResult("", "not reproduced")
+    case, judged = outside
+    return LocalizeResult(
+        "", "rounding", case.name, rmse=judged.relative, rmse_eager=judged.relative_eager
+    )
+
+
 def _worst_case(
-    job: LocalizeJob, cases: list[ReferenceCase], outcome: Outcome
+    job: LocalizeJob,
+    cases: list[ReferenceCase],
+    outcome: Outcome,
+    choose: Callable[[Sequence[Judged]], Judged | None],
 ) -> tuple[ReferenceCase, Judged] | None:
     """Return the smallest case that is wrong; one whose sizes are not 1 if there is one.
 
@@ -104,7 +123,7 @@ def _worst_case(
     found = [
         (case, wrong)
         for case, outputs in zip(cases, outcome.outputs, strict=True)
-        for wrong in [worst(judge_case(case, outputs, job.recipe))]
+        for wrong in [choose(judge_case(case, outputs, job.recipe))]
         if wrong is not None
     ]
 
@@ -139,7 +158,7 @@ def _is_right(trials: Trials, case: ReferenceCase, options: dict[str, object]) -
     if outcome.failure:
         trials.notes.append(outcome.failure)
         return False
-    return worst(judge_case(case, outcome.outputs[0], trials.job.recipe)) is None
+    return worst_fault(judge_case(case, outcome.outputs[0], trials.job.recipe)) is None
 
 
 def _blame_nodes(

@@ -98,6 +98,9 @@ def _run_passes(
     names = contract.structure.output_names
     outputs, computed = describe_outputs(program, contract.signature, names)
     job.recipe.require_outputs(spec.name for spec in outputs)
+    job.recipe.require_attainable(
+        (spec.name, spec.dtype, size) for spec, size in zip(outputs, check.sizes, strict=True)
+    )
     with _passes_suspected(effects, is_each_exported):
         saved = save_program(program, job.folder / PROGRAM_FILE)
     told, graphs = fold_evidence(effects, delivery.module, program, check.memory)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 import torch.fx
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -13,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from artifacts.errors import BlessingRefused, HandoffError, first_line
 from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice, Recipe
+from tasks.compare import root_mean_square
 from tasks.optimizing.exporting import ExportBroken
 from tasks.optimizing.folding import ModuleMemory, changes_between
 from tasks.optimizing.running import (
@@ -51,6 +53,14 @@ class PassCheck:
         self._require_exportable = require_exportable
         self.memory = ModuleMemory()
         self._outputs = [compute(module, given) for given in inputs]
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The root mean square of each output, at the input where that is largest."""
+        return tuple(
+            max(root_mean_square(_finite(tensor)) for tensor in outputs)
+            for outputs in zip(*self._outputs, strict=True)
+        )
 
     def apply(
         self, choice: PassChoice, chosen: Pass[Any], program: Program
@@ -140,6 +150,11 @@ class PassCheck:
                     + (f", first seen at {where}" if where else ""),
                 )
         return largest
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    finite = tensor[tensor.isfinite()]
+    return (finite.abs() if finite.is_complex() else finite).double()
 
 
 @contextmanager
