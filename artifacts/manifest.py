@@ -57,6 +57,16 @@ class PackageFile:
             raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
 
 
+_CASES_NAMED = 3
+
+
+def _listed(cases: list[str]) -> str:
+    named = list(dict.fromkeys(filter(None, cases)))
+    more = len(named) - _CASES_NAMED
+    listed = ", ".join(named[:_CASES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{listed}: " if listed else ""
+
+
 @dataclass(frozen=True)
 class TargetRecord:
     """One target of a release: its packages, what they ask of a machine, and the evidence.
@@ -101,6 +111,15 @@ class TargetRecord:
         if self.accepted:
             return "accepted"
         return "built, not yet verified" if self.unverified else "refused"
+
+    @property
+    def told_reasons(self) -> tuple[str, ...]:
+        """The reasons as a person reads them: what several cases have in common is told once."""
+        cases: dict[str, list[str]] = {}
+        for reason in self.reasons:
+            case, colon, what = reason.partition(": ")
+            cases.setdefault(what if colon else case, []).append(case if colon else "")
+        return tuple(f"{_listed(names)}{what}" for what, names in cases.items())
 
     @property
     def speedup(self) -> float | None:

@@ -44,6 +44,36 @@ class Tolerance:
                 raise ValueError(f"expected {name} to be a finite number of 0 or more, got {value}")
 
 
+# Half the distance from 1 to the next number of a dtype: two of its numbers, of whatever size, lie
+# at least so much of it apart.
+SPACING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def why_too_fine(agreed: Tolerance, dtype: str, size: float = 0.0) -> tuple[str, str] | None:
+    """Return what a tolerance for a `dtype` should be and what it is, where nothing can meet it.
+
+    It can't be met where two numbers of the dtype that lie within it can only be the same one:
+    by an `rtol` below its spacing, or, for an output of the root mean square `size`, by an `atol`
+    below it with no `rtol` beside it. Zero for both is no mistake: it asks for the same bits.
+    """
+    spacing = SPACING.get(dtype)
+    if spacing is None:
+        return None
+    if 0.0 < agreed.rtol < spacing:
+        expected = (
+            f"an rtol of at least {spacing:.1e}, since two {dtype} numbers lie at least so much "
+            "of their size apart; or 0, where atol alone is meant"
+        )
+        return expected, f"rtol = {agreed.rtol:g}"
+    if agreed.rtol == 0.0 and 0.0 < agreed.atol < spacing * size:
+        expected = (
+            f"an atol of at least {spacing * size:.1e}, since two {dtype} numbers of the output's "
+            f"own size ({size:.2g}) lie at least so far apart"
+        )
+        return expected, f"atol = {agreed.atol:g}, and rtol = 0"
+    return None
+
+
 # Below this number of elements an RMSE says more of luck than of a precision.
 FEW = 1000
 

@@ -58,7 +58,8 @@ def print_release(
 ) -> None:
     """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
 
-    `report` is the address of the version's report, in the folder that the version lies in.
+    `report` is the address of the version's report, in the folder that the version lies in. Why a
+    target is refused is not told: the refusal itself, which follows, tells that.
     """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
@@ -75,7 +76,6 @@ def print_release(
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
-            *(f"refused: {reason}" for reason in target.reasons[:8]),
         )
         for text in told:
             click.echo("  " + fitted(f"{target.slug}: {text}", 2))

@@ -66,8 +66,8 @@ def judge(manifest: Manifest) -> Verdict:
     waiting = [target for target in manifest.targets if target.unverified]
     names = ", ".join(target.slug for target in manifest.targets)
     if refused or manifest.verdict == "unsound":
-        told = ", ".join(target.slug for target in refused) or "its delivery"
-        word, sentence = "Refused", f"Nothing was released, because of {told}."
+        blamed = ", ".join(target.slug for target in refused) or "its delivery"
+        word, sentence = "Refused", f"Nothing was released, because of {blamed}."
         tone: Tone = "bad"
     elif waiting:
         word, tone = "Built, not yet verified", "warn"
@@ -78,7 +78,9 @@ def judge(manifest: Manifest) -> Verdict:
         blessed = "Numbers and mechanics are accepted" if both else "Its numbers are accepted"
         sentence = f"{blessed}; released for {names}."
     reasons = tuple(
-        (t.slug, t.reasons[:REASONS_SHOWN], max(0, len(t.reasons) - REASONS_SHOWN)) for t in refused
+        (t.slug, told[:REASONS_SHOWN], max(0, len(told) - REASONS_SHOWN))
+        for t in refused
+        for told in [t.told_reasons]
     )
     return Verdict(word, tone, sentence, tuple(_figures(manifest)), reasons)
 
