@@ -16,14 +16,14 @@ Values = Literal[
     "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
 ]  # fmt: skip
 
-# Those beyond random draws that any model is asked, in the order of the plan: parts of what is
-# drawn, and then what leaves it or is all alike.
+# Those beyond random draws that any model is asked, in the order of the plan: what differs row by
+# row or lies in a part of what is drawn, and what is all alike or leaves it in all inputs.
 PARTS: tuple[Values, ...] = (
     "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
+    "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
 )  # fmt: skip
 EXTREMES: tuple[Values, ...] = (
     "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
-    "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
 )  # fmt: skip
 SPECIAL = (*PARTS, *EXTREMES)
 # Kinds that need an input which may take any value: without declared limits, that is.
@@ -59,7 +59,7 @@ def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
     """Tell whether a case of these values differs from a random draw for such inputs."""
     unlimited = [spec for spec in inputs if _is_unlimited(spec)]
     if values in _IN_TURNS:
-        return bool(unlimited) and len(inputs) > 1
+        return any(spec.shape for spec in unlimited)
     if values == "near the root of the largest":
         return any(spec.dtype == "float16" for spec in unlimited)
     if values in _UNLIMITED:
@@ -80,7 +80,8 @@ def put_in(
 
     `one-sided rows` lie in the upper or the lower half of the range, in an inner part without the
     ends, or in a narrow band, row by row; `upper part` and `lower part` are such halves throughout.
-    `offset rows` vary little around something large. `ties` are few values again and again.
+    `offset rows` vary little around something large. `ties` are few values again and again, and one
+    value all along every third row.
     `zeros` are zeros of both signs, or what is nearest to zero in the declared range; `ends` are
     the ends of that range in turns (without one -1 and 1). `repeated` has the first values of each
     dynamic axis all along it. `denormal` and `large` scale what was drawn; `nan` and `infinite` put
@@ -237,9 +238,11 @@ def _grid(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
 def _ties(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
     if drawn.dtype is torch.bool:
         return drawn
-    places = torch.arange(drawn.numel())
-    chosen = (places * 7 + places // 3) % min(3, drawn.numel())
-    return drawn.flatten()[chosen].reshape(drawn.shape)
+    places = torch.arange(drawn.numel()).reshape(drawn.shape)
+    few = (places * 7 + places // 3) % min(3, drawn.numel())
+    rows = _rows(drawn) if drawn.dim() else places
+    chosen = torch.where(rows % 3 == 2, rows % drawn.numel(), few)
+    return drawn.flatten()[chosen.flatten()].reshape(drawn.shape)
 
 
 _MAKES_PART: dict[Values, Callable[[TensorSpec, torch.Tensor], torch.Tensor]] = {

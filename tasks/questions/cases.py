@@ -20,12 +20,15 @@ _ASKED: dict[Kind, str] = {
     "multiples": "multiples of {}",
     "steps": "at the steps of {}",
     "equal inputs": "equal inputs ({})",
+    "edges": "at the edges of {}",
     "beyond": "beyond {}",
     "large quotients": "large quotients by {}",
 }
 # What leaves the numbers that were drawn.
-_FAR: frozenset[Kind] = frozenset({"beyond", "large quotients"})
+_FAR: frozenset[Kind] = frozenset({"edges", "beyond", "large quotients"})
 _MOST_TOLD = 3
+# More of one kind are not asked of an input: each takes its share of the elements, and time.
+_MOST_ASKED = 8
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def _ask(
 ) -> Question | None:
     inputs, told, undeclared = list(drawn), [], []
     for place, spec in enumerate(specs):
-        own = [target for target in targets if target.use.operand.place == place]
+        by_name = {t.told: t for t in reversed(targets) if t.use.operand.place == place}
+        own = list(reversed(by_name.values()))[:_MOST_ASKED]
         changed = place_targets(spec, drawn[place], own) if own else None
         if changed is None:
             continue

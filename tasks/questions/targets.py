@@ -9,9 +9,11 @@ import torch
 
 from tasks.questions.tracing import Use
 
-# What a question asks, in the order of the plan. `beyond` and `large quotients` leave what was
-# drawn; the others lie where drawn numbers lie.
-Kind = Literal["constants", "multiples", "steps", "equal inputs", "beyond", "large quotients"]
+# What a question asks, in the order of the plan. `edges`, `beyond` and `large quotients` leave what
+# was drawn; the others lie where drawn numbers lie.
+Kind = Literal[
+    "constants", "multiples", "steps", "equal inputs", "edges", "beyond", "large quotients"
+]
 
 _BETWEEN_ZEROS = frozenset({
     "abs", "sign", "sgn", "relu", "leaky_relu", "elu", "celu", "selu", "heaviside", "log", "log2",
@@ -23,6 +25,23 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _CHOICES = frozenset({"maximum", "minimum", "fmax", "fmin", "clamp_min", "clamp_max"})
 _DIVISIONS = frozenset({"remainder", "fmod", "floor_divide"})
 _STEPS = frozenset({"floor", "ceil", "trunc", "fix", "frac", "round"})
+# Where functions saturate, overflow float32, lose digits, or change the formula that computes them.
+_EDGES: dict[str, tuple[float, ...]] = {
+    "exp": (88.7, 89.0, -87.4, -103.0, 1e-8), "exp2": (127.9, 128.1, -126.5, -149.0),
+    "expm1": (1e-8, -1e-8, 88.8, -20.0), "log1p": (1e-8, -1e-8, -0.9999999, 1e8),
+    "log": (1.0000001, 0.9999999, 1e-38, 1e30), "log2": (1.0000001, 1e-38, 1e30),
+    "log10": (1.0000001, 1e-38, 1e30), "sigmoid": (17.0, -17.0, 89.0, -89.0, -104.0),
+    "log_sigmoid_forward": (-20.0, 20.0, -104.0, 104.0), "tanh": (9.0, -9.0, 1e-5, 90.0),
+    "softplus": (19.9, 20.1, -20.0, -104.0), "gelu": (-6.0, 6.0, -13.0, 1e4),
+    "silu": (-20.0, 20.0, -89.0, -104.0), "mish": (20.0, -20.0, -104.0), "erf": (4.0, -4.0, 1e-6),
+    "erfc": (9.0, 10.1, -6.0), "erfinv": (0.9999999, -0.9999999, 1e-8), "sinh": (89.0, -89.0, 1e-5),
+    "cosh": (89.0, -89.0, 1e-5), "sin": (3.1415927, 1e4, 1e5), "cos": (1.5707964, 1e4, 1e5),
+    "tan": (1.5707964, 3.1415927, 1e4), "atan": (1e-8, 1e8), "asinh": (1e-8, 1e30, -1e30),
+    "acosh": (1.0000001, 1e30), "lgamma": (1.0, 2.0, -0.5, 1e-8, 1e30), "digamma": (1.0, 1e-8, 1e8),
+    "sqrt": (1e-38, 1e38), "rsqrt": (1e-38, 1e38), "reciprocal": (1e-38, 1e38),
+    "square": (1e19, 2e19, 1e-23), "hypot": (1e19, 2e19, 1e-23), "logaddexp": (1e4, -1e4, 88.0),
+    "pow": (1.0, 1e-38, 1e19), "elu": (-20.0, -104.0), "celu": (-20.0, -104.0), "sinc": (1.0, 1e-8),
+}  # fmt: skip
 _MOST_TOLD = 3
 # Quotients of which float32 keeps no digit behind the point, and float64 many.
 _FAR = 100_000.0
@@ -44,7 +63,8 @@ class Target:
 def find_targets(use: Use) -> list[Target]:
     """Return the values at which the operator of `use` decides, for the operand of that use."""
     found = [
-        *_at_constants(use), *_at_multiples(use), *_at_steps(use), *_beyond(use), *_at_others(use),
+        *_at_constants(use), *_at_multiples(use), *_at_steps(use), *_beyond(use),
+        *_at_others(use), *_at_edges(use),
     ]  # fmt: skip
     return [one for one in found if one.values.shape == use.operand.value.shape]
 
@@ -139,10 +159,9 @@ def _at_others(use: Use) -> list[Target]:
         return []
     if use.argument != 0:
         return []
-    if use.name in _COMPARISONS or use.name in _CHOICES or use.name == "sub":
-        return [Target("equal inputs", use.name, use, by.to(value.dtype))]
     if not (use.name in _DIVISIONS or mode):
-        return []
+        is_elementwise = torch.Tag.pointwise in use.operator.tags
+        return [Target("equal inputs", use.name, use, by.to(value.dtype))] if is_elementwise else []
     wide = by.double()
     whole = torch.round(torch.where(wide == 0, 0.0, value.double() / wide)).nan_to_num()
     whole += _steps_away(value)
@@ -201,6 +220,15 @@ def _beyond(use: Use) -> list[Target]:
     places = torch.arange(value.numel()) % len(ends)
     chosen = table[places].reshape(value.shape)
     return [Target("beyond", str(kind).removeprefix("torch."), use, chosen)]
+
+
+def _at_edges(use: Use) -> list[Target]:
+    value, edges = use.operand.value, _EDGES.get(use.name)
+    if edges is None or not value.is_floating_point():
+        return []
+    table = torch.tensor(edges, dtype=torch.float64)
+    chosen = table[torch.arange(value.numel()) % len(edges)].reshape(value.shape).to(value.dtype)
+    return [Target("edges", use.name, use, chosen)]
 
 
 def _told(values: torch.Tensor) -> str:

@@ -121,9 +121,9 @@ def test_special_values_are_planned_for_what_an_input_may_take() -> None:
         "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths",
         "ties",
     ]  # fmt: skip
+    turns = ["large in turns", "nan in turns", "infinite in turns"]
     assert [case.values for case in free] == [
-        *parts, "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
-        "large in turns", "nan in turns", "infinite in turns",
+        *parts, *turns, "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
     ]  # fmt: skip
     limited = ModelSignature(
         (TensorSpec("x", "float32", ("batch", 3), -1.0, 1.0), TensorSpec("n", "int64", ("batch",))),
@@ -138,7 +138,7 @@ def test_special_values_are_planned_for_what_an_input_may_take() -> None:
         *(f"fixed shape {part}" for part in parts), "fixed shape zeros", "fixed shape ends",
     ]  # fmt: skip
     half = ModelSignature((TensorSpec("x", "float16", (2, 3)),))
-    assert special_cases(half, {})[-1].values == "near the root of the largest"
+    assert "near the root of the largest" in [case.values for case in special_cases(half, {})]
 
 
 def test_special_values_lie_in_the_declared_ranges_and_nowhere_else() -> None:
@@ -160,7 +160,7 @@ _IS_SPECIAL: dict[str, Callable[[torch.Tensor, torch.Tensor], bool]] = {
     "whole numbers and tenths": lambda x, _: bool(
         (x[::2] == x[::2].round()).all() and torch.allclose(x * 10, (x * 10).round(), atol=1e-4)
     ),
-    "ties": lambda x, ids: len(x.unique()) <= 3 and len(ids.unique()) <= 3,
+    "ties": lambda x, _: bool((x[2] == x[2, 0]).all()) and 1 < len(x[:2].unique()) <= 3,
     "large in turns": lambda x, _: float(x.abs().max()) > 1e3 > float(x.abs().min()),
     "nan in turns": lambda x, _: 0 < int(x.isnan().any(-1).sum()) < len(x),
     "infinite in turns": lambda x, _: 0 < int(x.isinf().any(-1).sum()) < len(x),

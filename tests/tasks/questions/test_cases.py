@@ -58,6 +58,8 @@ def test_a_constant_is_asked_at_and_one_unit_in_the_last_place_beside_it() -> No
         (lambda x: (x * 127.0).to(torch.int8), "at the steps of to int8"),
         (lambda x: x.to(torch.bfloat16), "at the steps of to bfloat16"),
         (lambda x: 1.0 / x, "around 0"),
+        (torch.nn.functional.softplus, "at the edges of softplus"),
+        (lambda x: torch.exp(x - 1.0), "at the edges of exp"),
     ],
 )
 def test_what_an_operator_decides_at_is_named(model: Model, asks: str) -> None:
@@ -98,6 +100,14 @@ def test_what_leaves_the_drawn_numbers_says_which_input_nobody_declared() -> Non
 def test_two_inputs_that_are_compared_are_asked_where_they_are_equal() -> None:
     asked = ask(lambda x, y: x >= y, drawn(17, 6), drawn(17, 6) + 1.0)["equal inputs (ge)"]
     assert int((asked.inputs[0] == asked.inputs[1]).sum()) >= 20
+
+
+def test_of_many_decisions_a_few_are_asked() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x > bound / 10 for bound in range(30)])
+
+    (asked,) = ask(model, drawn(17, 6)).values()
+    assert asked.asks == "around 0 and 0.1 and 0.2 and 5 more"
 
 
 def test_whole_numbers_are_asked_at_and_beside() -> None:
