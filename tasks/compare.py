@@ -67,42 +67,99 @@ def compare(
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _of_another_form(package, eager, output, case)
-    special = ~torch.isfinite(eager)
-    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
-    mismatched = special & ~as_float64 & _are_mismatched(package, eager, float64, tolerance, values)
-    finite = ~special & ~as_float64
-    got, want, exact = (_wide(t) for t in (package, eager, float64))
-    distance = (got - want).abs()
-    if not eager.is_floating_point():
-        # Those beyond 2^53 can be the same number in float64.
-        distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
-    size = scale.sizes(want)
-    bound = tolerance.atol + tolerance.rtol * size
-    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
-    outside = finite & ~(distance <= bound)
-    room = torch.zeros_like(bound)
-    if moved is not None and (bool(outside.any()) or bool(mismatched.any())):
-        room = _room(moved, outside | mismatched, distance - bound, size, is_float=_is_float(eager))
-        mismatched &= torch.isfinite(room)
-    beyond = outside & ~(distance <= bound + room)
-    let_off = outside & ~beyond
-    # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
-    lost = finite & (room > size) if _is_float(eager) else torch.zeros_like(finite)
-    usable = finite & torch.isfinite(exact) & ~let_off & ~lost
+    one = _lay_beside(package, eager, float64, scale)
+    mismatched = one.special & _are_mismatched(package, eager, float64, tolerance, values)
+    found = _judge_elements(one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved)
+    distance, want = one.distance[one.finite], one.want[one.finite]
     deviation = Deviation(
         output, case, _name(eager), eager.numel(),
-        max_abs=_largest(distance[finite]),
-        max_rel=_largest_relative(distance[finite], want[finite]),
-        rmse_package=root_mean_square((got - exact)[usable]),
-        rmse_eager=root_mean_square((want - exact)[usable]), rms=root_mean_square(exact[usable]),
-        required_rtol=_required_rtol((distance - room)[finite], size[finite], tolerance.atol),
-        non_finite=int(special.sum()), mismatched_non_finite=int(mismatched.sum()),
+        max_abs=_largest(distance), max_rel=_largest_relative(distance, want),
+        rmse_package=root_mean_square((one.got - one.exact)[found.usable]),
+        rmse_eager=root_mean_square((one.want - one.exact)[found.usable]),
+        rms=root_mean_square(one.exact[found.usable]),
+        required_rtol=_required_rtol(
+            distance - found.room[one.finite], one.size[one.finite], tolerance.atol
+        ),
+        non_finite=int((~torch.isfinite(eager)).sum()),
+        mismatched_non_finite=int(found.mismatched.sum()),
         figures=measure(package, eager, float64),
-        at_step=0 if _is_float(eager) else int(let_off.sum()),
-        incomparable=int(lost.sum()),
+        at_step=found.at_step, incomparable=found.incomparable,
     )  # fmt: skip
     like = typical if values == "drawn" else None
-    return _with_reasons(deviation, int(beyond.sum()), tolerance, like, moved)
+    return _with_reasons(deviation, found.beyond, tolerance, like, moved)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """An output of the package, of eager and in float64, element by element, all in float64.
+
+    `size` is what a distance is relative to, `finite` are the elements to judge by their distance,
+    and `special` those that are not finite in eager and something else in the package.
+    """
+
+    got: torch.Tensor
+    want: torch.Tensor
+    exact: torch.Tensor
+    distance: torch.Tensor
+    size: torch.Tensor
+    special: torch.Tensor
+    finite: torch.Tensor
+    is_float: bool
+
+
+def _lay_beside(
+    package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
+) -> _Beside:
+    special = ~torch.isfinite(eager)
+    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
+    got, want, exact = (_wide(t) for t in (package, eager, float64))
+    distance = (got - want).abs()
+    is_float = eager.is_floating_point()
+    if not is_float:
+        # Those beyond 2^53 can be the same number in float64.
+        distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
+    finite = ~special & ~as_float64
+    size = scale.sizes(want)
+    return _Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """What became of the elements: how many are wrong, how many were let off, and why.
+
+    `room` is what each may be off by beyond what was agreed, `mismatched` are the special ones that
+    are wrong, and `usable` those from which an RMSE tells something.
+    """
+
+    room: torch.Tensor
+    mismatched: torch.Tensor
+    usable: torch.Tensor
+    beyond: int
+    at_step: int
+    incomparable: int
+
+
+def _judge_elements(
+    one: _Beside, bound: torch.Tensor, mismatched: torch.Tensor, moved: Moves | None
+) -> _Elements:
+    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
+    outside = one.finite & ~(one.distance <= bound)
+    room = torch.zeros_like(bound)
+    if moved is not None and (bool(outside.any()) or bool(mismatched.any())):
+        room = _room(moved, outside | mismatched, one, bound)
+        mismatched = mismatched & torch.isfinite(room)
+    beyond = outside & ~(one.distance <= bound + room)
+    let_off = outside & ~beyond
+    lost = one.finite & (room > one.size) & one.is_float
+    return _Elements(
+        room,
+        mismatched,
+        # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
+        one.finite & torch.isfinite(one.exact) & ~let_off & ~lost,
+        beyond=int(beyond.sum()),
+        at_step=0 if one.is_float else int(let_off.sum()),
+        incomparable=int(lost.sum()),
+    )
 
 
 # How often the model is run while it is moved: more often only where few elements ask for it.
@@ -117,14 +174,7 @@ MOST_AT_STEPS = 0.1
 MOST_INCOMPARABLE = 0.1
 
 
-def _room(
-    moved: Moves,
-    asking: torch.Tensor,
-    needed: torch.Tensor,
-    size: torch.Tensor,
-    *,
-    is_float: bool,
-) -> torch.Tensor:
+def _room(moved: Moves, asking: torch.Tensor, one: _Beside, bound: torch.Tensor) -> torch.Tensor:
     """Return what rounding lets each element be off by, beyond what was agreed.
 
     An element that moved little by luck is taken for like most of its output. Where nothing moves
@@ -132,12 +182,12 @@ def _room(
     """
     for runs in _RUNS:
         moves = moved(runs)
-        if not is_float:
+        if not one.is_float:
             room = torch.where(moves > 0.0, torch.inf, 0.0)
         else:
-            usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
-            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
-        left = asking & ~(needed <= room)
+            usual = (moves / one.size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * one.size)
+        left = asking & ~(one.distance <= bound + room)
         if not 0 < int(left.sum()) <= max(8.0, _FEW_ASKING * left.numel()):
             break
     return room
@@ -290,10 +340,6 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 def _name(tensor: torch.Tensor) -> str:
     """Return the name of the tensor's dtype: `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point()
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
