@@ -281,7 +281,7 @@ class Recipe:
                 usual = DEFAULT_TOLERANCES[dtype]
                 where = name if name in self.tolerance else dtype
                 raise UsageProblem(
-                    f"no package can meet the recipe's tolerance for {name}",
+                    f"the recipe's tolerance for {name} is finer than {dtype} is",
                     expected=expected,
                     got=got,
                     remedy=f"Mend it under [tolerance.{where}]; without it, {dtype} has "

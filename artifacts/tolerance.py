@@ -50,11 +50,11 @@ SPACING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloa
 
 
 def why_too_fine(agreed: Tolerance, dtype: str, size: float = 0.0) -> tuple[str, str] | None:
-    """Return what a tolerance for a `dtype` should be and what it is, where nothing can meet it.
+    """Return what a tolerance should be and what it is, where it is finer than the `dtype`.
 
-    It can't be met where two numbers of the dtype that lie within it can only be the same one:
-    by an `rtol` below its spacing, or, for an output of the root mean square `size`, by an `atol`
-    below it with no `rtol` beside it. Zero for both is no mistake: it asks for the same bits.
+    It is where two numbers of the dtype that lie within it can only be the same one: by an `rtol`
+    below its spacing, or, for an output of the root mean square `size`, by an `atol` below that
+    with no `rtol` beside it. Zero for both is no mistake: it asks for the same bits.
     """
     spacing = SPACING.get(dtype)
     if spacing is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,10 @@ from torch.utils import _pytree as pytree
 
 from artifacts.errors import DeliveryUnsound
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from tasks.export_obstacles import note_size_decision, obstacle_of
+from tasks.lines import written_line
 from tasks.plan import CaseSpec, draw_inputs
+from tasks.soundness.places import place_of
 
 # Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
 # could be taken for one.
@@ -71,16 +75,41 @@ def export(
     strict: bool,
 ) -> ExportedProgram:
     """Return `module` exported with these arguments; raise as `capture` does."""
-    try:
+
+    def go(*, strict: bool) -> ExportedProgram:
         with torch.no_grad():
             return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
+
+    try:
+        return go(strict=strict)
     except Exception as error:
-        raise DeliveryUnsound(
+        note_size_decision(error, partial(go, strict=False))
+        raise _cant_capture(module, signature, error) from error
+
+
+def _cant_capture(
+    module: torch.nn.Module, signature: ModelSignature, error: Exception
+) -> DeliveryUnsound:
+    obstacle = obstacle_of(error)
+    nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+    places = [place_of(node) for node in nodes if node.name == obstacle.node]
+    places += [written_line(obstacle.line)] if obstacle.line else []
+    where = next(iter(places), "")
+    if not obstacle.what:
+        return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {_ranges(signature)}",
             got=reason_of(error),
             remedy="Take the fixed size out of the forward, or declare that dimension as fixed",
-        ) from error
+            where=where,
+        )
+    return DeliveryUnsound(
+        f"the model can't be captured: {obstacle.what}",
+        expected="a forward that torch.export can capture",
+        got=obstacle.got,
+        remedy=obstacle.remedy,
+        where=where,
+    )
 
 
 def _ranges(signature: ModelSignature) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ import torch
 Line = tuple[str, int]
 
 # Code in these folders runs for somebody else's line.
-_INNER = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+_FOLDERS = [Path(file).parent for file in (torch.__file__, logging.__file__, __file__)]
+_INNER = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<")
 _TRACE_LINE = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
@@ -21,18 +24,26 @@ def line_outside() -> Line | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_INNER):
+        if is_outside(file):
             return file, frame.f_lineno
         frame = frame.f_back
     return None
 
 
+def is_outside(file: str) -> bool:
+    """Tell whether a file's code is neither torch's nor ours."""
+    return not file.startswith(_INNER)
+
+
 def line_of_trace(trace: str) -> Line | None:
     """Return the innermost line in a written stack trace that is neither torch's nor ours."""
-    for file, number in reversed(_TRACE_LINE.findall(trace)):
-        if not file.startswith(_INNER):
-            return file, int(number)
-    return None
+    return next(reversed(lines_of_trace(trace)), None)
+
+
+def lines_of_trace(trace: str) -> list[Line]:
+    """Return the lines in a written stack trace that are neither torch's nor ours, in order."""
+    found = [(file, int(number)) for file, number in _TRACE_LINE.findall(trace)]
+    return [line for line in found if is_outside(line[0])]
 
 
 def written_line(line: Line) -> str:

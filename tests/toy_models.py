@@ -78,6 +78,24 @@ class LoopOverBatch(nn.Module):
         return total
 
 
+class BranchBehindLength(nn.Module):
+    """`len` of a tensor, where torch.fx stops, and then what torch.export stops at."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * len(x)
+        if y.sum() > 0:
+            y = y * 2.0
+        return y
+
+
+class QuantizesBehindLength(nn.Module):
+    """Rounds as quantization-aware training does, which torch.export has no shapes for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * len(x)
+        return torch.fake_quantize_per_tensor_affine(y, 0.05, 0, -128, 127)
+
+
 class BranchOnLength(nn.Module):
     """`len` of a tensor and an assert: beyond torch.fx, not beyond torch.export."""
 

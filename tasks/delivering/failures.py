@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,18 @@ from torch import nn
 from artifacts.delivery import DeliveryContract
 from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
 from tasks.delivering.golden import one_line
+from tasks.export_obstacles import BY_VALUE, obstacle_of
+from tasks.lines import Line, is_outside
+
+# It is tried first since its graphs are the ones that people read, and it captures least.
+FIRST_ROAD = "torch.fx"
 
 
 @dataclass(frozen=True)
 class Failure:
     """Why a road didn't lead to a delivery, and whether it led to a graph at least."""
 
+    road: str
     error: Exception
     captured: bool
 
@@ -47,7 +52,10 @@ def describe_fixing(
 
 
 def _told(error: Exception) -> str:
-    return f"{error.what}: {error.got}" if isinstance(error, HandoffError) else one_line(error)
+    if not isinstance(error, HandoffError):
+        return one_line(error)
+    place = f"{error.where}: " if error.where else ""
+    return f"{place}{error.what}: {error.got}"
 
 
 def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:
@@ -57,34 +65,34 @@ def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:
         for error in found:
             if isinstance(error, kind):
                 return error
+    # What torch.fx stops at is no obstacle: torch.export has to go on, and goes further.
+    exports = [failure for failure in failures if failure.road != FIRST_ROAD] or list(failures)
+    files = {_source_file(part) for part in module.modules()} - {""}
+    files = {file for file in files if is_outside(file)}
     # The road's own sentence adds nothing here to what torch said.
-    causes = [failure.error.__cause__ or failure.error for failure in failures]
-    places = [own_line(module, cause) for cause in causes]
-    where, text = next((place for place in places if place[1]), places[0])
-    reasons = dict.fromkeys(one_line(cause).partition(". ")[0] for cause in causes)
+    obstacles = [obstacle_of(one.error.__cause__ or one.error, files) for one in exports]
+    # One that is known for what it is, and has a line, tells most.
+    told = max(obstacles, key=lambda one: (bool(one.what), one.line is not None))
+    where, text = _shown(module, told.line)
+    got = (f"`{text}`: " if text else "") + told.got
     return DeliveryUnreadable(
-        f"{type(module).__name__} can't be captured as a graph",
-        expected="a model that torch.fx or torch.export can capture",
-        got=(f"`{text}`: " if text else "") + "; ".join(list(reasons)[:2]),
-        remedy="Take Python control flow on tensor values, len(tensor) and .item() out of the "
-        "forward (torch.where and x.shape do the same)",
+        f"{type(module).__name__} can't be captured as a graph" + _because(told.what),
+        expected="a model that torch.export can capture",
+        got=got,
+        remedy=told.remedy or BY_VALUE,
         where=where,
     )
 
 
-def own_line(module: nn.Module, error: BaseException) -> tuple[str, str]:
-    """Return where the model's own code raised `error` (`file.py:12`), and that line's text.
+def _because(what: str) -> str:
+    return f", because {what}" if what else ""
 
-    It is the innermost line in a file that defines a class of the model's; without one, the place
-    is that of the model's class and the text is empty.
-    """
-    files = {_source_file(part) for part in module.modules()} - {""}
-    files = {file for file in files if Path(torch.__file__).parent not in Path(file).parents}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files and frame.lineno is not None:
-            text = linecache.getline(frame.filename, frame.lineno).strip()
-            return f"{Path(frame.filename).name}:{frame.lineno}", text
-    return Path(_source_file(module)).name, ""
+
+def _shown(module: nn.Module, line: Line | None) -> tuple[str, str]:
+    """Return a line as `file.py:12`, and its text; the file of the model's class without one."""
+    if line is None:
+        return Path(_source_file(module)).name, ""
+    return f"{Path(line[0]).name}:{line[1]}", linecache.getline(*line).strip()
 
 
 def _source_file(module: nn.Module) -> str:

@@ -64,12 +64,12 @@ class Work:
         try:
             captured = road.capture(self._request(contract))
         except Exception as error:  # noqa: BLE001 - told below, or beside the road that went well
-            self.failures.append(Failure(error, captured=False))
+            self.failures.append(Failure(road.name, error, captured=False))
             return None
         try:
             return self._write_checked(captured, contract, road.name)
         except HandoffError as error:
-            self.failures.append(Failure(error, captured=True))
+            self.failures.append(Failure(road.name, error, captured=True))
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,38 @@ def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: P
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "line", "told"),
+    [
+        (toys.BranchBehindLength, "if y.sum() > 0:", "what a tensor's value decides"),
+        (
+            toys.QuantizesBehindLength,
+            "return torch.fake_quantize",
+            "fake_quantize.*It rounds as in",
+        ),
+    ],
+)
+def test_the_line_is_the_one_that_export_stops_at_and_not_what_fx_met_before(
+    kind: type[nn.Module], line: str, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeliveryUnreadable, match=told) as caught:
+        deliver_toy(kind, tmp_path / "toy", dynamic={"x": {0: "batch"}})
+    file, _, number = caught.value.where.partition(":")
+    assert file == "toy_models.py"
+    text = Path(toys.__file__).read_text().splitlines()[int(number) - 1]
+    assert text.strip().startswith(line)
+    assert "len" not in caught.value.got
+    assert left_behind(tmp_path) == []
+
+
 def test_what_no_capture_holds_for_at_other_sizes_is_fixed_and_said_so(tmp_path: Path) -> None:
     model, result = deliver_toy(toys.LoopOverBatch, tmp_path / "toy")
     assert result.contract.dimensions == {}
     assert result.contract.inputs[0].shape == (6, 8)
     assert "takes batch = 6 alone, as in the example" in result.notes[0]
+    assert re.search(
+        r"toy_models.py:\d+: the model can't be captured for the sizes", result.notes[0]
+    )
     torch.testing.assert_close(read_delivery(tmp_path / "toy").module(X)[0], model.eval()(X))
 
 

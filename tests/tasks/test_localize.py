@@ -334,7 +334,7 @@ def test_a_tolerance_without_room_for_eagers_own_rounding_is_told_and_no_node_bl
 ) -> None:
     exact = Tolerance(atol=0.0, rtol=0.0, rmse_factor=0.0, rmse_floor=0.0)
     recipe = Recipe(tolerance={"float32": exact}, verify=VerifyPlan(seeds=1))
-    found = Job(tmp_path, SmallVariance(), recipe).run()
+    found = Job(tmp_path, Net(SmallVariance()), recipe).run()
     assert (found.cause, found.nodes, found.compiles) == ("rounding", (), 1)
     assert found.verdict.startswith("No part of it is wrong: on ")
     assert 0.0 < found.rmse < 2.0 * found.rmse_eager

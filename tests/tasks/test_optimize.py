@@ -128,6 +128,23 @@ def test_a_size_baked_into_the_graph_is_told_at_capture(tmp_path: Path) -> None:
         run(tmp_path, module=Fixed())
 
 
+class Quantizes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = x.mean((1, 2, 3))
+        return torch.fake_quantize_per_tensor_affine(scores, 0.05, 0, -128, 127)
+
+
+def test_an_operator_that_export_does_not_know_is_told_as_that_with_its_line(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DeliveryUnsound, match=r"can't capture one of its operators") as caught:
+        run(tmp_path, module=Quantizes())
+    assert "fake_quantize_per_tensor_affine" in caught.value.got
+    number = int(caught.value.where.removeprefix("module.py:"))
+    lines = (tmp_path / "delivery" / "module.py").read_text().splitlines()
+    assert "fake_quantize" in lines[number - 1]
+
+
 def test_a_tolerance_for_an_output_that_is_not_there_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "delivery"
     write_delivery(folder, Net().eval(), {"x": torch.randn(6, 3, 8, 8)})
@@ -147,7 +164,11 @@ def _optimize_with(tmp_path: Path, tolerance: dict[str, Tolerance]) -> None:
     ("name", "tolerance", "told"),
     [
         ("float32", Tolerance(rtol=1e-9), r"an rtol of at least 6.0e-08.*got rtol = 1e-09"),
-        ("output0", Tolerance(rtol=1e-9), r"for output0: .*got rtol = 1e-09.*tolerance.output0"),
+        (
+            "output0",
+            Tolerance(rtol=1e-9),
+            r"for output0 is finer.*got rtol = 1e-09.*tolerance.output0",
+        ),
         ("output0", Tolerance(rtol=0.0, atol=1e-12), r"an atol of at least .*output's own size"),
     ],
 )
