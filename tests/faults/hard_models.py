@@ -137,7 +137,7 @@ class Ranked(nn.Module):
     """Whole scores `[N, 30]`, many of them equal: sorted, their order, and the best five."""
 
     def forward(self, scores: Tensor) -> tuple[Tensor, ...]:
-        ordered, places = torch.sort(scores, 1, descending=True, stable=True)
+        ordered, places = torch.sort(scores, stable=True, dim=1, descending=True)
         return ordered, places, torch.topk(scores.float(), 5, 1).values
 
 
