@@ -110,6 +110,9 @@ class LowPass(nn.Module):
 class MelSpectrogram(nn.Module):
     """Sound `[N, 800]` to the logarithm of what lies in 20 bands."""
 
+    window: Tensor
+    bands: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(128))
@@ -240,6 +243,8 @@ class ScoreAndTime(nn.Module):
 class Scattered(nn.Module):
     """Values `[N, 40]` added up by ids `[N, 40]` of 8 groups, and by fixed groups."""
 
+    groups: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("groups", torch.arange(40) % 5)
@@ -345,6 +350,8 @@ class MixedPrecision(nn.Module):
 
 class Bucketed(nn.Module):
     """Ages `[N, 5]` to the rows of a table for the bucket that each is in."""
+
+    bounds: Tensor
 
     def __init__(self) -> None:
         super().__init__()
