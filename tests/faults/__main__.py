@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where to work, and leave what was built")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
     parts = tuple(_PARTS) if given.part == "all" else (given.part,)
     all_good = True

@@ -110,6 +110,9 @@ class LowPass(nn.Module):
 class MelSpectrogram(nn.Module):
     """Sound `[N, 800]` to the logarithm of what lies in 20 bands."""
 
+    window: Tensor
+    bands: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(128))
@@ -137,7 +140,7 @@ class Ranked(nn.Module):
     """Whole scores `[N, 30]`, many of them equal: sorted, their order, and the best five."""
 
     def forward(self, scores: Tensor) -> tuple[Tensor, ...]:
-        ordered, places = torch.sort(scores, 1, descending=True, stable=True)
+        ordered, places = torch.sort(scores, stable=True, dim=1, descending=True)
         return ordered, places, torch.topk(scores.float(), 5, 1).values
 
 
@@ -239,6 +242,8 @@ class ScoreAndTime(nn.Module):
 
 class Scattered(nn.Module):
     """Values `[N, 40]` added up by ids `[N, 40]` of 8 groups, and by fixed groups."""
+
+    groups: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -345,6 +350,8 @@ class MixedPrecision(nn.Module):
 
 class Bucketed(nn.Module):
     """Ages `[N, 5]` to the rows of a table for the bucket that each is in."""
+
+    bounds: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -161,23 +161,53 @@ class Shares(nn.Module):
         return torch.div(amount, unit, rounding_mode="floor")
 
 
-class Diagonal(nn.Module):
-    """A state `[4, 4]` to the state with another diagonal; the old one is doubled."""
-
-    def __init__(self, *, doubles: bool) -> None:
-        super().__init__()
-        self.doubles = doubles
-
-    def forward(self, state: Tensor, diagonal: Tensor) -> Any:
-        other = torch.diagonal_scatter(state, diagonal)
-        if self.doubles:
-            state.mul_(2.0)
-        return other
-
-
 class Best(nn.Module):
     """Logits `[N, 24]` in bfloat16 to how many tie for the best after scaling."""
 
     def forward(self, x: Tensor) -> Any:
         scaled = x / 7.0
         return (scaled == scaled.amax(1, keepdim=True)).sum(1)
+
+
+class Offset(nn.Module):
+    """Ids `[N, 9]`, each moved to the numbers of its own column's shard."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__()
+        self.shard = shard
+
+    def forward(self, ids: Tensor) -> Any:
+        return ids + torch.arange(9) * self.shard
+
+
+class NormThenCut(nn.Module):
+    """Images `[N, 1, 4, 4]` by a convolution and its norm to 50 of 450 features, and a layer.
+
+    `width` is what the features are cut, or filled up, to.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.conv = nn.Conv2d(1, 50, 2)
+        self.norm = nn.BatchNorm2d(50)
+        self.last = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.norm(self.conv(x)).flatten(1)
+        return self.last(functional.pad(h, (0, self.width - 450)))
+
+
+class Peaks(nn.Module):
+    """Maps `[N, 3, 9, 9]` to the largest of each window, and where it is."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        values, places = functional.max_pool2d(x, 3, 2, return_indices=True)
+        return values, places
+
+
+class Tenths(nn.Module):
+    """Lengths `[N, 24]` in half precision to how many whole tenths they hold."""
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.floor(x * 10.0)

@@ -42,6 +42,10 @@ def _between(low: float, high: float, *shape: int) -> Tensor:
     return torch.rand(shape) * (high - low) + low
 
 
+def _with_nan(*shape: int) -> Tensor:
+    return torch.where(torch.rand(shape) < 0.1, torch.nan, torch.randn(shape))
+
+
 _I8, _U8 = torch.int8, torch.uint8
 
 
@@ -377,17 +381,6 @@ REPORTS: tuple[Report, ...] = (
         must="released",
     ),
     Report(
-        name="remainder of halves by 3.14",
-        issue=183083,
-        build=lambda: rm.Wrapped("remainder", 3.14),
-        example=lambda: {"angle": _between(-8, 8, 6, 24).half()},
-        shows=lambda: {"angle": torch.full((6, 24), 3.140625).half()},
-        ranges={"angle": (-8, 8)},
-        must="refused",
-        operator="aten.remainder",
-        question="multiples of the divisor as the dtype holds it",
-    ),
-    Report(
         name="steps beyond a signed byte",
         issue=196794,
         build=rm.Steps,
@@ -428,26 +421,6 @@ REPORTS: tuple[Report, ...] = (
         must="released",
     ),
     Report(
-        name="diagonal of a state that is doubled",
-        issue=198094,
-        build=lambda: rm.Diagonal(doubles=True),
-        example=lambda: {"state": torch.randn(4, 4), "diagonal": torch.randn(4)},
-        shows=lambda: {"state": torch.randn(4, 4), "diagonal": torch.randn(4)},
-        batch=None,
-        must="refused",
-        operator="aten.diagonal_scatter",
-        question="any draw",
-    ),
-    Report(
-        name="diagonal of a state that is left",
-        issue=198094,
-        build=lambda: rm.Diagonal(doubles=False),
-        example=lambda: {"state": torch.randn(4, 4), "diagonal": torch.randn(4)},
-        shows=lambda: {"state": torch.randn(4, 4), "diagonal": torch.randn(4)},
-        batch=None,
-        must="released",
-    ),
-    Report(
         name="ties for the best in bfloat16",
         issue=195214,
         build=rm.Best,
@@ -457,6 +430,85 @@ REPORTS: tuple[Report, ...] = (
         must="refused",
         operator="aten.",
         question="any draw, judged as near ties are",
+    ),
+    Report(
+        name="shards of a billion ids",
+        issue=175966,
+        build=lambda: rm.Offset(1_000_000_000),
+        example=lambda: {"ids": _whole(0, 999, 6, 9)},
+        shows=lambda: {"ids": _whole(0, 999, 6, 9)},
+        ranges={"ids": (0, 999)},
+        must="refused",
+        operator="aten.",
+        question="any draw: whole numbers beyond 32 bits",
+    ),
+    Report(
+        name="shards of a thousand ids",
+        issue=175966,
+        build=lambda: rm.Offset(1000),
+        example=lambda: {"ids": _whole(0, 999, 6, 9)},
+        shows=lambda: {"ids": _whole(0, 999, 6, 9)},
+        ranges={"ids": (0, 999)},
+        must="released",
+    ),
+    Report(
+        name="features cut behind a batch norm",
+        issue=195582,
+        build=lambda: rm.NormThenCut(50),
+        example=lambda: {"x": torch.randn(6, 1, 4, 4)},
+        shows=lambda: {"x": torch.randn(6, 1, 4, 4)},
+        ranges={"x": (-5, 5)},
+        must="refused",
+        operator="aten.",
+        question="any draw",
+    ),
+    Report(
+        name="features filled up behind a batch norm",
+        issue=195582,
+        build=lambda: rm.NormThenCut(460),
+        example=lambda: {"x": torch.randn(6, 1, 4, 4)},
+        shows=lambda: {"x": torch.randn(6, 1, 4, 4)},
+        ranges={"x": (-5, 5)},
+        must="released",
+    ),
+    Report(
+        name="places of the largest with NaN",
+        issue=0,
+        build=rm.Peaks,
+        example=lambda: {"x": torch.randn(6, 3, 9, 9)},
+        shows=lambda: {"x": _with_nan(6, 3, 9, 9)},
+        must="refused",
+        operator="aten.max_pool2d",
+        question="several NaN, at staggered places",
+    ),
+    Report(
+        name="places of the largest of finite numbers",
+        issue=0,
+        build=rm.Peaks,
+        example=lambda: {"x": torch.randn(6, 3, 9, 9)},
+        shows=lambda: {"x": torch.randn(6, 3, 9, 9)},
+        ranges={"x": (-5, 5)},
+        must="released",
+    ),
+    Report(
+        name="whole tenths in half",
+        issue=0,
+        build=rm.Tenths,
+        example=lambda: {"x": _between(0, 8, 6, 24).half()},
+        shows=lambda: {"x": (_MULTIPLES * 0.1).half()},
+        ranges={"x": (0, 8)},
+        must="refused",
+        operator="aten.",
+        question="tenths",
+    ),
+    Report(
+        name="whole tenths between tenths in half",
+        issue=0,
+        build=rm.Tenths,
+        example=lambda: {"x": _between(0.12, 0.18, 6, 24).half()},
+        shows=lambda: {"x": _between(0.12, 0.18, 6, 24).half()},
+        ranges={"x": (0.12, 0.18)},
+        must="released",
     ),
 )
 
