@@ -9,10 +9,11 @@ import torch
 
 from artifacts.digest import digest_file
 from artifacts.errors import first_line
+from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation
 from tasks.compare import Typical, compare, identical, typical_error
-from tasks.compiling.packages import digest_library
+from tasks.compiling.packages import digest_library, read_kernels
 from tasks.loading import (
     PACKAGE,
     SHARED_LIBRARY,
@@ -264,3 +265,6 @@ def _other_libraries(job: VerifyJob) -> Iterator[str]:
     inside = digest_library(job.folder / PACKAGE)
     if inside != found:
         yield f"model.pt2 holds another library than model.so: {inside}, and not {found}"
+    kernels = job.folder / EXTERN_KERNELS_FILE
+    if read_kernels(job.folder / PACKAGE) != (kernels.read_bytes() if kernels.exists() else None):
+        yield "model.pt2 has other operators called by name than model.json"
