@@ -52,9 +52,7 @@ def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], 
     except FileNotFoundError:
         return _runner(f"/proc/self/fd/{library}", device)
     try:
-        require_known_operators(
-            read_descriptor(kernels, EXTERN_KERNELS_FILE), EXTERN_KERNELS_FILE
-        )
+        require_known_operators(read_descriptor(kernels, EXTERN_KERNELS_FILE), EXTERN_KERNELS_FILE)
         with side_by_side(library, kernels) as linked:
             return _runner(linked, device)
     finally:

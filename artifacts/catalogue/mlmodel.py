@@ -35,10 +35,7 @@ def listed_packages(manifest: Manifest) -> tuple[PackageFile, ...]:
     With a `.so` goes the JSON of the operators that it has called, if any.
     """
     return tuple(
-        file
-        for target in manifest.targets
-        for file in target.files
-        if file.path in _opened(target)
+        file for target in manifest.targets for file in target.files if file.path in _opened(target)
     )
 
 

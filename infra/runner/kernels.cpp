@@ -42,7 +42,7 @@ bool is_known(const std::string& operator_name) {
          namespaces.count(space) > 0 && !(space == "aten" && name == "from_file");
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& expected,
+[[noreturn]] void refuse_kernels(const std::string& what, const std::string& expected,
                          const std::string& got) {
   throw Refused(what + " calls what a package may not", expected, got,
                 "Don't load it, and tell who releases: it was signed like this");
@@ -54,11 +54,11 @@ std::string bytes_of(const SealedFile& file, const std::string& what) {
   while (size < bytes.size()) {
     const ssize_t count = pread(file.descriptor(), bytes.data() + size, bytes.size() - size,
                                 static_cast<off_t>(size));
-    if (count < 0) refuse(what, "its bytes", strerror(errno));
+    if (count < 0) refuse_kernels(what, "its bytes", strerror(errno));
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
   }
-  if (size > kKernelsLimit) refuse(what, "at most " + std::to_string(kKernelsLimit) + " bytes", "more");
+  if (size > kKernelsLimit) refuse_kernels(what, "at most " + std::to_string(kKernelsLimit) + " bytes", "more");
   bytes.resize(size);
   return bytes;
 }
@@ -84,7 +84,7 @@ void require_known_operators(const SealedFile& kernels, const std::string& what)
   for (const Json& node : record.at("nodes").items()) {
     const std::string& target = node.at("node").at("target").string();
     if (!is_known(target)) {
-      refuse(what, "operators of libtorch alone, none that opens files",
+      refuse_kernels(what, "operators of libtorch alone, none that opens files",
              quote(target.substr(0, 80)));
     }
   }
