@@ -5,10 +5,11 @@
 
 Nothing of a package runs before a trusted key's signature, the record and the file's digest were
 verified, in this order, each of them read once. The file is copied into sealed memory while it is
-hashed, and loaded from there: who changes it on the disk afterwards changes nothing. Two things are
-outside of that: torch unpacks a `.pt2` from there into a folder of mode 700 in TMPDIR and opens it
-there, where this user's other processes could change it; and a GPU's `.so` takes its kernels from
-files beside it by their path, which are checked before, and so a GPU's default is the `.pt2`.
+hashed, and loaded from there: who changes it on the disk afterwards changes nothing. Three things
+are outside of that: torch unpacks a `.pt2` from there into a folder of mode 700 in TMPDIR and opens
+it there, where this user's other processes could change it; a `.so` that has operators called by
+name (`model.json`) is opened through links in such a folder; and a GPU's `.so` takes its kernels
+from files beside it by their path, which are checked before, and so a GPU's default is the `.pt2`.
 
 The copy costs memory: as many bytes as the `.so` has, for as long as the process lives, and once
 for the same bytes however often they are loaded (a `.pt2` only while it is opened). Its pages are
@@ -35,6 +36,12 @@ from typing import TYPE_CHECKING, Literal, cast
 from artifacts.archive import require_plain_members
 from artifacts.checked_inputs import InputChecks
 from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
+from artifacts.extern_kernels import (
+    EXTERN_KERNELS_FILE,
+    read_descriptor,
+    require_known_operators,
+    side_by_side,
+)
 from artifacts.heap import keep_freed_memory
 from artifacts.manifest import Manifest, PackageFile, TargetRecord, read_manifest
 from artifacts.package import read_release
@@ -167,8 +174,7 @@ def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted
         if device == "cuda":
             for kernel in record.files:
                 check_file(place, kernel)
-        library = seal_file(place, chosen, hold=True)
-        run = _open(library, place / chosen.path, device, wanted.runners)
+        run = _open_library(place, record, chosen, device, wanted.runners)
     keep_freed_memory()
     checks = InputChecks(manifest.signature, device=device, values=wanted.check_values)
     return LoadedModel(run, checks, manifest, record.slug, version)
@@ -223,18 +229,37 @@ def _open_package(folder: Path, file: PackageFile, runners: int) -> Run:
     archive = seal_file(folder, file, hold=False)
     try:
         require_plain_members(archive, file.path)
-        return _open(archive, folder / file.path, "", runners)
+        return _open(f"/proc/self/fd/{archive}", folder / file.path, "", runners)
     finally:
         # It is unpacked by now, and dlopen never saw it.
         os.close(archive)
 
 
-def _open(descriptor: int, path: Path, device: str, runners: int) -> Run:
+def _open_library(
+    folder: Path, record: TargetRecord, file: PackageFile, device: str, runners: int
+) -> Run:
+    """Open a sealed `.so`, beside the sealed JSON of operators that it has called, if any."""
+    named = [one for one in record.files if one.path == f"{record.slug}/{EXTERN_KERNELS_FILE}"]
+    library = seal_file(folder, file, hold=True)
+    path = folder / file.path
+    if not named:
+        return _open(f"/proc/self/fd/{library}", path, device, runners)
+    kernels = seal_file(folder, named[0], hold=False)
+    try:
+        require_known_operators(read_descriptor(kernels, named[0].path), named[0].path)
+        with side_by_side(library, kernels) as linked:
+            return _open(linked, path, device, runners)
+    finally:
+        # It is read by now.
+        os.close(kernels)
+
+
+def _open(sealed: str, path: Path, device: str, runners: int) -> Run:
     """Open the sealed copy of the file at `path`; nothing of it has run before."""
     import torch
 
     try:
-        return _run_of(f"/proc/self/fd/{descriptor}", path, device, runners)
+        return _run_of(sealed, path, device, runners)
     except RuntimeError as error:
         raise PackageRefused(
             f"{path.name} can't be opened", expected=f"a package for torch {torch.__version__}",

@@ -13,6 +13,10 @@ DTYPES = (
     "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 
+# What to do about a complex tensor at the edge of a model; inside of it, any may be.
+REAL_INPUTS = "Take real pairs, and begin the forward with torch.view_as_complex"
+REAL_OUTPUTS = "End the forward with torch.view_as_real, which gives real and imaginary parts"
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 

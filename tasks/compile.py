@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
+from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.held_folder import held
 from artifacts.manifest import PackageFile
 from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
@@ -37,7 +38,7 @@ from tasks.compiling.machine import (
     toolchain_of,
 )
 from tasks.compiling.native_gpu import can_compile, compile_natively
-from tasks.compiling.packages import extract_library, write_package
+from tasks.compiling.packages import extract_kernels, extract_library, write_package
 from tasks.compiling.packing import convolutions_packed
 from tasks.compiling.place import built_apart, fixed_place
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
@@ -69,6 +70,8 @@ def prepare() -> None:
 def run(job: CompileJob) -> CompileResult:
     """Write `model.pt2` and the `model.so` in it to `job.folder`, all or nothing.
 
+    Beside them lies `model.json` where the library has operators called by name.
+
     A package of the same graph, options, target and toolchain that lies in `job.cache` is taken,
     with this program's weights put in. One for a GPU is compiled whether there is one here or not.
     The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what ATen
@@ -80,13 +83,15 @@ def run(job: CompileJob) -> CompileResult:
     with built_apart(job.folder) as building:
         began = time.monotonic()
         made = _make(job, key, program, building)
+        extract_kernels(building / PACKAGE, building / EXTERN_KERNELS_FILE)
         seconds = time.monotonic() - began
         used = find_instruction_sets(building / SHARED_LIBRARY)
         require_level(job.target, used)
     files = tuple(
         PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
-        for name in (PACKAGE, SHARED_LIBRARY)
+        for name in (PACKAGE, SHARED_LIBRARY, EXTERN_KERNELS_FILE)
         for path in [job.folder / name]
+        if path.exists()
     )
     fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
     return CompileResult(

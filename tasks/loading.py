@@ -9,6 +9,12 @@ from pathlib import Path
 import torch
 from torch._inductor.cpu_vec_isa import VecISA
 
+from artifacts.extern_kernels import (
+    EXTERN_KERNELS_FILE,
+    read_descriptor,
+    require_known_operators,
+    side_by_side,
+)
 from artifacts.heap import keep_freed_memory
 from tasks.compiling.patching import replaced
 from tasks.float64 import flat_tensors
@@ -32,14 +38,28 @@ def device_of(target: str) -> str:
 def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors]:
     """Return a function that runs the bare `.so`, with the runner that C++ programs use.
 
-    It takes and gives tensors on `device`. Freed memory is kept between calls, as it is where a
-    release is served.
+    It takes and gives tensors on `device`. Operators that are called by name are those in the JSON
+    beside it, if there is one. Freed memory is kept between calls, as it is where a release is
+    served.
     """
     keep_freed_memory()
     # By a name that no other file has had in this process: dlopen takes a library that it has
     # loaded from the same path, and hardly ever unloads, for the one that lies there now. The
     # descriptor stays open, so that its number is not used again.
-    library = f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_CLOEXEC)}"
+    library = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        kernels = os.open(path.with_name(EXTERN_KERNELS_FILE), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _runner(f"/proc/self/fd/{library}", device)
+    try:
+        require_known_operators(read_descriptor(kernels, EXTERN_KERNELS_FILE), EXTERN_KERNELS_FILE)
+        with side_by_side(library, kernels) as linked:
+            return _runner(linked, device)
+    finally:
+        os.close(kernels)
+
+
+def _runner(library: str, device: str) -> Callable[[Tensors], Tensors]:
     runner = (
         torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
         if device == "cpu"

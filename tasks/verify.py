@@ -11,6 +11,7 @@ import torch
 
 from artifacts.digest import digest_file
 from artifacts.errors import first_line
+from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation, Tolerance
 from tasks.compare import (
@@ -21,7 +22,7 @@ from tasks.compare import (
     identical,
     typical_error,
 )
-from tasks.compiling.packages import digest_library
+from tasks.compiling.packages import digest_library, read_kernels
 from tasks.conditioning import Conditioning
 from tasks.intake import read_delivery
 from tasks.loading import (
@@ -391,3 +392,6 @@ def _other_libraries(job: VerifyJob) -> Iterator[str]:
     inside = digest_library(job.folder / PACKAGE)
     if inside != found:
         yield f"model.pt2 holds another library than model.so: {inside}, and not {found}"
+    kernels = job.folder / EXTERN_KERNELS_FILE
+    if read_kernels(job.folder / PACKAGE) != (kernels.read_bytes() if kernels.exists() else None):
+        yield "model.pt2 has other operators called by name than model.json"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from artifacts.delivery import EXAMPLES_FILE
 from artifacts.digest import Digest
+from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.manifest import Manifest, PackageFile, TargetRecord
 from artifacts.signature import ModelSignature, TensorSpec
 
@@ -29,13 +30,19 @@ _EXAMPLE_LIMIT_ELEMENTS = 20_000
 
 
 def listed_packages(manifest: Manifest) -> tuple[PackageFile, ...]:
-    """Return the one form of each target's package that MLflow keeps: what the loader opens."""
+    """Return the one form of each target's package that MLflow keeps: what the loader opens.
+
+    With a `.so` goes the JSON of the operators that it has called, if any.
+    """
     return tuple(
-        file
-        for target in manifest.targets
-        for file in target.files
-        if file.path == f"{target.slug}/{loaded_form(target)}"
+        file for target in manifest.targets for file in target.files if file.path in _opened(target)
     )
+
+
+def _opened(target: TargetRecord) -> tuple[str, ...]:
+    form = loaded_form(target)
+    names = (form, EXTERN_KERNELS_FILE) if form.endswith(".so") else (form,)
+    return tuple(f"{target.slug}/{name}" for name in names)
 
 
 def loaded_form(target: TargetRecord) -> str:

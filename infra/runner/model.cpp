@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "kernels.h"
 #include "refused.h"
 #include "sealed.h"
 
@@ -53,6 +54,8 @@ Model::Model(const Release& release, const OpenOptions& options)
   const auto began = Clock::now();
   const PackageFile& file = file_of(target_, options.file);
   std::optional<SealedFile> archive;
+  std::optional<SealedFile> kernels;
+  std::optional<SideBySide> links;
   std::string library;
   if (options.file == "model.pt2") {
     archive.emplace(release.folder, file);
@@ -63,6 +66,11 @@ Model::Model(const Release& release, const OpenOptions& options)
       for (const PackageFile& kernel : target_.files) check_file(release.folder, kernel);
     }
     library = held_copy(release.folder, file);
+    if (const PackageFile* named = kernels_of(target_)) {
+      kernels.emplace(release.folder, *named);
+      require_known_operators(*kernels, named->path);
+      library = links.emplace(library, *kernels).library();
+    }
   }
   const auto checked = Clock::now();
   if (device_.is_cuda()) load_gpu_support();

@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 
 from artifacts.digest import Digest, digest_bytes, digest_file, digest_stream
-from artifacts.errors import BlessingRefused
+from artifacts.errors import BlessingRefused, PackageRefused
+from artifacts.extern_kernels import require_known_operators
 
 # The dates of torch's own archives: none.
 _NO_DATE = (1980, 1, 1, 0, 0, 0)
@@ -36,6 +37,36 @@ def digest_library(package: Path) -> Digest:
     with zipfile.ZipFile(package) as archive, archive.open(_library_name(archive)) as library:
         assert isinstance(library, zipfile.ZipExtFile)
         return digest_stream(library)
+
+
+def read_kernels(package: Path) -> bytes | None:
+    """Return the JSON of the operators that the library has called by name; None where there is none.
+
+    It lies under the library's name but for the suffix, where torch's loader looks for it.
+    """
+    with zipfile.ZipFile(package) as archive:
+        name = _library_name(archive).removesuffix(".so") + ".json"
+        return archive.read(name) if name in archive.namelist() else None
+
+
+def extract_kernels(package: Path, destination: Path) -> None:
+    """Write the JSON of the operators that are called by name to a file, if the package has one.
+
+    Raises `BlessingRefused` where it names one that no serving process has.
+    """
+    data = read_kernels(package)
+    if data is None:
+        return
+    try:
+        require_known_operators(data, destination.name)
+    except PackageRefused as error:
+        raise BlessingRefused(
+            "the package calls operators by name that a serving process lacks",
+            expected=error.expected, got=error.got,
+            remedy="Write the model with torch's own operators, or give this one a C++ function "
+            "(tasks.kernels.add_cpu_function)",
+        ) from error  # fmt: skip
+    destination.write_bytes(data)
 
 
 def write_package(original: Path, library: Path, destination: Path) -> None:

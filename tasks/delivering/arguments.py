@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from artifacts.errors import UsageProblem
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from artifacts.signature import REAL_INPUTS, Dimension, ModelSignature, TensorSpec
 from tasks.delivering.calls import Tensors
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -57,6 +57,12 @@ def describe_inputs(
 
     Raises `UsageProblem` where what is said contradicts itself or the example.
     """
+    for name, tensor in zip(names, inputs, strict=True):
+        if tensor.is_complex():
+            raise UsageProblem(
+                f"the input {name} can't be delivered", expected="a dtype of real numbers",
+                got=str(tensor.dtype).removeprefix("torch."), remedy=REAL_INPUTS,
+            )  # fmt: skip
     dynamic = _default_dynamic(names, inputs) if dynamic is None else dynamic
     dimensions, ranges = dimensions or {}, ranges or {}
     _require_known("dynamic names the input", dynamic, names)

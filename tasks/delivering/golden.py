@@ -13,7 +13,7 @@ from torch import nn
 
 from artifacts.delivery import Draw, Structure
 from artifacts.errors import DeliveryUnsound, HandoffError
-from artifacts.signature import Dimension, ModelSignature
+from artifacts.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from tasks.delivering.calls import Call, Tensors, describe_structure
 from tasks.delivering.unrepeatable import not_repeatable
 from tasks.float64 import flat_tensors
@@ -186,9 +186,19 @@ def _run_twice(
                 expected="a tensor, or tensors in a tuple, list, dictionary or dataclass",
                 remedy="Let forward return what is to be served",
             )  # fmt: skip
+        _require_real(first)
         if not agree(second, first):
             raise not_repeatable(module, call, inputs)
     return GoldenCase(inputs, first, left_out), structure
+
+
+def _require_real(outputs: Tensors) -> None:
+    for place, tensor in enumerate(outputs):
+        if tensor.is_complex():
+            raise DeliveryUnsound(
+                f"output {place} can't be released", expected="a dtype of real numbers",
+                got=str(tensor.dtype).removeprefix("torch."), remedy=REAL_OUTPUTS,
+            )  # fmt: skip
 
 
 def shapes_of(tensors: Tensors) -> str:

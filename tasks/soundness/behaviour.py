@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from artifacts.evidence import Finding
+from artifacts.signature import REAL_OUTPUTS
 from tasks.capture import reason_of
 from tasks.float64 import flat_tensors
 from tasks.intake import LoadedDelivery
@@ -105,6 +106,7 @@ def run_twice(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
             "running the model changes its input in place",
             "Clone the input in the forward, or make sure that no caller uses it again",
         )
+    yield from _complex_outputs(first)
     yield from _precision(watch, module, inputs, first)
 
 
@@ -126,6 +128,18 @@ def _draws(watch: _Watch, *, is_repeatable: bool) -> Iterator[Finding]:
             "Take random operators, active dropout and state out of the forward",
             place_of(next(iter(watch.drawing))) if watch.drawing else "",
         )
+
+
+def _complex_outputs(outputs: Tensors) -> Iterator[Finding]:
+    for place, tensor in enumerate(outputs):
+        if tensor.is_complex():
+            yield Finding(
+                "complex-output",
+                "unsound",
+                f"output {place} is {str(tensor.dtype).removeprefix('torch.')}, and a release "
+                "gives real numbers",
+                REAL_OUTPUTS,
+            )
 
 
 def _precision(

@@ -119,6 +119,11 @@ class TurnsDouble(Base):
         return self.net(x) * torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
 
 
+class GivesSpectrum(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft(self.net(x))
+
+
 class MakesNan(Base):
     def forward(self, x: Tensor) -> Tensor:
         return torch.log(self.net(x) - 100.0)
@@ -192,6 +197,7 @@ def test_a_careless_habit_is_named_with_its_line(
         (Dead(), "unmoved-output", "limit", "0 everywhere"),
         (MixesRows(), "rows-depend-on-each-other", "limit", "output 0 of a row depends"),
         (MeansAll(), "rows-depend-on-each-other", "limit", "output 1 has no row for each row"),
+        (GivesSpectrum(), "complex-output", "unsound", "output 0 is complex64"),
         (MakesNan(), "non-finite-output", "unsound", "NaN on its own example"),
     ],
 )
