@@ -63,7 +63,7 @@ class Case:
     @property
     def slug(self) -> str:
         """The name as that of a folder and of a model."""
-        return "".join(c if c.isalnum() else "-" for c in self.name).strip("-")
+        return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")
 
     def module(self) -> nn.Module:
         """Return the model, with the same weights every time."""

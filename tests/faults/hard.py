@@ -136,7 +136,7 @@ HARD: tuple[Hard, ...] = (
           _timed, ranges={"time": (1.7e9, 1.8e9)}),
     _hard("scatter with duplicates", "sums whose order may differ", hm.Scattered, _to_scatter,
           ranges={"ids": (0, 7)}),
-    _hard("logistic map", "chaotic: after 60 steps no digit is left", hm.LogisticMap,
+    _hard("tent map", "chaotic: after 60 steps no digit is left", hm.TentMap,
           _uniform("x", 0.1, 0.9, 12), ranges={"x": (0.1, 0.9)}, rtol=2.0,
           verdict="released only with the first screen saying that it is not comparable, or "
                   "refused for that; never accepted without a word"),

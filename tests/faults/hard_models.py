@@ -255,12 +255,16 @@ class Scattered(nn.Module):
         return sums, fixed
 
 
-class LogisticMap(nn.Module):
-    """Populations `[N, 12]` after 60 generations: each doubles the error of the one before."""
+class TentMap(nn.Module):
+    """Populations `[N, 12]` after 60 generations: each doubles the error of the one before.
+
+    The logistic map, x (1 - x), is as chaotic, and isn't here: Inductor counts the operators of a
+    value anew for each of its uses, so that 60 steps of two uses each never end (torch 2.15).
+    """
 
     def forward(self, x: Tensor) -> Any:
         for _ in range(60):
-            x = 3.9 * x * (1.0 - x)
+            x = 1.0 - 1.99 * x.abs()
         return x
 
 

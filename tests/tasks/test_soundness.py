@@ -121,7 +121,8 @@ class TurnsDouble(Base):
 
 class GivesSpectrum(Base):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.fft.fft(self.net(x))
+        spectrum: Tensor = torch.fft.fft(self.net(x))
+        return spectrum
 
 
 class MakesNan(Base):
