@@ -25,7 +25,7 @@ pytestmark = pytest.mark.compile
 
 
 class Mixed(nn.Module):
-    """An inverse, singular values, a filter in the frequency domain, a log-mel spectrogram."""
+    """An inverse, a filter in the frequency domain, a log-mel spectrogram."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Mixed(nn.Module):
         filtered = torch.fft.irfft(torch.fft.rfft(x, dim=-1) * 0.5, n=320)
         framed = torch.stft(x, 64, 32, window=self.window, return_complex=True)  # type: ignore[arg-type]
         mel = (framed.abs().square().transpose(1, 2) @ self.mel + 1e-2).log()
-        return torch.linalg.inv(symmetric), torch.linalg.svdvals(symmetric), filtered, mel
+        return torch.linalg.inv(symmetric), filtered, mel
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_its_numbers_are_accepted(release: BuiltRelease) -> None:
     job = VerifyJob(release.package, release.reference, Recipe(), target=release.slug)
     found = verify(job)
     assert found.reasons == ()
-    assert {deviation.output for deviation in found.deviations} == {0, 1, 2, 3}
+    assert {deviation.output for deviation in found.deviations} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("file", ["model.so", "model.pt2"])
