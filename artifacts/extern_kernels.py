@@ -37,7 +37,7 @@ def operators_in(data: bytes) -> tuple[str, ...]:
     """
     nodes = _entry(parse_json(data), "nodes")
     if not isinstance(nodes, list):
-        raise ValueError("expected a list of nodes")
+        raise ValueError("expected a list of nodes")  # noqa: TRY004 - as for any record
     found = [_entry(_entry(node, "node"), "target") for node in nodes]
     if not all(isinstance(target, str) for target in found):
         raise ValueError("expected an operator's name in each node")
@@ -73,7 +73,7 @@ def _refuse(what: str, expected: str, got: str) -> PackageRefused:
 
 
 def read_descriptor(descriptor: int, what: str) -> bytes:
-    """Return a whole file's bytes, and leave where it stands; raise `PackageRefused` beyond 16 MiB."""
+    """Return a whole file's bytes; raise `PackageRefused`, naming `what`, beyond 16 MiB."""
     data = os.pread(descriptor, EXTERN_KERNELS_LIMIT_BYTES + 1, 0)
     if len(data) > EXTERN_KERNELS_LIMIT_BYTES:
         raise _refuse(what, f"at most {EXTERN_KERNELS_LIMIT_BYTES} bytes", "more")

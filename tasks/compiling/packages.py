@@ -40,7 +40,7 @@ def digest_library(package: Path) -> Digest:
 
 
 def read_kernels(package: Path) -> bytes | None:
-    """Return the JSON of the operators that the library has called by name; None where there is none.
+    """Return the JSON of the operators that the library has called by name; None without one.
 
     It lies under the library's name but for the suffix, where torch's loader looks for it.
     """

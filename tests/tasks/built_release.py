@@ -71,8 +71,14 @@ def build_release(folder: Path) -> BuiltRelease:
     ids = torch.randint(ITEMS, (6, 20))
     ids[0, 0], ids[0, 1] = 0, ITEMS - 1
     inputs = {"ids": ids, "features": torch.randn(6, 64)}
-    batch = Dimension(1, 2048)
-    delivery = write_delivery(folder / "delivery", Recommender().eval(), inputs, batch=batch)
+    return release_of(folder, Recommender().eval(), inputs, Dimension(1, 2048))
+
+
+def release_of(
+    folder: Path, module: nn.Module, inputs: dict[str, Tensor], batch: Dimension
+) -> BuiltRelease:
+    """Compile a model for this machine in `folder`, the way a release does, and sign it."""
+    delivery = write_delivery(folder / "delivery", module, inputs, batch=batch)
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe) as lanes:
         intake = IntakeJob(delivery, lanes.jobs.staging)
