@@ -27,6 +27,9 @@ pytestmark = pytest.mark.compile
 class Mixed(nn.Module):
     """An inverse, a filter in the frequency domain, a log-mel spectrogram."""
 
+    window: Tensor
+    mel: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -37,7 +40,7 @@ class Mixed(nn.Module):
         matrices = x[:, :64].reshape(-1, 8, 8)
         symmetric = matrices @ matrices.transpose(-1, -2) + 4.0 * torch.eye(8)
         filtered = torch.fft.irfft(torch.fft.rfft(x, dim=-1) * 0.5, n=320)
-        framed = torch.stft(x, 64, 32, window=self.window, return_complex=True)  # type: ignore[arg-type]
+        framed = torch.stft(x, 64, 32, window=self.window, return_complex=True)
         mel = (framed.abs().square().transpose(1, 2) @ self.mel + 1e-2).log()
         return torch.linalg.inv(symmetric), filtered, mel
 
