@@ -26,6 +26,7 @@ from artifacts import (
     captures,
     changes,
     comparison,
+    conformance,
     exchange,
     fetching,
     localization,
@@ -87,6 +88,8 @@ STEPS: dict[type[Any], Step] = {
     night_notes.ReadRowsJob: Step("tasks.read_rows", night_notes.NotedRows),
     night_notes.ShowNightJob: Step("tasks.show_night", night_notes.ShownNight),
     surveying.RecordsJob: Step("tasks.records", surveying.Records),
+    conformance.PairsJob: Step("tasks.list_pairs", conformance.Pairs),
+    conformance.ConformJob: Step("tasks.conform", conformance.ConformResult),
     surveying.SurveyJob: Step("tasks.survey", surveying.Survey),
 }
 

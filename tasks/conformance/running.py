@@ -1,0 +1,178 @@
+"""Asks every operator, bundle by bundle, in child processes; what is known is kept as it comes.
+
+A bundle whose process crashes is asked again in halves, until the operator that crashes stands
+alone. A run that is given again goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from artifacts.conformance import (
+    QUESTIONS,
+    Conformance,
+    ConformJob,
+    ConformResult,
+    Pairs,
+    PairsJob,
+    Row,
+    toolchain_digest,
+)
+from artifacts.digest import digest_bytes
+from artifacts.errors import StepCrashed
+from artifacts.record import from_plain, to_plain
+from artifacts.target import CpuTarget, host_cpu_model
+from tasks.child import ProcessPlan, StepProcess
+
+# Some 150 samples: what is fixed about a compilation is a tenth of it then.
+_PAIRS_A_BUNDLE = 100
+_LIMIT_S = 900.0
+_LISTING_S = 300.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: pairs asked of all, and the seconds that are likely left."""
+
+    done: int
+    total: int
+    left_s: float
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask, where to keep what is known, and in how many processes.
+
+    `operators` are those of PyTorch's test suite to ask about; none named are all.
+    """
+
+    target: CpuTarget
+    options: dict[str, object]
+    compiler: str
+    folder: Path
+    operators: tuple[str, ...] = ()
+    again: bool = False
+    workers: int = 0
+
+
+def make_table(plan: Plan, tell: Tell) -> Conformance:
+    """Return the table of today's toolchain for the plan's target.
+
+    Bundles that were asked before are taken from the plan's folder, unless it says `again`.
+    """
+    began = time.monotonic()
+    workers = plan.workers or min(os.cpu_count() or 1, 4)
+    processes = [
+        StepProcess(_process(plan.target, number), plan.folder / "logs" / f"worker-{number}.log")
+        for number in range(workers)
+    ]
+    try:
+        listing = PairsJob(plan.target, plan.options, plan.compiler, plan.operators)
+        listed: Pairs = processes[0].run(listing, limit_s=_LISTING_S)
+        kept = plan.folder / toolchain_digest(listed.toolchain).short
+        rows = _ask_all(plan, listed.pairs, kept, processes, tell)
+    finally:
+        for process in processes:
+            process.close()
+    ordered = sorted(rows, key=lambda row: (row.operator, row.dtype))
+    seconds = time.monotonic() - began
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return Conformance(listed.toolchain, made, round(seconds), tuple(ordered), host_cpu_model())
+
+
+def _process(target: CpuTarget, number: int) -> ProcessPlan:
+    return ProcessPlan(
+        f"conform-{number}", ("tasks.conform",), environment={
+            "ATEN_CPU_CAPABILITY": target.capability, "TORCH_LOGS": "-all", "PYTHONWARNINGS": "ignore",
+        },
+    )  # fmt: skip
+
+
+def _ask_all(
+    plan: Plan, pairs: tuple[str, ...], kept: Path, processes: list[StepProcess], tell: Tell
+) -> list[Row]:
+    bundles = [
+        pairs[start : start + _PAIRS_A_BUNDLE] for start in range(0, len(pairs), _PAIRS_A_BUNDLE)
+    ]
+    rows: list[Row] = []
+    due = []
+    for bundle in bundles:
+        known = None if plan.again else _known(kept, bundle)
+        rows += known or ()
+        if known is None:
+            due.append(bundle)
+    total, asked, began = len(pairs), 0, time.monotonic()
+    free = list(processes)
+
+    def ask(bundle: tuple[str, ...]) -> tuple[Row, ...]:
+        process = free.pop()
+        try:
+            found = _ask(process, plan, bundle)
+        finally:
+            free.append(process)
+        _keep(kept, bundle, found)
+        return found
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        for future in as_completed([pool.submit(ask, bundle) for bundle in due]):
+            found = future.result()
+            rows += found
+            asked += len(found)
+            left = (time.monotonic() - began) / asked * (total - len(rows))
+            tell(Progress(len(rows), total, left))
+    return rows
+
+
+def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row, ...]:
+    """Ask a bundle; in halves where it crashes, down to the pair that does."""
+    job = ConformJob(plan.target, plan.options, bundle)
+    try:
+        result: ConformResult = process.run(job, limit_s=_LIMIT_S)
+    except StepCrashed as error:
+        if len(bundle) > 1:
+            middle = len(bundle) // 2
+            return (*_ask(process, plan, bundle[:middle]), *_ask(process, plan, bundle[middle:]))
+        return (_crashed(process, job, error),)
+    return result.rows
+
+
+def _crashed(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
+    operator, _, dtype = job.pairs[0].rpartition(":")
+    told = str(error)[-300:].strip()
+    try:
+        process.run(replace(job, eager_only=True), limit_s=_LIMIT_S)
+    except StepCrashed:
+        return Row(operator, dtype, "not compiled", "eager itself crashes on its samples")
+    return Row(operator, dtype, "crashes", told)
+
+
+def _path(kept: Path, bundle: Iterable[str]) -> Path:
+    told = json.dumps([QUESTIONS, *bundle]).encode()
+    return kept / f"{digest_bytes(told).short}.json"
+
+
+def _known(kept: Path, bundle: tuple[str, ...]) -> tuple[Row, ...] | None:
+    path = _path(kept, bundle)
+    try:
+        return from_plain(ConformResult, json.loads(path.read_text("utf-8")), str(path)).rows
+    except (OSError, ValueError):
+        # Not asked yet, or cut short: asked again.
+        return None
+
+
+def _keep(kept: Path, bundle: tuple[str, ...], rows: tuple[Row, ...]) -> None:
+    kept.mkdir(parents=True, exist_ok=True)
+    path = _path(kept, bundle)
+    beside = path.with_suffix(".partial")
+    beside.write_text(json.dumps(to_plain(ConformResult(rows))), "utf-8")
+    beside.replace(path)
