@@ -8,16 +8,17 @@ shows it stands beside it, as plain numbers, so that torch alone repeats it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import StoreFailed
+from artifacts.evidence import Finding
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
+from artifacts.registering import SigningKey, Stores
 from artifacts.strict_json import parse_json
-from artifacts.target import CpuTarget
+from artifacts.target import CpuTarget, Target
 
 SCHEMA = 1
 # Raised whenever other samples or values are asked: a table of fewer questions is made anew.
@@ -173,6 +174,19 @@ def parse_conformance(data: bytes, what: str) -> Conformance:
         ) from error  # fmt: skip
 
 
+def changed_rows(before: Conformance, after: Conformance) -> list[tuple[Row, Row]]:
+    """Return the rows of both tables whose operators stand otherwise, what breaks first.
+
+    A row that one of the tables lacks counts for nothing: it was not asked there.
+    """
+    old = {row.pair: row for row in before.rows}
+    changed = [
+        (old[row.pair], row) for row in after.rows
+        if row.pair in old and old[row.pair].standing != row.standing
+    ]  # fmt: skip
+    return sorted(changed, key=lambda pair: pair[1].standing not in ("wrong", "crashes"))
+
+
 @dataclass(frozen=True)
 class ConformJob:
     """Ask the pairs of operator and dtype (`amax:int8`) what a package for `target` makes of them.
@@ -209,3 +223,56 @@ class Pairs:
 
     pairs: tuple[str, ...]
     toolchain: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SignTableJob:
+    """Sign a table with the key that releases are signed with."""
+
+    table: Conformance
+    key: SigningKey
+
+
+@dataclass(frozen=True)
+class SignedTable:
+    """The DSSE envelope over a table's digest and toolchain."""
+
+    envelope: str
+
+
+@dataclass(frozen=True)
+class KeepTableJob:
+    """Keep a signed table in the store, and show it in MLflow; `folder` is for what is drawn."""
+
+    table: Conformance
+    envelope: str
+    stores: Stores
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """Where the table lies in the store."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class KnownWrongJob:
+    """Look a graph's calls up in the tables of today's toolchain, for each of the targets.
+
+    `calls` are the graph's operators with the dtypes of their tensors, and `options` those of the
+    recipe, for which the table without options stands in where there is none.
+    """
+
+    stores: Stores
+    compiler: str
+    targets: tuple[Target, ...]
+    options: dict[str, object]
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KnownWrong:
+    """What the tables say of the graph, as notes for its record."""
+
+    findings: tuple[Finding, ...]

@@ -141,6 +141,17 @@ class RebuildParameters(_Form):
         )
 
 
+class ConformanceParameters(_Form):
+    """Of which target today's toolchain is asked, and which operators."""
+
+    target: str = Field(pattern=r"^cpu-[a-z0-9-]{1,30}$", description="The target: cpu-avx512.")
+    operators: list[str] = Field(
+        default_factory=list, max_length=1000,
+        description="Only these of PyTorch's test suite; what comes out is not kept then.",
+    )  # fmt: skip
+    again: bool = Field(default=False, description="Ask again what was asked before.")
+
+
 class PromoteParameters(_Form):
     """Which version an alias is to stand for, and why."""
 

@@ -77,6 +77,11 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
             "Lets an alias stand for another version, where the rules allow it.",
         ),
         Deployment(
+            "flows.conformance.conformance", BUILD_POOL,
+            "Asks every operator of PyTorch's test suite what today's toolchain makes of it.",
+            limit=1, resumes=True,
+        ),
+        Deployment(
             "flows.collect_garbage.collect_garbage", CONTROL_POOL,
             "Removes from the store what no version needs.",
             limit=1,

@@ -160,7 +160,7 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
 def compile_package(
     job: CompileJob, program: ExportedProgram, package: Path
 ) -> tuple[AssumedRange, ...]:
-    """Compile `program` for the CPU target of `job` into the file `package`, as AOTInductor writes it.
+    """Compile `program` for the CPU target of `job` into the file `package`.
 
     Return what the compiler assumed of the inputs' ranges; raise `BlessingRefused` where it fails.
     """

@@ -124,6 +124,4 @@ def plain(tensor: torch.Tensor) -> PlainTensor:
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     flat = real.reshape(-1)
     values = [int(v) if isinstance(v, bool) else v for v in flat.tolist()]
-    return PlainTensor(
-        str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(values)
-    )
+    return PlainTensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(values))

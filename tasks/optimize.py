@@ -13,6 +13,7 @@ from artifacts.errors import UsageProblem
 from artifacts.recipe import PassChoice
 from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks.capture import capture, describe_outputs
+from tasks.conformance.looking_up import calls_of
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.optimizing.check import PassCheck
 from tasks.optimizing.folding import fold_evidence
@@ -71,7 +72,8 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
     job.recipe.require_outputs(spec.name for spec in outputs)
     saved = save_program(program, job.folder / PROGRAM_FILE)
     told, graphs = fold_evidence(effects, delivered, program, check.memory)
-    return OptimizeResult(saved, reference, outputs, computed, told, graphs)
+    calls = tuple(sorted(calls_of(program)))
+    return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls)
 
 
 def _make_pass(choice: PassChoice) -> Pass[Any]:

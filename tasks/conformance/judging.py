@@ -1,4 +1,4 @@
-"""Whether a package's result of one operator is right: by eager, float64, and how it is conditioned.
+"""Whether a package's result of one operator is right: by eager, float64 and its conditioning.
 
 An element is right where it is within the dtype's own precision of eager or of float64, no further
 from float64 than eager is, or where it moves as far when the inputs are changed in their last
@@ -170,8 +170,6 @@ def _spreads(sample: Sample, tensors: tuple[torch.Tensor, ...]) -> list[torch.Te
     return spreads
 
 
-def _moves_as_far(
-    one: torch.Tensor, eager: torch.Tensor, spread: torch.Tensor
-) -> torch.Tensor:
+def _moves_as_far(one: torch.Tensor, eager: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
     distance = (_wide(one) - _wide(eager)).abs()
     return distance.isfinite() & (distance <= 8.0 * spread)

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+# Of their names.
+PREFIX = "pattern."
+
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _NUMBERS = (*_FLOATS, torch.int64, torch.int32, torch.uint8, torch.int8)
 
@@ -75,6 +78,17 @@ def _scatter_own(x: torch.Tensor) -> torch.Tensor:
     return torch.slice_scatter(x.clone(), x[:-1], 0, 1)
 
 
+def _shift_in_place(x: torch.Tensor) -> torch.Tensor:
+    x[1:] = x[:-1].clone()
+    return x + 0
+
+
+def _scatter_then_overwrite(x: torch.Tensor) -> torch.Tensor:
+    scattered = torch.slice_scatter(x, x[1:3] + 1, 0, 0, 2)
+    x.zero_()
+    return scattered
+
+
 PATTERNS = (
     Pattern("pattern.shift_rows", _shift, _NUMBERS, (6, 19)),
     Pattern("pattern.half_and_back", _half_and_back, (torch.float32, torch.float64), (83,)),
@@ -82,5 +96,7 @@ PATTERNS = (
     Pattern("pattern.int8_and_back", _int8_and_back, (torch.float32,), (83,)),
     Pattern("pattern.min_max", _min_max, _NUMBERS, (3, 40)),
     Pattern("pattern.scatter_slice", _scatter_slice, _NUMBERS, (6, 19)),
+    Pattern("pattern.shift_rows_in_place", _shift_in_place, _NUMBERS, (6, 19)),
+    Pattern("pattern.scatter_then_overwrite", _scatter_then_overwrite, _NUMBERS, (6, 19)),
     Pattern("pattern.scatter_own_rows", _scatter_own, _NUMBERS, (6, 19)),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -79,7 +79,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
     try:
         listing = PairsJob(plan.target, plan.options, plan.compiler, plan.operators)
         listed: Pairs = processes[0].run(listing, limit_s=_LISTING_S)
-        kept = plan.folder / toolchain_digest(listed.toolchain).short
+        kept = plan.folder / f"{toolchain_digest(listed.toolchain).short}-{QUESTIONS}"
         rows = _ask_all(plan, listed.pairs, kept, processes, tell)
     finally:
         for process in processes:
@@ -93,7 +93,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
 def _process(target: CpuTarget, number: int) -> ProcessPlan:
     return ProcessPlan(
         f"conform-{number}", ("tasks.conform",), environment={
-            "ATEN_CPU_CAPABILITY": target.capability, "TORCH_LOGS": "-all", "PYTHONWARNINGS": "ignore",
+            "ATEN_CPU_CAPABILITY": target.capability, "PYTHONWARNINGS": "ignore",
         },
     )  # fmt: skip
 
@@ -101,17 +101,13 @@ def _process(target: CpuTarget, number: int) -> ProcessPlan:
 def _ask_all(
     plan: Plan, pairs: tuple[str, ...], kept: Path, processes: list[StepProcess], tell: Tell
 ) -> list[Row]:
+    known = {} if plan.again else _known(kept)
+    rows = [known[pair] for pair in pairs if pair in known]
+    due = [pair for pair in pairs if pair not in known]
     bundles = [
-        pairs[start : start + _PAIRS_A_BUNDLE] for start in range(0, len(pairs), _PAIRS_A_BUNDLE)
+        tuple(due[start : start + _PAIRS_A_BUNDLE]) for start in range(0, len(due), _PAIRS_A_BUNDLE)
     ]
-    rows: list[Row] = []
-    due = []
-    for bundle in bundles:
-        known = None if plan.again else _known(kept, bundle)
-        rows += known or ()
-        if known is None:
-            due.append(bundle)
-    total, asked, began = len(pairs), 0, time.monotonic()
+    asked, began = 0, time.monotonic()
     free = list(processes)
 
     def ask(bundle: tuple[str, ...]) -> tuple[Row, ...]:
@@ -120,16 +116,16 @@ def _ask_all(
             found = _ask(process, plan, bundle)
         finally:
             free.append(process)
-        _keep(kept, bundle, found)
+        _keep(kept, found)
         return found
 
     with ThreadPoolExecutor(len(processes)) as pool:
-        for future in as_completed([pool.submit(ask, bundle) for bundle in due]):
+        for future in as_completed([pool.submit(ask, bundle) for bundle in bundles]):
             found = future.result()
             rows += found
             asked += len(found)
-            left = (time.monotonic() - began) / asked * (total - len(rows))
-            tell(Progress(len(rows), total, left))
+            left = (time.monotonic() - began) / asked * (len(due) - asked)
+            tell(Progress(len(rows), len(pairs), left))
     return rows
 
 
@@ -156,23 +152,22 @@ def _crashed(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
     return Row(operator, dtype, "crashes", told)
 
 
-def _path(kept: Path, bundle: Iterable[str]) -> Path:
-    told = json.dumps([QUESTIONS, *bundle]).encode()
-    return kept / f"{digest_bytes(told).short}.json"
+def _known(kept: Path) -> dict[str, Row]:
+    """Return the rows that earlier runs have left, by their pairs."""
+    rows: dict[str, Row] = {}
+    for path in sorted(kept.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+        try:
+            found = from_plain(ConformResult, json.loads(path.read_text("utf-8")), path.name)
+        except (OSError, ValueError):
+            # Cut short, or of another Handoff: asked again.
+            continue
+        rows |= {row.pair: row for row in found.rows}
+    return rows
 
 
-def _known(kept: Path, bundle: tuple[str, ...]) -> tuple[Row, ...] | None:
-    path = _path(kept, bundle)
-    try:
-        return from_plain(ConformResult, json.loads(path.read_text("utf-8")), str(path)).rows
-    except (OSError, ValueError):
-        # Not asked yet, or cut short: asked again.
-        return None
-
-
-def _keep(kept: Path, bundle: tuple[str, ...], rows: tuple[Row, ...]) -> None:
+def _keep(kept: Path, rows: tuple[Row, ...]) -> None:
     kept.mkdir(parents=True, exist_ok=True)
-    path = _path(kept, bundle)
-    beside = path.with_suffix(".partial")
+    name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
+    beside = kept / f"{name}.partial"
     beside.write_text(json.dumps(to_plain(ConformResult(rows))), "utf-8")
-    beside.replace(path)
+    beside.replace(kept / f"{name}.json")

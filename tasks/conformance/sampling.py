@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tasks.conformance.patterns import PATTERNS, PREFIX
+
 # Those that packages take or compute with.
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -25,8 +27,8 @@ DTYPES = {
     )
 }  # fmt: skip
 
-# How many of PyTorch's samples a pair gets where it isn't one: what a kernel computes is varied most
-# where models compute most, and one of our own stands for one of those.
+# How many samples a pair gets where it isn't one: most where models compute most. One of our own
+# stands for one of PyTorch's.
 _SAMPLES = {"float32": 3}
 _SEARCHED = 40
 _MAX_ELEMENTS = 20_000
@@ -80,9 +82,8 @@ def _operators() -> dict[str, Any]:
     # It takes seconds to import.
     from torch.testing._internal.common_methods_invocations import op_db
 
-    from tasks.conformance.patterns import PATTERNS
-
-    return {info.full_name: info for info in (*PATTERNS, *op_db)}
+    known: tuple[Any, ...] = (*PATTERNS, *op_db)
+    return {info.full_name: info for info in known}
 
 
 def all_pairs() -> list[Pair]:
@@ -104,7 +105,11 @@ def integers_may_vary(operator: str) -> bool:
     )
 
     kinds = (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)
-    return isinstance(_operators()[operator], kinds) or operator in _NUMBERS or operator.startswith("pattern.")
+    return (
+        isinstance(_operators()[operator], kinds)
+        or operator in _NUMBERS
+        or operator.startswith(PREFIX)
+    )
 
 
 _NUMBERS = {
@@ -124,10 +129,7 @@ def samples_of(pair: Pair) -> list[Sample]:
         raise NoSamples("its result is uninitialised memory")
     # Some samplers draw from Python's and numpy's generators, too.
     _seed(0)
-    found = [
-        _sample(info, pair, place, given)
-        for place, given in enumerate(_chosen(info, pair))
-    ]
+    found = [_sample(info, pair, place, given) for place, given in enumerate(_chosen(info, pair))]
     usable = [sample for sample in found if sample is not None]
     if not usable:
         raise NoSamples("it has no sample with a dense tensor")
@@ -139,7 +141,7 @@ def _seed(number: int) -> None:
 
     torch.manual_seed(number)
     random.seed(number)
-    numpy.random.seed(number)  # noqa: NPY002 - the samplers use the global one
+    numpy.random.seed(number)
 
 
 def _chosen(info: Any, pair: Pair) -> Iterator[Any]:  # noqa: ANN401 - torch's own untyped classes
@@ -153,7 +155,8 @@ def _chosen(info: Any, pair: Pair) -> Iterator[Any]:  # noqa: ANN401 - torch's o
     drawn = info.sample_inputs("cpu", kind, requires_grad=False)
     fits = [one for one in itertools.islice(drawn, _SEARCHED) if _is_usable(one)]
     seen: set[str] = set()
-    first, later = [], []
+    first: list[Any] = []
+    later: list[Any] = []
     for one in fits:
         key = _signature(one)
         (later if key in seen else first).append(one)
@@ -194,7 +197,10 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
             yield SampleInput(drawn(_LENGTH), args=(0.3,))
         if other := _MIXED_WITH.get(kind):
             yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH).to(other),))
-    elif info.full_name in ("nn.functional.interpolate.nearest", "nn.functional.interpolate.nearest-exact"):
+    elif info.full_name in (
+        "nn.functional.interpolate.nearest",
+        "nn.functional.interpolate.nearest-exact",
+    ):
         # Of one axis the size doesn't change, though its scale isn't 1.
         mode = info.full_name.rpartition(".")[2]
         kwargs = {"scale_factor": (1.3, 1.5), "mode": mode}
@@ -236,9 +242,7 @@ def _sample(info: Any, pair: Pair, place: int, given: Any) -> Sample | None:  # 
                 filled[position] = tensor
             first, args, kwargs = pytree.tree_unflatten(filled, spec)
             result = info.op(first, *args, **kwargs)
-            return [
-                leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)
-            ]
+            return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
         return call
 

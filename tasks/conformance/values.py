@@ -24,15 +24,24 @@ _AS_SAMPLED_ONLY = (
 )  # fmt: skip
 # What a number beyond the result's range becomes, C++ leaves open.
 _CASTS = (
-    "byte", "char", "int", "short", "long", "to", "_to_copy", "type_as", "bucketize", "ldexp",
-    "pattern.int8_and_back", "special.", "polygamma", "igamma", "mvlgamma",
+    "byte",
+    "char",
+    "int",
+    "short",
+    "long",
+    "to",
+    "_to_copy",
+    "type_as",
+    "bucketize",
+    "ldexp",
+    "pattern.int8_and_back",
+    "special.",
+    "polygamma",
+    "igamma",
+    "mvlgamma",
 )
 
 _Set = Callable[[torch.Tensor, int, Sample, torch.Generator], torch.Tensor | None]
-
-
-def _plain(_: torch.Tensor) -> torch.Tensor | None:
-    return None
 
 
 def value_sets(sample: Sample) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
@@ -48,7 +57,11 @@ def value_sets(sample: Sample) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
         sets, alone = _INTEGERS, {}
     else:
         return found
+    mixed = any(tensor.dtype is not kind for tensor in sample.tensors)
     for name, make in sets.items():
+        if mixed and name in _FAR_INTEGERS:
+            # Rounded to the other's dtype first or not at all: a remainder of it is another.
+            continue
         changed = _changed(sample, kind, make, None)
         if changed is not None:
             found.append((name, changed))
@@ -80,7 +93,9 @@ def _changed(
     return tuple(tensors)
 
 
-def _uniform(tensor: torch.Tensor, generator: torch.Generator, low: float, high: float) -> torch.Tensor:
+def _uniform(
+    tensor: torch.Tensor, generator: torch.Generator, low: float, high: float
+) -> torch.Tensor:
     drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
     return drawn * (high - low) + low
 
@@ -92,8 +107,6 @@ def _whole(tensor: torch.Tensor, generator: torch.Generator, low: int, high: int
 def _staggered(tensor: torch.Tensor, value: float) -> torch.Tensor:
     kept = tensor.clone().reshape(-1)
     kept[::3] = value
-    if value not in (float("inf"), float("nan")):
-        return kept
     return kept
 
 
@@ -140,10 +153,13 @@ _ALONE: dict[str, _Set] = {
     "NaN": lambda t, p, s, g: _staggered(t, float("nan")),
     "zero": lambda t, p, s, g: _staggered(t, 0.0),
 }
+
+
 def _least(tensor: torch.Tensor) -> int:
     return 0 if tensor.dtype is torch.uint8 else -100
 
 
+_FAR_INTEGERS = {"large", "beyond 2^53"}
 _INTEGERS: dict[str, _Set] = {
     "one-sided, positive": lambda t, p, s, g: _whole(t, g, 40, 120),
     "one-sided, negative": lambda t, p, s, g: _whole(t, g, _least(t), -1) if _least(t) else None,
@@ -151,9 +167,7 @@ _INTEGERS: dict[str, _Set] = {
     "both signs": lambda t, p, s, g: _whole(t, g, _least(t), 100),
     "ties": lambda t, p, s, g: _whole(t, g, 1, 2),
     "all equal": lambda t, p, s, g: torch.full(t.shape, 2),
-    "the upper half": lambda t, p, s, g: (
-        _whole(t, g, 128, 255) if t.dtype is torch.uint8 else None
-    ),
+    "the upper half": lambda t, p, s, g: _whole(t, g, 128, 255) if t.dtype is torch.uint8 else None,
     "large": lambda t, p, s, g: (
         _whole(t, g, -(10**9), 10**9) if t.dtype in (torch.int32, torch.int64) else None
     ),
