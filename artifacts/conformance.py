@@ -187,6 +187,23 @@ def changed_rows(before: Conformance, after: Conformance) -> list[tuple[Row, Row
     return sorted(changed, key=lambda pair: pair[1].standing not in ("wrong", "crashes"))
 
 
+def told_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
+    """Return what another toolchain breaks and mends, a sentence each."""
+    changed = changed_rows(before, after)
+    faulty = ("wrong", "crashes")
+    broken = [new for _, new in changed if new.standing in faulty]
+    mended = [new for old, new in changed if old.standing in faulty and new.standing == "right"]
+    told = []
+    since = (
+        f"{after.target}: since torch {before.toolchain['torch']}, {before.toolchain['compiler']}"
+    )
+    if broken:
+        told.append(f"{since}, these are wrong: {', '.join(row.pair for row in broken)}")
+    if mended:
+        told.append(f"{since}, these are right again: {', '.join(row.pair for row in mended)}")
+    return tuple(told)
+
+
 @dataclass(frozen=True)
 class ConformJob:
     """Ask the pairs of operator and dtype (`amax:int8`) what a package for `target` makes of them.
@@ -276,3 +293,24 @@ class KnownWrong:
     """What the tables say of the graph, as notes for its record."""
 
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class ReadTablesJob:
+    """Read the tables of a target: today's toolchain's, and the newest of another one.
+
+    A step process answers equal jobs once: `at` tells one question from the next.
+    """
+
+    stores: Stores
+    compiler: str
+    target: CpuTarget
+    at: float
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Today's toolchain's table, and the newest of another toolchain; None where there is none."""
+
+    today: Conformance | None
+    before: Conformance | None

@@ -108,6 +108,9 @@ class RecompileParameters(_Form):
     models: list[ModelName] = Field(
         default_factory=list, max_length=10_000, description="Only these; else all that it serves."
     )
+    conformance: bool = Field(
+        default=True, description="Ask the toolchain's operators, where nobody has yet."
+    )
 
 
 # What a scheduled night is told: nothing.

@@ -131,6 +131,7 @@ CONFORM = _step("conform")
 SIGN_TABLE = _step("sign table")
 KEEP_TABLE = _step("keep table")
 KNOWN_WRONG = _step("known wrong")
+READ_TABLES = _target_step("read tables")
 
 # Seconds after which a step's process is ended.
 LIMITS_S = {
@@ -157,6 +158,8 @@ LIMITS_S = {
     "survey": 3600.0,
     "records": 600.0,
     "table": 600.0,
+    # Of one target, on a machine that does other things beside.
+    "conformance": 6 * 3600.0,
     "rows": 600.0,
     "show night": 1800.0,
     # All models of a night, on as many workers as there are.

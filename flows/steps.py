@@ -14,8 +14,10 @@ from artifacts.conformance import (
     KeptTable,
     KnownWrong,
     KnownWrongJob,
+    ReadTablesJob,
     SignedTable,
     SignTableJob,
+    Tables,
 )
 from artifacts.exchange import Received, ReceiveJob, SendJob, Sent
 from artifacts.fetching import FetchJob, FetchResult
@@ -124,6 +126,13 @@ def keep_table(process: StepProcess, site: Site, table: Conformance, envelope: s
     """Keep a signed conformance table in the store; return its key."""
     job = KeepTableJob(table, envelope, site.stores)
     return cast(KeptTable, _wait(process, job, "keep", policies.LIMITS_S["table"])).key
+
+
+@task(**policies.READ_TABLES)
+def read_tables(process: StepProcess, job: ReadTablesJob, slug: str) -> Tables:
+    """Read the conformance table of today's toolchain, and the one before it."""
+    found = _wait(process, job, f"read tables {slug}", policies.LIMITS_S["table"])
+    return cast(Tables, found)
 
 
 @task(**policies.KNOWN_WRONG)

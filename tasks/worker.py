@@ -90,6 +90,7 @@ STEPS: dict[type[Any], Step] = {
     surveying.RecordsJob: Step("tasks.records", surveying.Records),
     conformance.SignTableJob: Step("tasks.sign_table", conformance.SignedTable),
     conformance.KeepTableJob: Step("tasks.keep_table", conformance.KeptTable),
+    conformance.ReadTablesJob: Step("tasks.read_tables", conformance.Tables),
     conformance.KnownWrongJob: Step("tasks.known_wrong", conformance.KnownWrong),
     conformance.PairsJob: Step("tasks.list_pairs", conformance.Pairs),
     conformance.ConformJob: Step("tasks.conform", conformance.ConformResult),

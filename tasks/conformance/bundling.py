@@ -41,6 +41,11 @@ class Captured:
     calls: tuple[str, ...]
     code: str
 
+    @property
+    def is_sized_by_values(self) -> bool:
+        """Tell whether the size of a result depends on the inputs' values."""
+        return "_assert_scalar" in self.code or "sym_size" in self.code
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -163,9 +168,19 @@ def _calls(program: ExportedProgram) -> tuple[str, ...]:
 def ask(captured: list[Captured], target: CpuTarget, options: dict[str, object]) -> list[Outcome]:
     """Compile the samples into one package and ask it everything; return each one's outcome.
 
-    What can't be compiled together is compiled in halves, until the one is found that can't be
-    compiled at all. A crash ends the process: the caller finds out which sample it was.
+    Samples whose sizes depend on their values fail at some values, and are compiled operator by
+    operator. What can't be compiled together is compiled in halves, until the one is found that
+    can't be compiled at all. A crash ends the process: the caller finds out which sample it was.
     """
+    groups: dict[str, list[Captured]] = {}
+    for one in captured:
+        groups.setdefault(one.sample.pair.operator if one.is_sized_by_values else "", []).append(
+            one
+        )
+    return [outcome for group in groups.values() for outcome in _ask(group, target, options)]
+
+
+def _ask(captured: list[Captured], target: CpuTarget, options: dict[str, object]) -> list[Outcome]:
     outcomes = [Outcome(one) for one in captured]
     try:
         with _package([one.sample for one in captured], target, options) as package:
@@ -177,7 +192,7 @@ def ask(captured: list[Captured], target: CpuTarget, options: dict[str, object])
             return outcomes
         middle = len(captured) // 2
         return [
-            *ask(captured[:middle], target, options), *ask(captured[middle:], target, options)
+            *_ask(captured[:middle], target, options), *_ask(captured[middle:], target, options)
         ]  # fmt: skip
     return outcomes
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from artifacts.conformance import Conformance, PlainTensor, Row
 from artifacts.evidence import Finding
 
-CODE = "known-wrong-operator"
-NO_TABLE = "no-conformance-table"
 _SHOWN_VALUES = 6
 
 # What a graph does beside computing: such calls prove nothing about another graph.
@@ -88,7 +86,7 @@ def _finding(table: Conformance, group: list[Known]) -> Finding:
     if reports := sorted({number for known in group for number in known.row.reports}):
         told += f" (pytorch {', '.join(map(str, reports))})"
     return Finding(
-        CODE, "note", told,
+        "known-wrong-operator", "note", told,
         "The package is compared on the inputs of the plan: see whether they hold such values. "
         f"'handoff conformance --show {first.row.operator}' prints the script that repeats it",
     )  # fmt: skip
@@ -108,7 +106,7 @@ def shown(tensor: PlainTensor) -> str:
 def no_table(targets: Collection[str]) -> Finding:
     """Return the note that nothing is known of this toolchain's operators for some targets."""
     return Finding(
-        NO_TABLE, "note",
+        "no-conformance-table", "note",
         f"there is no conformance table of this toolchain for {', '.join(targets)}: which "
         "operators it gets wrong isn't known",
         "Make it with 'handoff conformance'",

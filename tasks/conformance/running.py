@@ -31,8 +31,8 @@ from artifacts.record import from_plain, to_plain
 from artifacts.target import CpuTarget, host_cpu_model
 from tasks.child import ProcessPlan, StepProcess
 
-# Some 150 samples: what is fixed about a compilation is a tenth of it then.
-_PAIRS_A_BUNDLE = 100
+# Some 200 samples: what is fixed about a compilation is a tenth of it then.
+_PAIRS_A_BUNDLE = 150
 _LIMIT_S = 900.0
 _LISTING_S = 300.0
 
