@@ -2,13 +2,14 @@
 
 An element is right where it is within the dtype's own precision of eager or of float64, no further
 from float64 than eager is, or where it moves as far when the inputs are changed in their last
-place. Whole numbers, decisions and steps (rounding, remainders) get none of the last: they are
-exact or wrong.
+place. Where both are infinite or NaN, the order of the operations decided which. Whole numbers,
+decisions and steps (rounding, remainders) get none of the last two: they are exact or wrong.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -28,12 +29,18 @@ _MANTISSA = {
     torch.float32: 2.0**-24, torch.float64: 2.0**-53, torch.float16: 2.0**-11,
     torch.bfloat16: 2.0**-8,
 }  # fmt: skip
+# Operators whose results are steps, and their variants behind a dot.
 _STEPS = (
-    "floor", "ceil", "round", "trunc", "div.", "remainder", "fmod", "sign", "sgn", "heaviside",
-    "bucketize", "searchsorted", "eq", "ne", "lt", "le", "gt", "ge", "is", "frac", "max", "min",
-    "amax", "amin", "argmax", "argmin", "aminmax", "sort", "topk", "nn.functional.interpolate",
-    "__rmod__", "clamp", "where", "floor_divide", "maximum", "minimum", "fmax", "fmin",
+    "floor", "ceil", "round", "trunc", "div", "remainder", "__rmod__", "fmod", "floor_divide",
+    "sign", "sgn", "signbit", "heaviside", "bucketize", "searchsorted", "eq", "ne", "lt", "le",
+    "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "max", "min", "amax", "amin",
+    "argmax", "argmin", "aminmax", "sort", "argsort", "msort", "topk", "clamp", "clamp_max",
+    "clamp_min", "where", "maximum", "minimum", "fmax", "fmin", "nn.functional.interpolate",
 )  # fmt: skip
+
+
+def _is_step(operator: str) -> bool:
+    return any(operator == name or operator.startswith(f"{name}.") for name in _STEPS)
 
 
 @dataclass(frozen=True)
@@ -64,25 +71,11 @@ def find_fault(
     """
     if len(got) != len(want):
         return Fault(0, 1, 1, -1, f"{len(got)} results", f"{len(want)} results")
-    exact: list[torch.Tensor] | None = None
-    spreads: list[torch.Tensor] | None = None
+    judge = _Judge(sample, tensors)
     for output, (one, other) in enumerate(zip(got, want, strict=True)):
         if one.dtype is not other.dtype or one.shape != other.shape:
             return Fault(output, 1, 1, -1, _form(one), _form(other))
-        wrong = ~_is_near(one, other, other.dtype)
-        if not wrong.any():
-            continue
-        if exact is None:
-            exact = _in_float64(sample, tensors)
-        if exact is not None and exact[output].shape == one.shape:
-            wrong &= ~_is_right(one, other, exact[output])
-        if not wrong.any():
-            continue
-        if not sample.pair.operator.startswith(_STEPS):
-            if spreads is None:
-                spreads = _spreads(sample, tensors)
-            if spreads and output < len(spreads) and spreads[output].shape == one.shape:
-                wrong &= ~_moves_as_far(one, other, spreads[output])
+        wrong = judge.wrong(output, one, other)
         if wrong.any():
             first = int(wrong.reshape(-1).nonzero()[0])
             return Fault(
@@ -90,6 +83,36 @@ def find_fault(
                 str(one.reshape(-1)[first].item()), str(other.reshape(-1)[first].item()),
             )  # fmt: skip
     return None
+
+
+class _Judge:
+    """Judges the results of one call; what takes further runs is found out when it is needed."""
+
+    def __init__(self, sample: Sample, tensors: tuple[torch.Tensor, ...]) -> None:
+        self._sample = sample
+        self._tensors = tensors
+        self._is_step = _is_step(sample.pair.operator)
+
+    @cached_property
+    def _exact(self) -> list[torch.Tensor] | None:
+        return _in_float64(self._sample, self._tensors)
+
+    @cached_property
+    def _moved(self) -> list[torch.Tensor]:
+        return _spreads(self._sample, self._tensors)
+
+    def wrong(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+        """Tell for each element of a result whether it is wrong; dtype and shape are eager's."""
+        wrong = ~_is_near(got, want, want.dtype)
+        if not self._is_step:
+            wrong &= got.isfinite() | want.isfinite()
+        if wrong.any() and self._exact is not None and self._exact[output].shape == got.shape:
+            wrong &= ~_is_right(got, want, self._exact[output])
+        if wrong.any() and not self._is_step:
+            moved = self._moved
+            if output < len(moved) and moved[output].shape == got.shape:
+                wrong &= ~_moves_as_far(got, want, moved[output])
+        return wrong
 
 
 def _form(tensor: torch.Tensor) -> str:

@@ -30,6 +30,7 @@ from artifacts.errors import StepCrashed
 from artifacts.record import from_plain, to_plain
 from artifacts.target import CpuTarget, host_cpu_model
 from tasks.child import ProcessPlan, StepProcess
+from tasks.conformance.reports import with_reports
 
 # Some 200 samples: what is fixed about a compilation is a tenth of it then.
 _PAIRS_A_BUNDLE = 150
@@ -84,7 +85,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
     finally:
         for process in processes:
             process.close()
-    ordered = sorted(rows, key=lambda row: (row.operator, row.dtype))
+    ordered = sorted(map(with_reports, rows), key=lambda row: (row.operator, row.dtype))
     seconds = time.monotonic() - began
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return Conformance(listed.toolchain, made, round(seconds), tuple(ordered), host_cpu_model())

@@ -20,7 +20,11 @@ _AS_SAMPLED_ONLY = (
     "linalg", "svd", "pca_lowrank", "cholesky", "geqrf", "ormqr", "lu", "triangular", "pinverse",
     "logdet", "sparse", "to_sparse", "symeig", "matrix_exp", "stft", "istft", "fft",
     "torch.ops.aten._unsafe_masked_index", "cov", "corrcoef", "grid_sampler",
-    "nn.functional.grid_sample", "nn.functional.ctc_loss", "nn.functional.fractional",
+    "nn.functional.grid_sample", "nn.functional.ctc_loss", "nn.functional.fractional", "norm.nuc",
+)  # fmt: skip
+# They tell which element of a window was taken, and of several NaN any may be.
+_TAKES_ANY_NAN = (
+    "nn.functional.max_pool", "nn.functional.adaptive_max_pool", "max_pool2d_with_indices",
 )  # fmt: skip
 # What a number beyond the result's range becomes, C++ leaves open.
 _CASTS = (
@@ -66,6 +70,8 @@ def value_sets(sample: Sample) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
         if changed is not None:
             found.append((name, changed))
     places = [i for i, tensor in enumerate(sample.tensors) if tensor.dtype is kind]
+    if operator.startswith(_TAKES_ANY_NAN):
+        alone = {name: make for name, make in alone.items() if name != "NaN"}
     for name, make in alone.items():
         for number, place in enumerate(places[:3]):
             changed = _changed(sample, kind, make, place)
