@@ -92,7 +92,7 @@ class Conformance:
     """The table of one toolchain, made in `seconds` on the day `made` (UTC, ISO 8601).
 
     `toolchain` has torch, triton, compiler, target and options; `rows` are in the order of operator
-    and dtype.
+    and dtype. `unasked` counts the pairs that it has no row of yet, of which nothing is known.
     """
 
     toolchain: dict[str, str]
@@ -100,6 +100,7 @@ class Conformance:
     seconds: float
     rows: tuple[Row, ...]
     machine: str = ""
+    unasked: int = 0
     questions: int = QUESTIONS
     schema: int = SCHEMA
 

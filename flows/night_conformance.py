@@ -44,7 +44,7 @@ def conform_tonight(
 
 def _conform(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) -> tuple[str, ...]:
     tables = _read(site, registrar, target)
-    if tables.today is None:
+    if tables.today is None or tables.today.unasked:
         made = _make(site, registrar, target, stamp)
         if made is None:
             return (f"{target.slug}: no worker has asked its operators",)

@@ -36,7 +36,8 @@ def ask_toolchain(slug: str, operators: tuple[str, ...], *, again: bool, as_json
     target = _target(slug)
     settings = read_settings()
     known = None if again or operators else _today(settings, target)
-    table = known or _make(settings, target, operators, again=again)
+    is_whole = known is not None and not known.unasked
+    table = known if known and is_whole else _make(settings, target, operators, again=again)
     if as_json:
         print_json(to_plain(table))
         return
@@ -184,6 +185,11 @@ def _print_summary(table: Conformance) -> None:
     operators = len({row.operator for row in table.rows})
     counts = ", ".join(f"{table.counts[standing]} {standing}" for standing in STANDINGS)
     click.echo(f"Toolchain {table.digest.short}: " + ", ".join(_toolchain(table)))
+    if table.unasked:
+        click.echo(
+            f"Not whole: {table.unasked} more were not asked yet; "
+            f"'handoff conformance --target {table.target}' goes on"
+        )
     click.echo(
         f"{operators} operators, {len(table.rows)} with a dtype: {counts} "
         f"(made {table.made[:10]} in {table.seconds / 60:.0f} min)"

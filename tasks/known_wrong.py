@@ -24,9 +24,9 @@ def run(job: KnownWrongJob) -> KnownWrong:
             lacking.append(target.slug)
             continue
         table = find_table(store, trust, target, job.compiler, job.options)
-        if table is None:
+        if table is None or table.unasked:
             lacking.append(target.slug)
-        else:
+        if table is not None:
             notes |= dict.fromkeys(findings_of(table, job.calls))
     if lacking:
         notes[no_table(lacking)] = None

@@ -31,11 +31,13 @@ _MANTISSA = {
 }  # fmt: skip
 # Operators whose results are steps, and their variants behind a dot.
 _STEPS = (
-    "floor", "ceil", "round", "trunc", "div", "remainder", "__rmod__", "fmod", "floor_divide",
+    "floor", "ceil", "round", "trunc", "div.floor_rounding", "div.trunc_rounding",
+    "remainder", "__rmod__", "fmod", "floor_divide",
     "sign", "sgn", "signbit", "heaviside", "bucketize", "searchsorted", "eq", "ne", "lt", "le",
     "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "max", "min", "amax", "amin",
     "argmax", "argmin", "aminmax", "sort", "argsort", "msort", "topk", "clamp", "clamp_max",
-    "clamp_min", "where", "maximum", "minimum", "fmax", "fmin", "nn.functional.interpolate",
+    "clamp_min", "where", "maximum", "minimum", "fmax", "fmin", "nn.functional.interpolate.nearest",
+    "nn.functional.interpolate.nearest-exact", "nn.functional.upsample_nearest",
 )  # fmt: skip
 
 

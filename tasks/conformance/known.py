@@ -107,7 +107,7 @@ def no_table(targets: Collection[str]) -> Finding:
     """Return the note that nothing is known of this toolchain's operators for some targets."""
     return Finding(
         "no-conformance-table", "note",
-        f"there is no conformance table of this toolchain for {', '.join(targets)}: which "
-        "operators it gets wrong isn't known",
+        f"there is no whole conformance table of this toolchain for {', '.join(targets)}: which "
+        "operators it gets wrong isn't known of all",
         "Make it with 'handoff conformance'",
     )  # fmt: skip

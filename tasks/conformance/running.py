@@ -25,6 +25,7 @@ from artifacts.conformance import (
     Row,
     toolchain_digest,
 )
+from artifacts.conformance_tables import shipped_table
 from artifacts.digest import digest_bytes
 from artifacts.errors import StepCrashed
 from artifacts.record import from_plain, to_plain
@@ -66,10 +67,39 @@ class Plan:
     workers: int = 0
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The rows that are known: those that runs left in `folder`, and those of a table `begun`."""
+
+    folder: Path
+    begun: tuple[Row, ...] = ()
+
+    def rows(self) -> dict[str, Row]:
+        """Return what is known by its pairs; what a run has found out goes before `begun`."""
+        rows = {row.pair: row for row in self.begun}
+        for path in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            try:
+                found = from_plain(ConformResult, json.loads(path.read_text("utf-8")), path.name)
+            except (OSError, ValueError):
+                # Cut short, or of another Handoff: asked again.
+                continue
+            rows |= {row.pair: row for row in found.rows}
+        return rows
+
+    def keep(self, rows: tuple[Row, ...]) -> None:
+        """Write rows down, all or none."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
+        beside = self.folder / f"{name}.partial"
+        beside.write_text(json.dumps(to_plain(ConformResult(rows))), "utf-8")
+        beside.replace(self.folder / f"{name}.json")
+
+
 def make_table(plan: Plan, tell: Tell) -> Conformance:
     """Return the table of today's toolchain for the plan's target.
 
-    Bundles that were asked before are taken from the plan's folder, unless it says `again`.
+    What was asked before is taken from the plan's folder, and from the table that comes with the
+    code, unless the plan says `again`.
     """
     began = time.monotonic()
     workers = plan.workers or min(os.cpu_count() or 1, 4)
@@ -80,7 +110,10 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
     try:
         listing = PairsJob(plan.target, plan.options, plan.compiler, plan.operators)
         listed: Pairs = processes[0].run(listing, limit_s=_LISTING_S)
-        kept = plan.folder / f"{toolchain_digest(listed.toolchain).short}-{QUESTIONS}"
+        digest = toolchain_digest(listed.toolchain)
+        shipped = shipped_table(digest)
+        begun = shipped.rows if shipped and shipped.questions == QUESTIONS else ()
+        kept = Kept(plan.folder / f"{digest.short}-{QUESTIONS}", begun)
         rows = _ask_all(plan, listed.pairs, kept, processes, tell)
     finally:
         for process in processes:
@@ -100,9 +133,14 @@ def _process(target: CpuTarget, number: int) -> ProcessPlan:
 
 
 def _ask_all(
-    plan: Plan, pairs: tuple[str, ...], kept: Path, processes: list[StepProcess], tell: Tell
+    plan: Plan,
+    pairs: tuple[str, ...],
+    kept: Kept,
+    processes: list[StepProcess],
+    tell: Tell,
 ) -> list[Row]:
-    known = {} if plan.again else _known(kept)
+    """Return a row for each pair: as it is known, or asked now."""
+    known = {} if plan.again else kept.rows()
     rows = [known[pair] for pair in pairs if pair in known]
     due = [pair for pair in pairs if pair not in known]
     bundles = [
@@ -117,7 +155,7 @@ def _ask_all(
             found = _ask(process, plan, bundle)
         finally:
             free.append(process)
-        _keep(kept, found)
+        kept.keep(found)
         return found
 
     with ThreadPoolExecutor(len(processes)) as pool:
@@ -151,24 +189,3 @@ def _crashed(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
     except StepCrashed:
         return Row(operator, dtype, "not compiled", "eager itself crashes on its samples")
     return Row(operator, dtype, "crashes", told)
-
-
-def _known(kept: Path) -> dict[str, Row]:
-    """Return the rows that earlier runs have left, by their pairs."""
-    rows: dict[str, Row] = {}
-    for path in sorted(kept.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-        try:
-            found = from_plain(ConformResult, json.loads(path.read_text("utf-8")), path.name)
-        except (OSError, ValueError):
-            # Cut short, or of another Handoff: asked again.
-            continue
-        rows |= {row.pair: row for row in found.rows}
-    return rows
-
-
-def _keep(kept: Path, rows: tuple[Row, ...]) -> None:
-    kept.mkdir(parents=True, exist_ok=True)
-    name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
-    beside = kept / f"{name}.partial"
-    beside.write_text(json.dumps(to_plain(ConformResult(rows))), "utf-8")
-    beside.replace(kept / f"{name}.json")

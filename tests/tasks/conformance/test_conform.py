@@ -12,7 +12,7 @@ from artifacts.conformance import ConformJob, ConformResult, Pairs, PairsJob, Ro
 from artifacts.errors import StepCrashed
 from artifacts.target import native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
-from tasks.conformance.running import Plan, Progress, _ask, _ask_all
+from tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
 
 TARGET = native_cpu_target()
 
@@ -76,7 +76,8 @@ class Fragile:
         self.asked.append(job.pairs)
         if self.fatal & set(job.pairs) and (self.eager_too or not job.eager_only):
             raise StepCrashed("it ended", expected="a result", got="SIGSEGV", remedy="none")
-        rows = [Row(*pair.rsplit(":", 1), "right") for pair in job.pairs]  # type: ignore[arg-type]
+        names = [pair.split(":") for pair in job.pairs]
+        rows = [Row(operator, dtype, "right") for operator, dtype in names]
         return ConformResult(tuple(rows))
 
 
@@ -104,10 +105,10 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
     told: list[Progress] = []
     pairs = tuple(f"op{number}:float32" for number in range(250))
     first: Any = Fragile(set())
-    rows = _ask_all(plan(tmp_path), pairs[:120], tmp_path / "kept", [first], told.append)
+    rows = _ask_all(plan(tmp_path), pairs[:120], Kept(tmp_path / "kept"), [first], told.append)
     assert len(rows) == 120
     second: Any = Fragile(set())
-    rows = _ask_all(plan(tmp_path), pairs, tmp_path / "kept", [second], told.append)
+    rows = _ask_all(plan(tmp_path), pairs, Kept(tmp_path / "kept"), [second], told.append)
     assert {row.pair for row in rows} == set(pairs)
     assert {pair for bundle in second.asked for pair in bundle} == set(pairs[120:])
     assert (told[-1].done, told[-1].total, told[-1].left_s) == (250, 250, 0.0)
@@ -115,5 +116,5 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
     (kept, *_) = sorted((tmp_path / "kept").glob("*.json"))
     kept.write_text(kept.read_text()[:40])
     third: Any = Fragile(set())
-    _ask_all(plan(tmp_path), pairs, tmp_path / "kept", [third], told.append)
+    _ask_all(plan(tmp_path), pairs, Kept(tmp_path / "kept"), [third], told.append)
     assert 0 < sum(map(len, third.asked)) <= 100
