@@ -36,7 +36,7 @@ _REPORTS = (
         (
             "amax", "amin", "aminmax", "argmax", "argmin", "max.reduction_no_dim",
             "max.reduction_with_dim", "min.reduction_no_dim", "min.reduction_with_dim",
-            "pattern.min_max",
+            "pattern.min_max", "masked.amax", "masked.amin", "masked.argmax", "masked.argmin",
         ),
         _BYTES,
     ),
@@ -44,6 +44,8 @@ _REPORTS = (
     # Digits of a large quotient, and infinite divisors.
     Report(198057, ("remainder", "__rmod__"), _FLOATS),
     Report(197091, ("ldexp",)),
+    # The legacy dtype of its result.
+    Report(198081, ("any",), ("uint8",)),
     Report(
         198201, ("nn.functional.interpolate.nearest", "nn.functional.upsample_nearest")
     ),
