@@ -213,6 +213,8 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
         mode = info.full_name.rpartition(".")[2]
         kwargs = {"scale_factor": (1.3, 1.5), "mode": mode}
         yield SampleInput(drawn(1, 1, 3, 4), kwargs=kwargs)
+    elif info.full_name in ("max.reduction_with_dim", "min.reduction_with_dim"):
+        yield SampleInput(drawn(*_ROWS), args=(-1,))
     elif isinstance(info, ReductionOpInfo):
         yield SampleInput(drawn(_LENGTH))
         yield SampleInput(drawn(*_ROWS), kwargs={"dim": -1})
