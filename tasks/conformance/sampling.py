@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -184,20 +184,9 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
         UnaryUfuncInfo,
     )
 
-    def drawn(*shape: int) -> torch.Tensor:
-        if kind is torch.bool:
-            return torch.rand(shape) < 0.5
-        low, high = (1, 10) if not kind.is_floating_point else (-8, 8)
-        numbers = torch.rand(shape) * (high - low) + low
-        return numbers.to(kind)
-
+    drawn = partial(_drawn, kind)
     if isinstance(info, UnaryUfuncInfo):
-        numbers = drawn(_LENGTH)
-        low, high = info.domain
-        if kind.is_floating_point and (low is not None or high is not None):
-            bottom = -8.0 if low is None else float(low)
-            top = 8.0 if high is None else float(high)
-            numbers = (torch.rand(_LENGTH) * 0.98 + 0.01).mul(top - bottom).add(bottom).to(kind)
+        numbers = _within(info.domain, drawn(_LENGTH))
         yield SampleInput(numbers, kwargs=info.sample_kwargs("cpu", kind, numbers)[0])
     elif isinstance(info, BinaryUfuncInfo):
         yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH),))
@@ -218,6 +207,24 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
     elif isinstance(info, ReductionOpInfo):
         yield SampleInput(drawn(_LENGTH))
         yield SampleInput(drawn(*_ROWS), kwargs={"dim": -1})
+
+
+def _drawn(kind: torch.dtype, *shape: int) -> torch.Tensor:
+    if kind is torch.bool:
+        return torch.rand(shape) < 0.5
+    low, high = (1, 10) if not kind.is_floating_point else (-8, 8)
+    return (torch.rand(shape) * (high - low) + low).to(kind)
+
+
+def _within(domain: tuple[float | None, float | None], numbers: torch.Tensor) -> torch.Tensor:
+    """Return the numbers, or others within the domain of an operator that has one."""
+    low, high = domain
+    if not numbers.is_floating_point() or (low is None and high is None):
+        return numbers
+    bottom = -8.0 if low is None else float(low)
+    top = 8.0 if high is None else float(high)
+    drawn = torch.rand(numbers.shape) * 0.98 + 0.01
+    return drawn.mul(top - bottom).add(bottom).to(numbers.dtype)
 
 
 def _is_usable(given: Any) -> bool:  # noqa: ANN401 - as above
