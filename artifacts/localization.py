@@ -11,8 +11,9 @@ from artifacts.target import CpuTarget
 
 # `not reproduced`: compiled again, it is right. `program`: what went to the compiler was wrong
 # already. `option`: right without the options named. `compiler`: wrong with plain options, too.
-# `crash`: the compiler or the package ended without numbers.
-Cause = Literal["not reproduced", "program", "option", "compiler", "crash"]
+# `crash`: the compiler or the package ended without numbers. `rounding`: outside the tolerance, and
+# no further off than eager itself.
+Cause = Literal["not reproduced", "program", "option", "compiler", "crash", "rounding"]
 
 # What torch's CompilerBisector calls the parts of the compiler that can be left out one by one.
 Subsystem = Literal[
@@ -40,7 +41,12 @@ class LocalizeJob:
     reproduction: Path
     cases: tuple[str, ...] = ()
     compiles: int = 10
-    seconds: float = 900.0
+    seconds: float = 240.0
+
+    @property
+    def budget(self) -> str:
+        """What it may take, for a person who waits."""
+        return f"at most {self.compiles} compiles and {self.seconds:.0f} s"
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,16 @@ class PackageFile:
             raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
 
 
+_CASES_NAMED = 3
+
+
+def _listed(cases: list[str]) -> str:
+    named = list(dict.fromkeys(filter(None, cases)))
+    more = len(named) - _CASES_NAMED
+    listed = ", ".join(named[:_CASES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{listed}: " if listed else ""
+
+
 @dataclass(frozen=True)
 class TargetRecord:
     """One target of a release: its packages, what they ask of a machine, and the evidence.
@@ -103,6 +113,15 @@ class TargetRecord:
         return "built, not yet verified" if self.unverified else "refused"
 
     @property
+    def told_reasons(self) -> tuple[str, ...]:
+        """The reasons as a person reads them: what several cases have in common is told once."""
+        cases: dict[str, list[str]] = {}
+        for reason in self.reasons:
+            case, colon, what = reason.partition(": ")
+            cases.setdefault(what if colon else case, []).append(case if colon else "")
+        return tuple(f"{_listed(names)}{what}" for what, names in cases.items())
+
+    @property
     def speedup(self) -> float | None:
         """The speed-up over eager at the largest timed input; None where nothing was timed."""
         return self.timings[-1].speedup if self.timings else None
@@ -111,6 +130,20 @@ class TargetRecord:
     def max_abs(self) -> float | None:
         """The largest absolute deviation on ordinary inputs; None without any."""
         return largest_difference(self.deviations)
+
+    @property
+    def set_aside(self) -> tuple[tuple[int, float], ...]:
+        """The outputs some of whose elements rounding decides, and the share of those elements.
+
+        On ordinary inputs; no comparison says whether they are right.
+        """
+        shares = []
+        for output in sorted({deviation.output for deviation in self.deviations}):
+            own = [d for d in self.deviations if d.output == output and not d.special]
+            count = sum(d.at_step + d.incomparable for d in own)
+            if count:
+                shares.append((output, count / sum(d.elements for d in own)))
+        return tuple(shares)
 
     @property
     def rmse_ratio(self) -> float | None:

@@ -15,7 +15,14 @@ from artifacts.evidence import Goal
 from artifacts.record import RecordInvalid, from_plain, later
 from artifacts.signature import require_identifier
 from artifacts.target import TARGETS, Target, parse_target
-from artifacts.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
+from artifacts.tolerance import (
+    CUDA_TOLERANCES,
+    DEFAULT_TOLERANCES,
+    EXACT,
+    SPACING,
+    Tolerance,
+    why_too_fine,
+)
 
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(@sha256:[0-9a-f]{64})?")
 
@@ -65,10 +72,18 @@ class VerifyPlan:
     """What becomes of a package that makes something else of NaN and infinite inputs than eager
     does."""
 
+    localize_seconds: float = later(240.0)
+    """How long, for each refused target, it is looked for where the numbers go wrong, 0 to 3600;
+    with 0 it isn't."""
+
     def __post_init__(self) -> None:
         """Check that there is something to compare."""
         if not 1 <= self.seeds <= 100:
             raise ValueError(f"expected 1 to 100 seeds, got {self.seeds}")
+        if not 0 <= self.localize_seconds <= 3600:
+            raise ValueError(
+                f"expected localize_seconds from 0 to 3600, got {self.localize_seconds}"
+            )
 
 
 def _require_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -252,11 +267,33 @@ class Recipe:
                 remedy="Mend that table's name under [tolerance] in the recipe",
             )
 
+    def require_attainable(self, outputs: Iterable[tuple[str, str, float]] = ()) -> None:
+        """Raise `UsageProblem` for a tolerance that is finer than the numbers it is for.
+
+        `outputs` are the model's, by name, dtype and root mean square, as far as they are known.
+        """
+        asked = [(dtype, dtype, 0.0) for dtype in SPACING if dtype in self.tolerance]
+        for name, dtype, size in (*asked, *outputs):
+            agreed = self.tolerance.get(name) or self.tolerance.get(dtype)
+            told = why_too_fine(agreed, dtype, size) if agreed else None
+            if told and agreed:
+                expected, got = told
+                usual = DEFAULT_TOLERANCES[dtype]
+                where = name if name in self.tolerance else dtype
+                raise UsageProblem(
+                    f"no package can meet the recipe's tolerance for {name}",
+                    expected=expected,
+                    got=got,
+                    remedy=f"Mend it under [tolerance.{where}]; without it, {dtype} has "
+                    f"rtol = {usual.rtol:g} and atol = {usual.atol:g}",
+                )
+
 
 def read_recipe(path: Path) -> Recipe:
     """Return the recipe in the TOML file `path`; raise `UsageProblem` with the place and reason."""
     try:
-        return from_plain(Recipe, tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        recipe = from_plain(Recipe, plain, path.name)
     except OSError as error:
         raise UsageProblem(
             f"the recipe {path} can't be read",
@@ -272,3 +309,5 @@ def read_recipe(path: Path) -> Recipe:
             remedy="Mend that entry",
             where=str(path),
         ) from error
+    recipe.require_attainable()
+    return recipe

@@ -195,7 +195,9 @@ class VerifyJob:
 
     `library` is the digest that the `.so` has to have; '' leaves that out. Beyond the ranges that
     the compiler `assumed` there has to be a case. `outputs` are the outputs' names and `target` is
-    the target's slug: tolerances may go by either.
+    the target's slug: tolerances may go by either. How well conditioned the outputs are is measured
+    with the delivery in `staging`, or with the program in the file `program` where the reference is
+    that program's; with neither, nothing but the agreed tolerance has room.
     """
 
     folder: Path
@@ -205,6 +207,8 @@ class VerifyJob:
     assumed: tuple[AssumedRange, ...] = ()
     outputs: tuple[str, ...] = ()
     target: str = ""
+    staging: Path | None = None
+    program: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -212,8 +216,9 @@ class VerifyResult:
     """The numeric blessing: how far each output lay from eager's, and why it is refused if so.
 
     `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
-    nothing, because they are the same number at every input. `spreads` tell how the errors of the
-    first outputs lie.
+    nothing, because they are the same number at every input, `incomparable` those of which rounding
+    alone moves more than a tenth of the elements by about their own size. `spreads` tell how the
+    errors of the first outputs lie.
     """
 
     deviations: tuple[Deviation, ...]
@@ -221,6 +226,7 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     blind: tuple[int, ...] = ()
     spreads: tuple[ErrorSpread, ...] = ()
+    incomparable: tuple[int, ...] = ()
 
     @property
     def accepted(self) -> bool:

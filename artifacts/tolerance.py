@@ -17,8 +17,9 @@ class Tolerance:
 
     - `|package - eager| <= atol + rtol * max(|eager|, RMS(eager))` for every element, compared in
       float64 (an element that happens to be near zero was summed from terms of the output's own
-      size, and carries their rounding), with room for `rmse_factor` times eager's own largest error
-      to float64 (where that is more than the bound, no package can be held to it), and
+      size, and carries their rounding; where an output holds unlike things side by side, it is the
+      RMS of the feature), with room for twice what rounding alone moves that element by, which is
+      measured (`tasks.conditioning`), and
     - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
       the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
       factor of 2 is taken over. Its absolute allowance is replaced by one relative to the output's
@@ -41,6 +42,36 @@ class Tolerance:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"expected {name} to be a finite number of 0 or more, got {value}")
+
+
+# Half the distance from 1 to the next number of a dtype: two of its numbers, of whatever size, lie
+# at least so much of it apart.
+SPACING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def why_too_fine(agreed: Tolerance, dtype: str, size: float = 0.0) -> tuple[str, str] | None:
+    """Return what a tolerance for a `dtype` should be and what it is, where nothing can meet it.
+
+    It can't be met where two numbers of the dtype that lie within it can only be the same one:
+    by an `rtol` below its spacing, or, for an output of the root mean square `size`, by an `atol`
+    below it with no `rtol` beside it. Zero for both is no mistake: it asks for the same bits.
+    """
+    spacing = SPACING.get(dtype)
+    if spacing is None:
+        return None
+    if 0.0 < agreed.rtol < spacing:
+        expected = (
+            f"an rtol of at least {spacing:.1e}, since two {dtype} numbers lie at least so much "
+            "of their size apart; or 0, where atol alone is meant"
+        )
+        return expected, f"rtol = {agreed.rtol:g}"
+    if agreed.rtol == 0.0 and 0.0 < agreed.atol < spacing * size:
+        expected = (
+            f"an atol of at least {spacing * size:.1e}, since two {dtype} numbers of the output's "
+            f"own size ({size:.2g}) lie at least so far apart"
+        )
+        return expected, f"atol = {agreed.atol:g}, and rtol = 0"
+    return None
 
 
 # Below this number of elements an RMSE says more of luck than of a precision.
@@ -131,6 +162,8 @@ class Deviation:
     reasons: tuple[str, ...] = ()
     figures: Figures | None = later(None)
     special: bool = later(False)
+    at_step: int = later(0)
+    incomparable: int = later(0)
 
     @property
     def accepted(self) -> bool:

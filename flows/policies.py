@@ -143,7 +143,7 @@ LIMITS_S = {
     "reference": REFERENCE_LIMIT_S,
     "tap": 3600.0,
     # Beyond its own budget, which it keeps to.
-    "localize": 1800.0,
+    "localize": 5400.0,
     "verify": 3600.0,
     "probe": 1800.0,
     "measure": 600.0,

@@ -28,17 +28,20 @@ class Announced:
 
 
 @contextmanager
-def announced(step: str) -> Iterator[Announced]:
+def announced(step: str, bound: str = "") -> Iterator[Announced]:
     """Log that `step` begins, and that it is done or refused, with the seconds it took.
 
-    Records carry `step`, `phase` (`begin`, `done`, `failed`) and `seconds` as attributes.
+    Records carry `step`, `phase` (`begin`, `done`, `failed`) and `seconds` as attributes, and the
+    first one `bound`: what the step may take at most, where it has a budget.
     """
     began = time.monotonic()
     announcement = Announced()
     is_told = step in _TOLD_AHEAD
     _TOLD_AHEAD.discard(step)  # what runs again later is told
     if not is_told:
-        LOGGER.info("%s ...", step, extra={"step": step, "phase": "begin", "seconds": 0.0})
+        text = f"{step}: {bound} ..." if bound else f"{step} ..."
+        extra = {"step": step, "phase": "begin", "seconds": 0.0, "bound": bound}
+        LOGGER.info(text, extra=extra)
     try:
         yield announcement
     except BaseException:

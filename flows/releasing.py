@@ -74,6 +74,7 @@ def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path) ->
     if recipe is None:
         recipe = recipe_for(site.recipes, parameters.model or read_contract(delivery).model.name)
     assemble.require_trial_alias(recipe, parameters.alias)
+    recipe.require_attainable()
     return Wanted(parameters, delivery, recipe, site, parameters.said)
 
 

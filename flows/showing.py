@@ -51,7 +51,7 @@ def show_refused(manifest: Manifest) -> None:
     reasons = [
         f"- `{target.slug}`: {as_code(reason)}"
         for target in manifest.targets
-        for reason in target.reasons[:5]
+        for reason in target.told_reasons[:5]
     ]
     _show(manifest, f"**{manifest.model}** was not released.", "\n".join(reasons))
 

@@ -171,7 +171,8 @@ def tap(process: StepProcess, job: TapJob, slug: str) -> TapResult:
 def localize(process: StepProcess, job: LocalizeJob, slug: str) -> LocalizeResult:
     """Find out where and why a refused package's numbers are wrong."""
     return cast(
-        LocalizeResult, _wait(process, job, f"localize {slug}", policies.LIMITS_S["localize"])
+        LocalizeResult,
+        _wait(process, job, f"localize {slug}", policies.LIMITS_S["localize"], job.budget),
     )
 
 
@@ -292,9 +293,9 @@ def receive(process: StepProcess, job: ReceiveJob) -> Received:
     return cast(Received, _wait(process, job, "receive", policies.LIMITS_S["receive"]))
 
 
-def _wait(process: StepProcess, job: object, step: str, limit_s: float) -> object:
+def _wait(process: StepProcess, job: object, step: str, limit_s: float, bound: str = "") -> object:
     """Announce the step, and return its result with the seconds that it took where it ran."""
-    with announced(step) as announcement:
+    with announced(step, bound) as announcement:
         result: object = process.run(job, limit_s=limit_s)
         announcement.seconds = process.seconds(job)
     return result

@@ -235,6 +235,8 @@ def _refuse(work: Work, plain: Variant) -> TargetRecord:
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or isinstance(target, CudaTarget):
         return record
+    if not work.lanes.jobs.recipe.verify.localize_seconds:
+        return record
     job = work.lanes.jobs.localize(work.optimized, target, verified)
     try:
         found = localize(work.lanes.compiler(target), job, target.slug)

@@ -17,6 +17,7 @@ from artifacts.steps import (
     OptimizeResult,
     RaceJob,
     ReferenceResult,
+    TapResult,
     VerifyJob,
     VerifyResult,
 )
@@ -79,9 +80,10 @@ def compile_variant(work: Work, name: str, job: CompileJob, limit_s: float) -> C
 
 def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
     names = tuple(spec.name for spec in work.optimized.outputs)
-    verified = compare(work, job, compiled, work.reference.file, names)
-    if verified.accepted and verified.blind:
-        verified = target_record.with_inside(verified, *look_inside(work, job, verified.blind))
+    verified = compare(work, job, compiled, names)
+    said_little = (*verified.blind, *verified.incomparable)
+    if verified.accepted and said_little:
+        verified = target_record.with_inside(verified, *look_inside(work, job, said_little))
     told = Candidate(
         name=name,
         accepted=verified.accepted,
@@ -94,31 +96,37 @@ def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult)
 
 
 def compare(
-    work: Work, job: CompileJob, compiled: CompileResult, reference: Path, names: tuple[str, ...]
+    work: Work,
+    job: CompileJob,
+    compiled: CompileResult,
+    names: tuple[str, ...],
+    tapped: TapResult | None = None,
 ) -> VerifyResult:
-    """Compare the packages that `job` has made with a reference."""
-    recipe, slug = work.lanes.jobs.recipe, work.target.slug
+    """Compare the packages that `job` has made with the reference, or with what was tapped."""
+    lanes, slug = work.lanes, work.target.slug
+    reference = tapped.reference if tapped else work.reference.file
     verifying = VerifyJob(
-        job.folder, reference, recipe, compiled.library.digest, compiled.assumed, names, slug
-    )
+        job.folder, reference, lanes.jobs.recipe, compiled.library.digest, compiled.assumed, names,
+        slug, lanes.jobs.staging, tapped.program if tapped else work.optimized.reference,
+    )  # fmt: skip
     return verify(work.lanes.runner(work.target), verifying, slug)
 
 
 def look_inside(
-    work: Work, job: CompileJob, blind: tuple[int, ...]
+    work: Work, job: CompileJob, said_little: tuple[int, ...]
 ) -> tuple[tuple[str, ...], VerifyResult | None]:
     """Compare inner values, which a further package of the same program returns.
 
     Return their names and what came out; None where there are none that say more.
     """
     lanes, slug = work.lanes, work.target.slug
-    tapping = lanes.jobs.tap(job, work.reference.file, blind)
+    tapping = lanes.jobs.tap(job, work.reference.file, said_little)
     tapped = tap(lanes.runner(), tapping, slug)
     if not tapped.nodes:
         return (), None
     inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
     compiled = compile_package(lanes.compiler(work.target), inner, f"{slug} tapped")
-    return tapped.nodes, compare(work, inner, compiled, tapped.reference, ())
+    return tapped.nodes, compare(work, inner, compiled, (), tapped)
 
 
 def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple[Candidate, ...]]:

@@ -58,7 +58,8 @@ def print_release(
 ) -> None:
     """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
 
-    `report` is the address of the version's report, in the folder that the version lies in.
+    `report` is the address of the version's report, in the folder that the version lies in. Why a
+    target is refused is not told: the refusal itself, which follows, tells that.
     """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
@@ -75,7 +76,6 @@ def print_release(
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
-            *(f"refused: {reason}" for reason in target.reasons[:8]),
         )
         for text in told:
             click.echo("  " + fitted(f"{target.slug}: {text}", 2))
@@ -103,7 +103,10 @@ def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
 
 
 def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
-    verdict = "REFUSED" if target.verdict == "refused" else target.verdict
+    verdict: str = "REFUSED" if target.verdict == "refused" else target.verdict
+    if target.accepted and target.set_aside:
+        share = max(share for _, share in target.set_aside)
+        verdict += f", {share:.2%} not comparable"
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     package = next((f for f in target.files if f.path.endswith(".so")), None)
     weight = size(package.size_bytes) if package else "-"

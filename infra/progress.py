@@ -48,6 +48,8 @@ class _PlainProgress(logging.Handler):
         if phase == "begin":
             if before is not None and before >= _LONG_S:
                 click.echo(f"{record.getMessage()} {_duration(before)} before", err=True)
+            elif getattr(record, "bound", ""):
+                click.echo(record.getMessage(), err=True)
         elif phase != "under way":
             told = f" ({_duration(before)} before)" if before is not None else ""
             click.echo(record.getMessage() + told, err=True)
@@ -75,6 +77,8 @@ class _LiveProgress(logging.Handler):
                 self._finish(_START, started_s, failed=False)
         if phase == "begin":
             self._running[step] = time.monotonic()
+            if told.get("bound"):
+                self._moved[step] = told["bound"]
         elif phase == "under way":
             self._moved[step] = f"{size(told['done'])} of {size(told['total'])}"
         elif self._running.pop(step, None) is not None:

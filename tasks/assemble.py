@@ -162,7 +162,7 @@ def require_accepted(manifest: Manifest) -> None:
     refused = refused_targets(manifest)
     if not refused:
         return
-    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.reasons]
+    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.told_reasons]
     shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
     kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
     raise kind(

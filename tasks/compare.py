@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from artifacts.tolerance import FEW, Deviation, Tolerance, luck
 from tasks.figures import measure
-from tasks.special import ALIKE, OVERFLOWING, Values
+from tasks.scale import NO_SCALE, Scale
+from tasks.special import OVERFLOWING, Values
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Typical:
 
 EXACT_EVERYWHERE = Typical(0.0, 0.0)
 
+# Below any number that is not zero.
+_TINY = 1e-300
+
+
+Moves = Callable[[int], torch.Tensor]
+
 
 def compare(
     package: torch.Tensor,
@@ -35,19 +42,28 @@ def compare(
     case: str,
     typical: Typical = EXACT_EVERYWHERE,
     values: Values = "drawn",
+    moved: Moves | None = None,
+    scale: Scale = NO_SCALE,
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
 
-    `typical` is eager's error on this output over all cases (`typical_error`), and `values` the
-    kind that the inputs are of. Where all are alike (zeros, one row repeated) the errors are alike,
-    too, and add up: an RMSE has nothing to be judged by there, so that the elements alone are.
-    Where numbers leave the range, it is the order of operations that makes infinity or NaN of an
-    element (inf - inf): either does.
+    `typical` is eager's error on this output over all cases (`typical_error`), `scale` what size
+    is usual for each of its elements, and `values` the kind that the inputs are of. On drawn inputs
+    the elements and the RMSE are judged; on others the elements alone, because their errors are
+    alike and add up, or are those of a few at steps.
+
+    `moved` tells how far rounding alone moves each element, over so many runs
+    (`Conditioning.moved`); it is asked only where an element lies outside what was agreed, and
+    nothing moves without it. An element may be off by as much more as it moves, and a whole number
+    or a truth may be another one where it becomes another one when it is moved. Where rounding
+    moves elements by about their own size, they are not comparable, and counted.
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
     out of the figures; one that is as special as in float64 is right whatever eager gives (its
-    gelu of infinity is NaN). A shape or dtype that differs is a reason of its own.
+    gelu of infinity is NaN), and so is one that rounding makes special. Where numbers leave the
+    range, it is the order of operations that makes infinity or NaN of an element (inf - inf):
+    either does. A shape or dtype that differs is a reason of its own.
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _of_another_form(package, eager, output, case)
@@ -55,29 +71,76 @@ def compare(
     as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
     mismatched = special & ~as_float64 & _are_mismatched(package, eager, float64, tolerance, values)
     finite = ~special & ~as_float64
-    got, want, exact = (_wide(t)[finite] for t in (package, eager, float64))
-    # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
-    usable = torch.isfinite(exact)
+    got, want, exact = (_wide(t) for t in (package, eager, float64))
     distance = (got - want).abs()
     if not eager.is_floating_point():
-        differs = _differ(package, eager, float64)[finite]
-        distance = torch.where(differs, distance.clamp_min(1.0), 0.0)
-    size = want.abs().clamp_min(root_mean_square(want))
-    own_error = (want - exact)[usable]
-    room = _room(tolerance, own_error) if eager.is_floating_point() else tolerance.atol
+        # Those beyond 2^53 can be the same number in float64.
+        distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
+    size = scale.sizes(want)
+    bound = tolerance.atol + tolerance.rtol * size
+    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
+    outside = finite & ~(distance <= bound)
+    room = torch.zeros_like(bound)
+    if moved is not None and (bool(outside.any()) or bool(mismatched.any())):
+        room = _room(moved, outside | mismatched, distance - bound, size, is_float=_is_float(eager))
+        mismatched &= torch.isfinite(room)
+    beyond = outside & ~(distance <= bound + room)
+    let_off = outside & ~beyond
+    # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
+    lost = finite & (room > size) if _is_float(eager) else torch.zeros_like(finite)
+    usable = finite & torch.isfinite(exact) & ~let_off & ~lost
     deviation = Deviation(
         output, case, _name(eager), eager.numel(),
-        max_abs=_largest(distance), max_rel=_largest_relative(distance, want),
+        max_abs=_largest(distance[finite]),
+        max_rel=_largest_relative(distance[finite], want[finite]),
         rmse_package=root_mean_square((got - exact)[usable]),
-        rmse_eager=root_mean_square(own_error), rms=root_mean_square(exact[usable]),
-        required_rtol=_required_rtol(distance, size, room),
+        rmse_eager=root_mean_square((want - exact)[usable]), rms=root_mean_square(exact[usable]),
+        required_rtol=_required_rtol((distance - room)[finite], size[finite], tolerance.atol),
         non_finite=int(special.sum()), mismatched_non_finite=int(mismatched.sum()),
         figures=measure(package, eager, float64),
+        at_step=0 if _is_float(eager) else int(let_off.sum()),
+        incomparable=int(lost.sum()),
     )  # fmt: skip
-    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
-    outside = ~(distance <= room + tolerance.rtol * size)
-    like = None if values in ALIKE else typical
-    return _with_reasons(deviation, int(outside.sum()), tolerance, like)
+    like = typical if values == "drawn" else None
+    return _with_reasons(deviation, int(beyond.sum()), tolerance, like, moved)
+
+
+# How often the model is run while it is moved: more often only where few elements ask for it.
+_RUNS = (4, 12, 36)
+FEWEST_RUNS = _RUNS[0]
+_FEW_ASKING = 0.05
+# The largest move over so many runs is some two standard deviations of what rounding does; what
+# another order of operations does stays within twice that.
+ROOM_PER_MOVE = 2.0
+# A share of the elements of an output, beyond which rounding is no excuse for what they are.
+MOST_AT_STEPS = 0.1
+MOST_INCOMPARABLE = 0.1
+
+
+def _room(
+    moved: Moves,
+    asking: torch.Tensor,
+    needed: torch.Tensor,
+    size: torch.Tensor,
+    *,
+    is_float: bool,
+) -> torch.Tensor:
+    """Return what rounding lets each element be off by, beyond what was agreed.
+
+    An element that moved little by luck is taken for like most of its output. Where nothing moves
+    there is no room. More runs are made while some, but few, of those that are `asking` need more.
+    """
+    for runs in _RUNS:
+        moves = moved(runs)
+        if not is_float:
+            room = torch.where(moves > 0.0, torch.inf, 0.0)
+        else:
+            usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
+        left = asking & ~(needed <= room)
+        if not 0 < int(left.sum()) <= max(8.0, _FEW_ASKING * left.numel()):
+            break
+    return room
 
 
 def _of_another_form(
@@ -107,21 +170,6 @@ def _are_mismatched(
         # Of float64 nothing tells what is left when a product leaves the range on the way.
         mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
     return mismatched
-
-
-def _differ(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> torch.Tensor:
-    """Tell for each element, of whole numbers or decisions, whether it is another than eager's."""
-    # Those beyond 2^53 can be the same number in float64. What a near tie has decided may be
-    # decided as in float64, too.
-    decided = (package == float64) & (eager.double() != float64.double())
-    return (package != eager) & ~decided
-
-
-def _room(tolerance: Tolerance, own_error: torch.Tensor) -> float:
-    """Return what every element may be off, whatever its size; `own_error` is that of eager."""
-    # Where eager itself is further off than the bound, no package can be held to it.
-    largest = _largest(own_error.abs())
-    return tolerance.atol + (tolerance.rmse_factor * largest if largest else 0.0)
 
 
 def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
@@ -155,9 +203,10 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical
 
 def _with_reasons(
     measured: Deviation,
-    outside: int,
+    beyond: int,
     tolerance: Tolerance,
     typical: Typical | None,
+    moved: Moves | None,
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -165,22 +214,34 @@ def _with_reasons(
             f"{measured.mismatched_non_finite} of {measured.non_finite} elements that are NaN or "
             "infinite in eager are something else in the package"
         )
-    if outside:
+    if beyond:
         reasons.append(
-            f"{outside} of {measured.elements} elements lie outside atol "
+            f"{beyond} of {measured.elements} elements lie outside atol "
             f"{tolerance.atol:g} and rtol {tolerance.rtol:g}: the largest difference is "
             f"{measured.max_abs:.3g}, {_what_is_needed(measured.required_rtol)}"
         )
+    if typical is not None and measured.at_step > MOST_AT_STEPS * measured.elements:
+        reasons.append(
+            f"{measured.at_step} of {measured.elements} elements are decided otherwise than in "
+            f"eager, where rounding decides them: more than {MOST_AT_STEPS:.0%}"
+        )
     if typical is not None:
-        reasons += _judge_rmse(measured, tolerance, typical)
+        told = _judge_rmse(measured, tolerance, typical)
+        # Eager may be nearer to float64 than it would be with the same operations in another order.
+        if told and moved is not None:
+            usual = root_mean_square(_finite(moved(FEWEST_RUNS)))
+            told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
+        reasons += told
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
 
 
-def _judge_rmse(measured: Deviation, tolerance: Tolerance, typical: Typical) -> list[str]:
+def _judge_rmse(
+    measured: Deviation, tolerance: Tolerance, typical: Typical, *, alike: bool = True
+) -> list[str]:
     factor, eager = tolerance.rmse_factor, measured.rmse_eager
     if factor > 1.0:
         factor *= luck(measured.elements)
-    if measured.elements < FEW:
+    if not alike or measured.elements < FEW:
         # Of one element eager may be right by luck, and the element near zero by luck: eager is
         # taken for as exact as it is elsewhere.
         eager = max(eager, typical.rmse, typical.relative * measured.rms)
@@ -229,6 +290,18 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 def _name(tensor: torch.Tensor) -> str:
     """Return the name of the tensor's dtype: `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return values[torch.isfinite(values)]
+
+
+def _median(values: torch.Tensor) -> float:
+    return float(values.median()) if values.numel() else 0.0
 
 
 def _largest(values: torch.Tensor) -> float:

@@ -1,12 +1,16 @@
 """Run a graph in float64, so that what is left of an error is the program's and not its precision.
 
+What a model rounds on purpose, it rounds in float64, too: where its graph casts a value to a
+narrower type (`half()`, `to(bfloat16)`), the value is rounded to that type and goes on in float64.
+Only the precision that it merely happens to run in is dropped.
+
 `torch._dynamo.debug_utils.cast_to_fp64` converts a model for good; this converts value by value
 while the graph runs, which needs no second copy of the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +22,9 @@ from torch.utils import _pytree as pytree
 _LOW = (torch.float32, torch.float16, torch.bfloat16)
 # Methods that name a precision rather than take it as an argument.
 _PRECISION_METHODS = {"float", "half", "bfloat16"}
+# What a cast is called in graphs of torch's functions, of its methods and of ATen operators.
+_CASTS = {*_PRECISION_METHODS, "to", "type", "type_as", "_to_copy", "convert_element_type"}
+_BITS = {torch.float64: 64, torch.float32: 32, torch.float16: 16, torch.bfloat16: 16}
 
 
 def _raise_precision(value: object) -> object:
@@ -37,18 +44,24 @@ class Float64Interpreter(torch.fx.Interpreter):
     """Interpret a graph module with every floating-point value in float64.
 
     Weights are converted as they are used, dtype arguments below float64 are replaced, and what an
-    operator still makes in a lower precision is converted. `bytes_made` adds up the bytes of all
-    intermediate results, which tells what a larger input would take.
+    operator still makes in a lower precision is converted. The casts in `kept`, by node name, round
+    to the type that stands there. `bytes_made` adds up the bytes of all intermediate results, which
+    tells what a larger input would take.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(
+        self, module: torch.nn.Module, kept: Mapping[str, torch.dtype] | None = None
+    ) -> None:
         """Prepare to interpret `module`; its own weights are not changed."""
         super().__init__(module)
         self.bytes_made = 0
+        self._kept = kept or {}
 
     def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
         """Return the node's value, in float64 where it is floating-point."""
         value = pytree.tree_map(_raise_precision, super().run_node(n))
+        if n.name in self._kept:
+            value = value.to(self._kept[n.name]).double()
         for leaf in pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor) and n.op.startswith("call_"):
                 self.bytes_made += leaf.numel() * leaf.element_size()
@@ -74,17 +87,62 @@ class Float64Interpreter(torch.fx.Interpreter):
 
 
 def run_in_float64(
-    module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
+    module: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    kept: Mapping[str, torch.dtype] | None = None,
 ) -> tuple[tuple[torch.Tensor, ...], int]:
     """Return the outputs in float64, flattened, and the bytes of all results on the way.
 
     `module` may also be an exported program's graph module, called with `lifted_inputs`. The inputs
-    are left as they are, even by a model that works on them in place.
+    are left as they are, even by a model that works on them in place. `kept` are the module's
+    `kept_casts`, which are found out anew where they aren't given.
     """
-    interpreter = Float64Interpreter(module)
+    interpreter = Float64Interpreter(module, kept_casts(module, inputs) if kept is None else kept)
     with torch.no_grad():
         result = interpreter.run(*[_own_copy(tensor) for tensor in inputs])
     return flat_tensors(result), interpreter.bytes_made
+
+
+class _Noting(torch.fx.Interpreter):
+    """Notes what each node's value is made of, in the module's own precision."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self.dtypes: dict[torch.fx.Node, torch.dtype] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            self.dtypes[n] = value.dtype
+        return value
+
+
+def kept_casts(
+    module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
+) -> Mapping[str, torch.dtype]:
+    """Return the nodes that cast a value to a narrower type on purpose, by name, with that type.
+
+    Which type a value has is seen where the module runs, once, if it has casts at all.
+    """
+    casts = [node for node in module.graph.nodes if _is_cast(node)]
+    kept: dict[str, torch.dtype] = {}
+    if casts:
+        noting = _Noting(module)
+        with torch.no_grad():
+            noting.run(*[tensor.clone() for tensor in inputs])
+        for node in casts:
+            before = _BITS.get(noting.dtypes.get(node.args[0], torch.int8), 0)
+            after = noting.dtypes.get(node)
+            if after in _BITS and before > _BITS[after]:
+                kept[node.name] = after
+    return kept
+
+
+def _is_cast(node: torch.fx.Node) -> bool:
+    if not node.args or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return node.op.startswith("call_") and str(name).partition(".")[0] in _CASTS
 
 
 def lifted_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -101,6 +101,7 @@ class Jobs:
             folder=self.workspace / "localize" / target.slug,
             reproduction=self.workspace / "reproduction" / target.slug,
             cases=tuple(dict.fromkeys(wrong)),
+            seconds=self.recipe.verify.localize_seconds,
         )
 
     def probe(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -15,9 +17,10 @@ from tasks.localizing.causes import find_cause
 from tasks.localizing.measure import Judged, judge_case, worst
 from tasks.localizing.origins import Origins
 from tasks.localizing.passes import find_pass
+from tasks.localizing.rounding import worst_fault
 from tasks.localizing.script import repeats, write_script
 from tasks.localizing.search import Search
-from tasks.localizing.trials import BudgetSpent, Outcome, Trials
+from tasks.localizing.trials import BudgetSpent, Trials
 from tasks.localizing.verdict import put_into_words
 from tasks.programs import load_program
 from tasks.reference import ReferenceCase, load_cases
@@ -42,8 +45,12 @@ def run(job: LocalizeJob) -> LocalizeResult:
     if wrong is not None:
         found = _blame_program(job, *wrong)
     else:
-        with Trials(job) as trials:
-            found = _localize(trials, program, cases)
+        with Trials(job, began) as trials:
+            try:
+                found = _localize(trials, program, cases)
+            except BudgetSpent:
+                trials.notes.append("the budget was spent before the program was seen to be wrong")
+                found = LocalizeResult("", "not reproduced", is_complete=False)
             found = replace(found, compiles=trials.made, notes=tuple(trials.notes))
     found = replace(found, seconds=time.monotonic() - began)
     return replace(found, verdict=put_into_words(job, found))
@@ -57,7 +64,7 @@ def _wrong_before(
     for case in cases:
         with torch.no_grad():
             outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
-        wrong = worst(judge_case(case, outputs, job.recipe))
+        wrong = worst_fault(judge_case(case, outputs, job.recipe, module))
         if wrong is not None:
             return case, wrong
     return None
@@ -82,29 +89,46 @@ def _localize(
     if outcome.failure:
         trials.notes.append(outcome.failure)
         return LocalizeResult("", "crash")
-    wrong = _worst_case(job, cases, outcome)
+    module = program.module(check_guards=False)
+    judged_cases = [
+        (case, judge_case(case, outputs, job.recipe, module))
+        for case, outputs in zip(cases, outcome.outputs, strict=True)
+    ]
+    wrong = _smallest(judged_cases, worst_fault)
     if wrong is None:
-        return LocalizeResult("", "not reproduced")
+        return _no_fault(_smallest(judged_cases, worst))
     case, judged = wrong
     found = LocalizeResult("", "compiler", case.name)
     found = replace(found, rmse=judged.relative, rmse_eager=judged.relative_eager)
-    options = _blame_options(trials, case)
+    options = _blame_options(trials, case, module)
     if options:
         found = replace(found, cause="option", options=options)
     return _blame_nodes(trials, program, found, wrong)
 
 
-def _worst_case(
-    job: LocalizeJob, cases: list[ReferenceCase], outcome: Outcome
+def _no_fault(outside: tuple[ReferenceCase, Judged] | None) -> LocalizeResult:
+    """Return the answer where nothing is off by more than eager is, or all is within tolerance."""
+    if outside is None:
+        return LocalizeResult("", "not reproduced")
+    case, judged = outside
+    return LocalizeResult(
+        "", "rounding", case.name, rmse=judged.relative, rmse_eager=judged.relative_eager
+    )
+
+
+def _smallest(
+    judged_cases: Sequence[tuple[ReferenceCase, Sequence[Judged]]],
+    choose: Callable[[Sequence[Judged]], Judged | None],
 ) -> tuple[ReferenceCase, Judged] | None:
     """Return the smallest case that is wrong; one whose sizes are not 1 if there is one.
 
-    A size of one would be fixed in what is compiled of the program's parts.
+    A size of one would be fixed in what is compiled of the program's parts. `choose` tells which of
+    a case's outputs is wrong.
     """
     found = [
         (case, wrong)
-        for case, outputs in zip(cases, outcome.outputs, strict=True)
-        for wrong in [worst(judge_case(case, outputs, job.recipe))]
+        for case, judged in judged_cases
+        for wrong in [choose(judged)]
         if wrong is not None
     ]
 
@@ -115,15 +139,17 @@ def _worst_case(
     return min(found, key=cost, default=None)
 
 
-def _blame_options(trials: Trials, case: ReferenceCase) -> tuple[str, ...]:
+def _blame_options(
+    trials: Trials, case: ReferenceCase, module: Callable[..., Any]
+) -> tuple[str, ...]:
     """Return the options without which the package is right; none where it is wrong anyway."""
     options = trials.job.options
     try:
-        if not options or not _is_right(trials, case, {}):
+        if not options or not _is_right(trials, case, {}, module):
             return ()
         alone = [
             name for name in (options if len(options) > 1 else ())
-            if _is_right(trials, case, {k: v for k, v in options.items() if k != name})
+            if _is_right(trials, case, {k: v for k, v in options.items() if k != name}, module)
         ]  # fmt: skip
     except BudgetSpent:
         trials.notes.append("the budget was spent before the options were left out one by one")
@@ -134,12 +160,14 @@ def _blame_options(trials: Trials, case: ReferenceCase) -> tuple[str, ...]:
     return tuple(alone or options)
 
 
-def _is_right(trials: Trials, case: ReferenceCase, options: dict[str, object]) -> bool:
+def _is_right(
+    trials: Trials, case: ReferenceCase, options: dict[str, object], module: Callable[..., Any]
+) -> bool:
     outcome = trials.attempt(trials.job.program, [case.inputs], options)
     if outcome.failure:
         trials.notes.append(outcome.failure)
         return False
-    return worst(judge_case(case, outcome.outputs[0], trials.job.recipe)) is None
+    return worst_fault(judge_case(case, outcome.outputs[0], trials.job.recipe, module)) is None
 
 
 def _blame_nodes(

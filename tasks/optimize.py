@@ -5,17 +5,22 @@ delivered graph module -> FX passes -> capture -> ATen passes -> exported progra
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
-from artifacts.errors import UsageProblem
+from artifacts.errors import UsageProblem, first_line
+from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice
 from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks.capture import capture, describe_outputs
 from tasks.conformance.looking_up import calls_of
 from tasks.intake import LoadedDelivery, read_delivery
-from tasks.optimizing.check import PassCheck
+from tasks.optimizing.check import Exportable, PassCheck
+from tasks.optimizing.exporting import ExportBroken, is_data_dependent, require_exportable
 from tasks.optimizing.folding import fold_evidence
 from tasks.optimizing.snapshot import snapshot
 from tasks.passes import PASSES
@@ -26,6 +31,8 @@ from tasks.threads import half_of_the_threads
 
 PROGRAM_FILE = "program.pt2"
 REFERENCE_FILE = "reference.pt2"
+
+ChosenPass = tuple[PassChoice, Pass[Any]]
 
 # A graph is no code yet: one element and two show what a pass may get wrong in a size.
 _CHECKED_CASES = 2
@@ -39,7 +46,6 @@ def run(job: OptimizeJob) -> OptimizeResult:
 
 def _optimize(job: OptimizeJob) -> OptimizeResult:
     delivery = read_delivery(job.staging)
-    signature = delivery.contract.signature
     chosen = [(choice, _make_pass(choice)) for choice in job.recipe.passes]
     first = [pair for pair in chosen if pair[1].level == "fx"]
     then = [pair for pair in chosen if pair[1].level == "aten"]
@@ -50,14 +56,36 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
             got=", ".join(f"{p.name} ({p.level})" for _, p in chosen),
             remedy=f"Write them as {', '.join(p.name for _, p in first + then)}",
         )
-    module = delivery.module
-    delivered = snapshot(module)
-    check = PassCheck(job.recipe, _check_inputs(delivery), module)
+    try:
+        return _run_passes(job, delivery, first, then, is_each_exported=False)
+    except ExportBroken:
+        # Once more, to find out which pass it was, and to leave that one out.
+        return _run_passes(job, delivery, first, then, is_each_exported=True)
+
+
+def _run_passes(
+    job: OptimizeJob,
+    delivery: LoadedDelivery,
+    first: Sequence[ChosenPass],
+    then: Sequence[ChosenPass],
+    *,
+    is_each_exported: bool,
+) -> OptimizeResult:
+    """Run the passes, on the delivered graph first and on the captured one then; write it.
+
+    Raises `ExportBroken` where that fails after a pass, unless each was held to it.
+    """
+    contract = delivery.contract
+    module = snapshot(delivery.module)
+    check = PassCheck(
+        job.recipe, _check_inputs(delivery), module, _export_check(delivery, is_each_exported)
+    )
     effects = []
     for choice, p in first:
         module, effect = check.apply(choice, p, module)
         effects.append(effect)
-    program = capture(module, signature, rows=delivery.rows)
+    with _passes_suspected(effects, is_each_exported):
+        program = capture(module, contract.signature, rows=delivery.rows)
     job.folder.mkdir(parents=True, exist_ok=True)
     reference = None
     if any(effect.intended and not effect.left_out for effect in effects):
@@ -66,14 +94,45 @@ def _optimize(job: OptimizeJob) -> OptimizeResult:
         program, effect = check.apply(choice, p, program)
         effects.append(effect)
         if effect.intended and not effect.left_out:
-            reference = save_program(program, job.folder / REFERENCE_FILE)
-    names = delivery.contract.structure.output_names
-    outputs, computed = describe_outputs(program, signature, names)
+            with _passes_suspected(effects, is_each_exported):
+                reference = save_program(program, job.folder / REFERENCE_FILE)
+    names = contract.structure.output_names
+    outputs, computed = describe_outputs(program, contract.signature, names)
     job.recipe.require_outputs(spec.name for spec in outputs)
-    saved = save_program(program, job.folder / PROGRAM_FILE)
-    told, graphs = fold_evidence(effects, delivered, program, check.memory)
+    job.recipe.require_attainable(
+        (spec.name, spec.dtype, size) for spec, size in zip(outputs, check.sizes, strict=True)
+    )
+    with _passes_suspected(effects, is_each_exported):
+        saved = save_program(program, job.folder / PROGRAM_FILE)
+    told, graphs = fold_evidence(effects, delivery.module, program, check.memory)
     calls = tuple(sorted(calls_of(program)))
     return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls)
+
+
+def _export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportable:
+    """Return what holds every modified program to the export; or, since that takes seconds, some.
+
+    Where sizes are known only when they are computed, nearly any change can break it, and writing
+    the program doesn't tell.
+    """
+
+    def check(program: torch.fx.GraphModule | ExportedProgram) -> None:
+        is_suspicious = isinstance(program, ExportedProgram) and is_data_dependent(program)
+        if is_each_exported or is_suspicious:
+            require_exportable(program, delivery)
+
+    return check
+
+
+@contextmanager
+def _passes_suspected(effects: Sequence[PassEffect], is_each_exported: bool) -> Iterator[None]:
+    """Raise `ExportBroken` for what fails inside, where a pass may be to blame for it."""
+    try:
+        yield
+    except Exception as error:
+        if is_each_exported or not any(effect.modified for effect in effects):
+            raise
+        raise ExportBroken(first_line(error)) from error
 
 
 def _make_pass(choice: PassChoice) -> Pass[Any]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from artifacts.signature import ModelSignature, TensorSpec
-from tasks.special import SPECIAL, Values, applies, put_in
+from tasks.special import PARTS, SPECIAL, Values, applies, put_in
 
 # Sizes that catch what compilers get wrong: one element, one more, an odd number, and one that no
 # vector width divides and that is longer than the widest vector (16 float32 in AVX-512).
 _TELLING_SIZES = (7, 17)
+# Where types of 8 bits are reduced: below, at and above their vectors of 16, 32 and 64 elements.
+_EIGHT_BIT_SIZES = (15, 16, 31, 32, 33, 63, 64, 65)
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,30 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     )
 
 
-def special_cases(signature: ModelSignature, sizes: Mapping[str, int]) -> tuple[CaseSpec, ...]:
+def eight_bit_cases(signature: ModelSignature) -> tuple[CaseSpec, ...]:
+    """Return cases of the sizes that matter where types of 8 bits are reduced."""
+    middle = {
+        name: _middle(limits.min, limits.max) for name, limits in signature.dimensions.items()
+    }
+    sizes = [
+        {**middle, name: size}
+        for name, limits in signature.dimensions.items()
+        for size in _EIGHT_BIT_SIZES
+        if size in limits
+    ]
+    return tuple(
+        CaseSpec(f"{sizes_text(one)} one-sided rows", one, 0, "one-sided rows") for one in sizes
+    )
+
+
+def special_cases(
+    signature: ModelSignature, sizes: Mapping[str, int], kinds: Sequence[Values] = SPECIAL
+) -> tuple[CaseSpec, ...]:
     """Return the cases of special values at these sizes, those that the inputs may take."""
     text = sizes_text(sizes)
     return tuple(
         CaseSpec(f"{text} {values}", sizes, 0, values)
-        for values in SPECIAL
+        for values in kinds
         if applies(values, signature.inputs)
     )
 
@@ -82,10 +102,14 @@ def draw_inputs(
     the same random places in every input, with repetition, and as they are along the others.
     """
     drawn = _draw_inputs(signature, case, rows)
+    count = len(drawn)
+    # Whole numbers of an example may belong together as no draw knows: an order, a length.
+    as_given = rows is not None and case.values in PARTS
     return tuple(
-        put_in(case.values, spec, tensor)
-        for spec, tensor in zip(signature.inputs, drawn, strict=True)
-    )
+        tensor if as_given and "int" in spec.dtype
+        else put_in(case.values, spec, tensor, (place, count))
+        for place, (spec, tensor) in enumerate(zip(signature.inputs, drawn, strict=True))
+    )  # fmt: skip
 
 
 def _draw_inputs(

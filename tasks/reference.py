@@ -17,19 +17,33 @@ from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
 from tasks.compare import identical
 from tasks.conditions import digest_conditions
-from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
+from tasks.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
-from tasks.plan import plan_cases, sizes_text, special_cases
+from tasks.plan import (
+    CaseSpec,
+    eight_bit_cases,
+    plan_cases,
+    sizes_text,
+    special_cases,
+)
 from tasks.programs import load_program
-from tasks.special import Values, dynamic_axes
+from tasks.questions.cases import find_questions
+from tasks.special import EXTREMES, PARTS, UNDECLARED, Values, dynamic_axes
 from tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-# Up to how many bytes of intermediate results a size is run on all kinds of special values.
+# Up to how many bytes of intermediate results a size is run on special values.
 _CHEAP_BYTES = 2**27
+# Questions are asked at the smallest size that has so many rows: they differ row by row.
+_ROWS = 7
+# All of the questions together may make so many times the bytes that the drawn inputs do, or so
+# many at the least.
+_SHARE_OF_QUESTIONS = 0.3
+_LEAST_BYTES = 2**28
 
+Eager = Callable[..., Any]
 Float64 = Callable[[Tensors], tuple[Tensors, int]]
 
 
@@ -39,6 +53,7 @@ class ReferenceCase:
 
     `axes` are those of each input that are dynamic, where its values are repeated along them.
     `left` are the inputs as eager leaves them behind; empty where it doesn't touch any.
+    `undeclared` names the inputs that hold values which were neither drawn nor declared.
     """
 
     name: str
@@ -48,16 +63,17 @@ class ReferenceCase:
     values: Values = "drawn"
     axes: tuple[tuple[int, ...], ...] = ()
     left: Tensors = ()
+    undeclared: tuple[str, ...] = ()
 
 
 def run(job: ReferenceJob) -> ReferenceResult:
     """Write the reference outputs of the delivery in `job.staging` to `job.file`."""
     delivery = read_delivery(job.staging)
-    eager, float64 = _reference_functions(delivery, job.reference)
+    eager, float64 = reference_functions(delivery, job.reference)
     cases = []
     skipped: list[str] = []
     with half_of_the_threads():
-        for planned in _planned_inputs(delivery, job.plan, float64, skipped):
+        for planned in _Planner(delivery, job.plan, eager, float64, skipped).inputs():
             try:
                 cases.append(_run_case(planned, eager, float64))
             except Exception as error:
@@ -81,9 +97,10 @@ class _Planned:
     inputs: Tensors
     values: Values = "drawn"
     axes: tuple[tuple[int, ...], ...] = ()
+    undeclared: tuple[str, ...] = ()
 
 
-def _run_case(planned: _Planned, eager: Callable[..., Any], float64: Float64) -> ReferenceCase:
+def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCase:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
     with torch.no_grad():
@@ -91,8 +108,9 @@ def _run_case(planned: _Planned, eager: Callable[..., Any], float64: Float64) ->
     left = () if identical(given, planned.inputs) else given
     exact, _ = float64(planned.inputs)
     return ReferenceCase(
-        planned.name, planned.inputs, outputs, exact, planned.values, planned.axes, left
-    )
+        planned.name, planned.inputs, outputs, exact, planned.values, planned.axes, left,
+        planned.undeclared,
+    )  # fmt: skip
 
 
 def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:
@@ -117,51 +135,147 @@ def load_cases(path: Path) -> tuple[ReferenceCase, ...]:
     return tuple(ReferenceCase(**case) for case in plain)
 
 
-def _reference_functions(
+def reference_functions(
     delivery: LoadedDelivery, program_file: Path | None
-) -> tuple[Callable[..., Any], Float64]:
-    if program_file is None:
-        return delivery.module, lambda inputs: run_in_float64(delivery.module, inputs)
-    # A recipe that changes the numbers on purpose has the changed program as its reference. Our
-    # own optimize step wrote this file.
-    program = load_program(program_file)
-    graph = program.graph_module
-    return program.module(), lambda inputs: run_in_float64(graph, lifted_inputs(program, inputs))
+) -> tuple[Eager, Float64]:
+    """Return what computes the reference in its own precision, and in float64.
 
-
-def _planned_inputs(
-    delivery: LoadedDelivery, plan: VerifyPlan, float64: Float64, skipped: list[str]
-) -> Iterator[_Planned]:
-    """Give the planned draws, special values, and the delivery's examples.
-
-    Sizes that are too large are noted in `skipped`. What a size takes is extrapolated from the
-    smallest size, whose intermediate results are counted: they grow with the product of the dynamic
-    dimensions for most models.
+    That is the delivered module, or the program in `program_file` where a recipe changes the
+    numbers on purpose: our own optimize step wrote that.
     """
-    signature = delivery.contract.signature
-    bytes_per_unit = 0.0
-    chosen: Mapping[str, int] = {}
-    for spec in plan_cases(signature, plan.seeds):
-        inputs = delivery.draw(spec)
-        units = math.prod(spec.sizes.values())
-        if bytes_per_unit and bytes_per_unit * units > plan.max_bytes:
-            if spec.seed == 0:
-                needed = bytes_per_unit * units / 2**30
-                skipped.append(
-                    f"{sizes_text(spec.sizes)}: about {needed:.1f} GiB of intermediate results, "
-                    f"more than the plan's {plan.max_bytes / 2**30:.1f}"
-                )
-            continue
-        if not bytes_per_unit and units:
-            bytes_per_unit = float64(inputs)[1] / units
+    if program_file is None:
+        return delivery.module, _in_float64(delivery.module, lambda inputs: inputs)
+    program = load_program(program_file)
+    return program.module(), _in_float64(
+        program.graph_module, lambda inputs: lifted_inputs(program, inputs)
+    )
+
+
+def _in_float64(
+    module: torch.fx.GraphModule, arguments: Callable[[Tensors], Sequence[torch.Tensor]]
+) -> Float64:
+    kept: dict[str, torch.dtype] | None = None
+
+    def run(inputs: Tensors) -> tuple[Tensors, int]:
+        nonlocal kept
+        given = arguments(inputs)
+        if kept is None:
+            kept = dict(kept_casts(module, given))
+        return run_in_float64(module, given, kept)
+
+    return run
+
+
+class _Planner:
+    """Gives the inputs of the plan, and notes in `skipped` what is left out, and why.
+
+    What a size takes is extrapolated from the smallest size, whose intermediate results are
+    counted: they grow with the product of the dynamic dimensions for most models.
+    """
+
+    def __init__(
+        self,
+        delivery: LoadedDelivery,
+        plan: VerifyPlan,
+        eager: Eager,
+        float64: Float64,
+        skipped: list[str],
+    ) -> None:
+        self._delivery, self._plan = delivery, plan
+        self._eager, self._float64, self._skipped = eager, float64, skipped
+        self._signature = delivery.contract.signature
+        self._bytes_per_unit = 0.0
+        self._spent = 0.0
+
+    def inputs(self) -> Iterator[_Planned]:
+        """Give random draws, special values, what the graph asks, and the delivery's examples."""
+        cheap: list[CaseSpec] = []
+        for spec in plan_cases(self._signature, self._plan.seeds):
+            inputs = self._delivery.draw(spec)
+            needed = self._bytes(spec.sizes, inputs)
+            if needed > self._plan.max_bytes:
+                if spec.seed == 0:
+                    self._skipped.append(
+                        f"{sizes_text(spec.sizes)}: about {needed / 2**30:.1f} GiB of intermediate "
+                        f"results, more than the plan's {self._plan.max_bytes / 2**30:.1f}"
+                    )
+                continue
+            if not cheap or needed <= _CHEAP_BYTES:
+                cheap.append(spec)
+            self._spent += needed
+            yield _Planned(spec.name, inputs)
+        yield from self._special_inputs(cheap)
+        yield from self._example_inputs()
+
+    def _special_inputs(self, cheap: Sequence[CaseSpec]) -> Iterator[_Planned]:
+        if not cheap:
+            return
+        asking = _asking_size(cheap)
+        text = sizes_text(asking.sizes)
+        room = max(_LEAST_BYTES, _SHARE_OF_QUESTIONS * self._spent)
+        left_out = []
         # The largest of the cheap sizes: it has whole vectors and a rest.
-        if not chosen or bytes_per_unit * units <= _CHEAP_BYTES:
-            chosen = spec.sizes
-        yield _Planned(spec.name, inputs)
-    for spec in special_cases(signature, chosen):
-        axes = tuple(map(dynamic_axes, signature.inputs)) if spec.values == "repeated" else ()
-        yield _Planned(spec.name, delivery.draw(spec), spec.values, axes)
-    for index, case in enumerate(delivery.cases):
-        shapes = zip(signature.inputs, case.inputs, strict=True)
-        sizes = signature.measure({spec.name: tuple(tensor.shape) for spec, tensor in shapes})
-        yield _Planned(f"{sizes_text(sizes)} example={index}", case.inputs)
+        for spec in special_cases(self._signature, cheap[-1].sizes, EXTREMES):
+            axes = tuple(map(dynamic_axes, self._signature.inputs))
+            repeated = axes if spec.values == "repeated" else ()
+            drawn = self._delivery.draw(spec)
+            yield _Planned(spec.name, drawn, spec.values, repeated, self._undeclared(spec.values))
+        for planned, sizes in self._questions(asking):
+            room -= self._bytes(sizes, planned.inputs)
+            if room < 0:
+                left_out.append(planned.name.removeprefix(text).strip())
+            else:
+                yield planned
+        if left_out:
+            self._skipped.append(
+                f"not asked, because {text} takes much memory and time: {', '.join(left_out)}"
+            )
+
+    def _questions(self, asking: CaseSpec) -> Iterator[tuple[_Planned, Mapping[str, int]]]:
+        """Give what is asked at one size, and of all graphs that reduce 8 bits at several."""
+        for spec in special_cases(self._signature, asking.sizes, PARTS):
+            planned = _Planned(
+                spec.name, self._delivery.draw(spec), spec.values,
+                undeclared=self._undeclared(spec.values),
+            )  # fmt: skip
+            yield planned, spec.sizes
+        drawn = self._delivery.draw(asking)
+        questions, tracing = find_questions(self._signature.inputs, self._eager, drawn)
+        text = sizes_text(asking.sizes)
+        for one in questions:
+            values: Values = "asked far" if one.undeclared else "asked"
+            planned = _Planned(f"{text} {one.asks}", one.inputs, values, undeclared=one.undeclared)
+            yield planned, asking.sizes
+        for spec in eight_bit_cases(self._signature) if tracing.eight_bit_reductions else ():
+            yield _Planned(spec.name, self._delivery.draw(spec), spec.values), spec.sizes
+
+    def _undeclared(self, values: Values) -> tuple[str, ...]:
+        if values not in UNDECLARED:
+            return ()
+        return tuple(
+            spec.name for spec in self._signature.inputs
+            if "float" in spec.dtype and spec.low is None
+        )  # fmt: skip
+
+    def _example_inputs(self) -> Iterator[_Planned]:
+        signature = self._signature
+        for index, case in enumerate(self._delivery.cases):
+            shapes = zip(signature.inputs, case.inputs, strict=True)
+            sizes = signature.measure({spec.name: tuple(t.shape) for spec, t in shapes})
+            yield _Planned(f"{sizes_text(sizes)} example={index}", case.inputs)
+
+    def _bytes(self, sizes: Mapping[str, int], inputs: Tensors) -> float:
+        """Return what the intermediate results of these sizes take."""
+        units = math.prod(sizes.values())
+        if not self._bytes_per_unit and units:
+            self._bytes_per_unit = self._float64(inputs)[1] / units
+        return self._bytes_per_unit * units
+
+
+def _asking_size(cheap: Sequence[CaseSpec]) -> CaseSpec:
+    """Return the smallest of some sizes at which rows may differ."""
+    for enough in (min, max):
+        for spec in cheap:
+            if enough(spec.sizes.values(), default=0) >= _ROWS:
+                return spec
+    return cheap[-1]

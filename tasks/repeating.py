@@ -54,7 +54,7 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
         names = tuple(spec.name for spec in manifest.signature.outputs)
         job = VerifyJob(
             folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
-            target=slug,
+            target=slug, staging=jobs.staging, program=optimized.reference,
         )  # fmt: skip
         verified = lanes.runner(target).run(job, limit_s=_VERIFY_LIMIT_S)
     return _tell(manifest, slug, reference, cast(VerifyResult, verified))

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
 
 from artifacts.signature import TensorSpec
 
-Values = Literal["drawn", "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite"]
+Values = Literal[
+    "drawn", "asked", "asked far",
+    "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
+    "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
+    "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
+]  # fmt: skip
 
-# Those beyond random draws, in the order of the plan.
-SPECIAL: tuple[Values, ...] = (
+# Those beyond random draws that any model is asked, in the order of the plan: what differs row by
+# row or lies in a part of what is drawn, and what is all alike or leaves it in all inputs.
+PARTS: tuple[Values, ...] = (
+    "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
+    "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
+)  # fmt: skip
+EXTREMES: tuple[Values, ...] = (
     "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
 )  # fmt: skip
+SPECIAL = (*PARTS, *EXTREMES)
 # Kinds that need an input which may take any value: without declared limits, that is.
-_UNLIMITED: frozenset[Values] = frozenset({"denormal", "large", "nan", "infinite"})
-
-# Kinds whose errors are alike for all elements, or of one size that hides all others.
-ALIKE: frozenset[Values] = frozenset({"zeros", "ends", "repeated", "denormal", "large"})
+_UNLIMITED: frozenset[Values] = frozenset({
+    "denormal", "large", "nan", "infinite", "large in turns", "nan in turns", "infinite in turns",
+    "near the root of the largest",
+})  # fmt: skip
+_IN_TURNS: dict[Values, Values] = {
+    "large in turns": "large", "nan in turns": "nan", "infinite in turns": "infinite",
+}  # fmt: skip
 
 # Kinds that make infinities, their own or by overflowing on the way.
-OVERFLOWING: frozenset[Values] = frozenset({"large", "infinite"})
+OVERFLOWING: frozenset[Values] = frozenset({
+    "large", "infinite", "large in turns", "infinite in turns", "asked far",
+    "near the root of the largest",
+})  # fmt: skip
+
+# Kinds that hold what isn't a number, and infinities.
+NOT_FINITE: frozenset[Values] = frozenset({"nan", "infinite", "nan in turns", "infinite in turns"})
+
+# Kinds that leave what was drawn where nothing was declared: nobody said that it is served.
+UNDECLARED: frozenset[Values] = frozenset({
+    "asked far", "offset rows", "denormal", "large", "large in turns",
+    "near the root of the largest",
+})  # fmt: skip
 
 # Large beside 1, and far from where a sum of squares leaves the type's range. Of float64 nothing
 # more exact tells what large terms that cancel leave behind, so they are less large.
@@ -31,25 +57,47 @@ _LARGE = {torch.float64: 1e2, torch.float32: 1e4, torch.bfloat16: 1e4, torch.flo
 
 def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
     """Tell whether a case of these values differs from a random draw for such inputs."""
+    unlimited = [spec for spec in inputs if _is_unlimited(spec)]
+    if values in _IN_TURNS:
+        return any(spec.shape for spec in unlimited)
+    if values == "near the root of the largest":
+        return any(spec.dtype == "float16" for spec in unlimited)
     if values in _UNLIMITED:
-        return any(_is_unlimited(spec) for spec in inputs)
+        return bool(unlimited)
+    if values in ("whole numbers and tenths", "offset rows"):
+        return any("float" in spec.dtype and spec.shape for spec in inputs)
+    if values == "ties":
+        return any(spec.dtype != "bool" and spec.shape for spec in inputs)
     if values == "repeated":
         return any(isinstance(axis, str) for spec in inputs for axis in spec.shape)
     return bool(inputs)
 
 
-def put_in(values: Values, spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+def put_in(
+    values: Values, spec: TensorSpec, drawn: torch.Tensor, turn: tuple[int, int] = (0, 1)
+) -> torch.Tensor:
     """Return `drawn` with special values in it, where the input may take them.
 
+    `one-sided rows` lie in the upper or the lower half of the range, in an inner part without the
+    ends, or in a narrow band, row by row; `upper part` and `lower part` are such halves throughout.
+    `offset rows` vary little around something large. `ties` are few values again and again, and one
+    value all along every third row.
     `zeros` are zeros of both signs, or what is nearest to zero in the declared range; `ends` are
     the ends of that range in turns (without one -1 and 1). `repeated` has the first values of each
     dynamic axis all along it. `denormal` and `large` scale what was drawn; `nan` and `infinite` put
-    such elements in the first place and the last, and leave the others.
+    such elements in the first place and the last, and leave the others. Kinds `in turns` do so in
+    one input a row: `turn` is this input's number, and how many there are.
     """
     if values == "drawn" or not drawn.numel():
         return drawn
     if values == "repeated":
         return expanded(dynamic_axes(spec), drawn).contiguous()
+    if values in _MAKES_PART:
+        return _MAKES_PART[values](spec, drawn)
+    if values in _IN_TURNS:
+        if not _is_unlimited(spec):
+            return drawn
+        return _in_turns(_IN_TURNS[values], drawn, *turn)
     if values in _UNLIMITED:
         return _put_unlimited(values, drawn) if _is_unlimited(spec) else drawn
     places = torch.arange(drawn.numel()).reshape(drawn.shape) % 2 == 0
@@ -97,9 +145,111 @@ def _put_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
         return (drawn.double() * (kind.tiny / 8)).to(drawn.dtype)
     if values == "large":
         return drawn * _LARGE[drawn.dtype]
+    if values == "near the root of the largest":
+        root = float(kind.max) ** 0.5
+        return drawn.sign() * root * (1.0 + 0.01 * drawn.tanh()) if root < 1e3 else drawn
     changed = drawn.clone()
     flat = changed.view(-1)
     flat[0] = float("nan") if values == "nan" else float("inf")
     if values == "infinite" and flat.numel() > 1:
         flat[-1] = -float("inf")
     return changed
+
+
+def _rows(drawn: torch.Tensor) -> torch.Tensor:
+    """Return each element's row number: its place along the first axis that has several."""
+    axis = next((a for a, size in enumerate(drawn.shape) if size > 3), 0)
+    shape = [-1 if a == axis else 1 for a in range(drawn.dim())]
+    return torch.arange(drawn.shape[axis]).reshape(shape).expand(drawn.shape)
+
+
+def _in_turns(values: Values, drawn: torch.Tensor, place: int, count: int) -> torch.Tensor:
+    """Return `drawn`, special in the rows that are this input's turn, at staggered places."""
+    if not drawn.dim():
+        return _put_unlimited(values, drawn) if place == 0 else drawn
+    rows = _rows(drawn)
+    own = rows % (count + 1) == place
+    if values == "large":
+        return torch.where(own, _put_unlimited(values, drawn), drawn)
+    # One element in each of those rows, another one each time.
+    within = torch.arange(drawn.numel()).reshape(drawn.shape)
+    per_row = max(1, drawn.numel() // int(rows.max() + 1))
+    own &= within % per_row == (rows // (count + 1) * 3 + place) % per_row
+    if values == "nan":
+        return torch.where(own, torch.nan, drawn).to(drawn.dtype)
+    sign = torch.where(rows % 2 == 0, 1.0, -1.0)
+    return torch.where(own, sign * torch.inf, drawn).to(drawn.dtype)
+
+
+def _between(spec: TensorSpec, drawn: torch.Tensor, low: object, high: object) -> torch.Tensor:
+    """Return values between two parts of the range (0 to 1), as random as the drawn ones."""
+    first, last = (torch.as_tensor(end, dtype=torch.float64) for end in (low, high))
+    if drawn.dtype is torch.bool:
+        return (drawn & (last > 0.5)) | (first >= 0.5)
+    wide = drawn.double()
+    if spec.low is None and drawn.is_floating_point():
+        # As far from zero as was drawn, and beyond, on the one side that the part is of.
+        unit, (lowest, highest) = torch.special.ndtr(wide), (-3.0, 3.0)
+    else:
+        lowest, highest = _limits(spec, drawn)
+        unit = ((wide - lowest) / max(highest - lowest, 1e-300)).clamp(0.0, 1.0)
+    placed = lowest + (highest - lowest) * (first + (last - first) * unit)
+    if not drawn.is_floating_point():
+        placed = placed.round()
+    given: torch.Tensor = placed.clamp(lowest, highest).to(drawn.dtype)
+    return given
+
+
+def _one_sided(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+    rows = _rows(drawn) if drawn.dim() else torch.zeros((), dtype=torch.int64)
+    kind = rows % 5
+    low = torch.tensor([0.55, 0.0, 0.16, 0.0, 0.97], dtype=torch.float64)[kind]
+    high = torch.tensor([1.0, 0.45, 0.98, 0.03, 1.0], dtype=torch.float64)[kind]
+    band = (rows // 5 % 7).double() / 8.0
+    is_band = (kind == 2) & (rows // 5 % 2 == 1)
+    return _between(
+        spec, drawn, torch.where(is_band, band, low), torch.where(is_band, band + 0.06, high)
+    )
+
+
+def _offset(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+    if not drawn.is_floating_point() or not drawn.dim():
+        return drawn
+    rows = _rows(drawn)
+    if spec.low is None:
+        half = drawn.dtype in (torch.float16, torch.bfloat16)
+        offsets = torch.tensor([30.0, -30.0, 60.0] if half else [1e3, -1e3, 1e4])
+        return (offsets[rows % 3] + drawn.double()).to(drawn.dtype)
+    center = 0.1 + 0.8 * (rows % 7).double() / 6.0
+    return _between(spec, drawn, center, center + 1e-3)
+
+
+def _grid(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+    if not drawn.is_floating_point():
+        return drawn
+    rows = _rows(drawn) if drawn.dim() else torch.zeros((), dtype=torch.int64)
+    wide = drawn.double() * (4.0 if spec.low is None else 1.0)
+    placed = torch.where(rows % 2 == 0, wide.round(), (wide * 10.0).round() / 10.0)
+    if spec.low is not None and spec.high is not None:
+        placed = torch.where((placed >= spec.low) & (placed <= spec.high), placed, drawn.double())
+    return placed.to(drawn.dtype)
+
+
+def _ties(spec: TensorSpec, drawn: torch.Tensor) -> torch.Tensor:
+    if drawn.dtype is torch.bool:
+        return drawn
+    places = torch.arange(drawn.numel()).reshape(drawn.shape)
+    few = (places * 7 + places // 3) % min(3, drawn.numel())
+    rows = _rows(drawn) if drawn.dim() else places
+    chosen = torch.where(rows % 3 == 2, rows % drawn.numel(), few)
+    return drawn.flatten()[chosen.flatten()].reshape(drawn.shape)
+
+
+_MAKES_PART: dict[Values, Callable[[TensorSpec, torch.Tensor], torch.Tensor]] = {
+    "one-sided rows": _one_sided,
+    "upper part": lambda spec, drawn: _between(spec, drawn, 0.55, 0.97),
+    "lower part": lambda spec, drawn: _between(spec, drawn, 0.03, 0.45),
+    "offset rows": _offset,
+    "whole numbers and tenths": _grid,
+    "ties": _ties,
+}

@@ -83,10 +83,15 @@ def with_inside(
 ) -> VerifyResult:
     """Return a verdict together with that on values inside the graph, named `nodes`."""
     if inside is None:
-        note = "nothing inside the graph that leads there changes with the inputs"
+        note = "nothing inside the graph that leads there changes with the inputs and is comparable"
         reasons = outside.reasons
         if {deviation.output for deviation in outside.deviations} <= set(outside.blind):
             reasons = (*reasons, "no comparison could fail: no output changes with the inputs")
+        reasons += tuple(
+            f"output {index} is not comparable: rounding alone moves more than a tenth of its "
+            "elements by about their own size, and those of every value before it"
+            for index in outside.incomparable
+        )
         return replace(outside, notes=(*outside.notes, note), reasons=reasons)
     deviations = tuple(
         replace(d, case=f"inside, {nodes[d.output]}: {d.case}", special=True)
@@ -97,6 +102,7 @@ def with_inside(
         tuple(f"inside the graph, at {', '.join(nodes)}: {reason}" for reason in inside.reasons),
         (*outside.notes, f"measured inside the graph instead, at {', '.join(nodes)}"),
         spreads=outside.spreads,
+        incomparable=outside.incomparable,
     )
 
 

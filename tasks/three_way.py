@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from artifacts.manifest import TargetRecord
 from artifacts.tolerance import Deviation, pooled_rmse
 from tasks.benchmark import timed_cases
 from tasks.compare import Typical, compare, typical_error
+from tasks.conditioning import Conditioning
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
 from tasks.loading import (
@@ -131,11 +133,20 @@ def _compare_outputs(
         for index in range(min((len(case.eager) for case in cases), default=0))
     ]
     apart = [0.0] * len(typical)
+
+    @cache
+    def model() -> Callable[..., object]:
+        return read_delivery(job.staging).module
+
+    def called(*given: torch.Tensor) -> object:
+        return model()(*given)
+
     for case in cases:
         was, now = old.outputs(case, device), new.outputs(case, device)
+        conditioning = Conditioning(called, case.inputs, case.eager, case.name)
         for one, given in ((old, was), (new, now)):
             if given is not None:
-                one.deviations += _deviations(job, case, given, typical)
+                one.deviations += _deviations(job, case, given, typical, conditioning)
         if was is not None and now is not None:
             pairs = zip(apart, was, now, strict=True)
             apart = [max(so_far, _distance(left, right)) for so_far, left, right in pairs]
@@ -154,7 +165,11 @@ def _compare_outputs(
 
 
 def _deviations(
-    job: ThreeWayJob, case: ReferenceCase, given: Tensors, typical: Sequence[Typical]
+    job: ThreeWayJob,
+    case: ReferenceCase,
+    given: Tensors,
+    typical: Sequence[Typical],
+    conditioning: Conditioning,
 ) -> Iterator[Deviation]:
     for index, got in enumerate(given):
         want, exact = case.eager[index], case.float64[index]
@@ -162,8 +177,9 @@ def _deviations(
         dtype = str(want.dtype).removeprefix("torch.")
         agreed = job.recipe.tolerance_for(dtype, name, job.target)
         yield compare(
-            got, want, exact, agreed, output=index, case=case.name, typical=typical[index]
-        )
+            got, want, exact, agreed, output=index, case=case.name, typical=typical[index],
+            moved=partial(conditioning.moved, index),
+        )  # fmt: skip
 
 
 def _rmse(deviations: Sequence[Deviation], output: int) -> float | None:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 
 from artifacts.digest import digest_file
 from artifacts.errors import first_line
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
-from artifacts.tolerance import Deviation
-from tasks.compare import Typical, compare, identical, typical_error
+from artifacts.tolerance import Deviation, Tolerance
+from tasks.compare import (
+    FEWEST_RUNS,
+    MOST_INCOMPARABLE,
+    Typical,
+    compare,
+    identical,
+    typical_error,
+)
 from tasks.compiling.packages import digest_library
+from tasks.conditioning import Conditioning
+from tasks.intake import read_delivery
 from tasks.loading import (
     PACKAGE,
     SHARED_LIBRARY,
@@ -30,7 +41,10 @@ from tasks.manners import (
     repeated_calls,
     threaded_calls,
 )
+from tasks.programs import load_program
 from tasks.reference import ReferenceCase, load_cases
+from tasks.scale import Scale, find_scale
+from tasks.special import NOT_FINITE
 from tasks.spread import OUTPUTS_COUNTED, SpreadCount, spreads_of
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
@@ -39,55 +53,139 @@ _AGREE = 'if that is of no account, agree on propagation = "note" under [verify]
 _FEW = 2
 
 
+# Where nobody has said that values are served, a difference so many times what was agreed is none
+# of precision any more.
+_GROSS = 16.0
+# After so many wrong cases nothing more is asked of how well conditioned the others are.
+_WRONG_ENOUGH = 4
+
+
 @dataclass
 class _Findings:
     """What has been found so far."""
 
     job: VerifyJob
-    typical: Sequence[Typical]
+    yardsticks: Sequence[_Yardstick]
+    model: Callable[[], Callable[..., object]] | None = None
     deviations: list[Deviation] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
+    wrong: int = 0
+    conditioned: dict[str, Conditioning] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
         if len(outputs) != len(case.eager):
             self.reasons.append(f"{name}: expected {len(case.eager)} outputs, got {len(outputs)}")
             return
+        before = len(self.reasons)
         for index, got in enumerate(outputs):
             want, exact = case.eager[index], case.float64[index]
-            agreed = self.job.recipe.tolerance_for(
-                str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
-            )
-            found = compare(
-                got, want, exact, agreed, output=index, case=name,
-                typical=self.typical[index], values=case.values,
-            )  # fmt: skip
             is_special = case.values != "drawn" or name != case.name
             if not is_special and index < OUTPUTS_COUNTED:
                 self.spreads.setdefault(index, SpreadCount(index)).add(got, want, exact)
+            found = self._judge(name, case, index, got)
             told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
-            if told and self._is_of_no_account(case, want):
-                self.notes += told
-                found, told = replace(found, reasons=()), []
-            elif case.values in ("nan", "infinite"):
-                told = [f"{reason} ({_AGREE})" for reason in told]
+            if told and case.values in NOT_FINITE:
+                if self.job.recipe.verify.propagation == "note":
+                    self.notes += told
+                    found, told = replace(found, reasons=()), []
+                else:
+                    told = [f"{reason} ({_AGREE})" for reason in told]
+            elif told and case.undeclared:
+                told = [f"{reason}. {_declare(case)}" for reason in told]
             self.deviations.append(replace(found, special=is_special))
             self.reasons += told
+        self.wrong += len(self.reasons) > before
 
-    def _is_of_no_account(self, case: ReferenceCase, want: torch.Tensor) -> bool:
-        """Tell whether a rule that is broken there is noted only.
+    def _judge(self, name: str, case: ReferenceCase, index: int, got: torch.Tensor) -> Deviation:
+        want, yardstick = case.eager[index], self.yardsticks[index]
+        agreed = self.job.recipe.tolerance_for(
+            str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
+        )
 
-        Decisions of half-precision numbers hang on ties, and special values make many of those.
-        """
-        if case.values in ("nan", "infinite") and self.job.recipe.verify.propagation == "note":
-            return True
-        is_half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in case.inputs)
-        return case.values != "drawn" and is_half and not want.is_floating_point()
+        def judge(tolerance: Tolerance) -> Deviation:
+            return compare(
+                got, want, case.float64[index], tolerance, output=index, case=name,
+                typical=yardstick.typical, scale=yardstick.scale, values=case.values,
+                moved=self._moved(case, index),
+            )  # fmt: skip
+
+        found = judge(agreed)
+        if not found.reasons or not case.undeclared:
+            return found
+        # What isn't declared as served can't refuse by its precision what all that is allows.
+        loose = judge(replace(agreed, atol=_GROSS * agreed.atol, rtol=_GROSS * agreed.rtol))
+        if loose.reasons:
+            return found
+        told = f"{name}, output {index}: {found.reasons[0]}"
+        self.notes.append(f"{told}, which refuses nothing: nobody declared it. {_declare(case)}")
+        return loose
+
+    def _moved(self, case: ReferenceCase, index: int) -> Callable[[int], torch.Tensor] | None:
+        """Return what tells how far rounding moves an output; None where there is no model."""
+        if self.model is None:
+            return None
+        if case.name not in self.conditioned:
+            self.conditioned[case.name] = Conditioning(
+                self.model(), case.inputs, case.eager, case.name
+            )
+        conditioning = self.conditioned[case.name]
+        most = FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
+        return lambda runs: conditioning.moved(index, int(min(runs, most)))
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""
+
+    def not_comparable(self) -> tuple[int, ...]:
+        """Return the outputs too many of whose elements can't be compared."""
+        found = []
+        for index in range(len(self.yardsticks)):
+            own = [d for d in self.deviations if d.output == index and not d.special]
+            elements = sum(d.elements for d in own)
+            if sum(d.incomparable for d in own) > MOST_INCOMPARABLE * elements:
+                found.append(index)
+        return tuple(found)
+
+    def tell_set_aside(self) -> None:
+        """Note how many elements weren't judged, and why, output by output."""
+        for index in range(len(self.yardsticks)):
+            for where, own in (
+                ("", [d for d in self.deviations if d.output == index and not d.special]),
+                (" of special inputs",
+                 [d for d in self.deviations if d.output == index and d.special]),
+            ):  # fmt: skip
+                elements = sum(d.elements for d in own)
+                at_step, lost = sum(d.at_step for d in own), sum(d.incomparable for d in own)
+                if at_step:
+                    self.notes.append(
+                        f"output {index}: {at_step} of {elements} elements{where} are decided "
+                        "otherwise than in eager, where rounding alone decides them"
+                    )
+                if lost:
+                    self.notes.append(
+                        f"output {index}: {lost} of {elements} elements{where} "
+                        f"({lost / elements:.1%}) are not comparable: rounding alone moves them by "
+                        "about their own size"
+                    )
+
+
+def _declare(case: ReferenceCase) -> str:
+    """Return how to have a case left out, or judged as what is served."""
+    names = ", ".join(case.undeclared)
+    return (
+        f"Nobody has declared which values of {names} are served: declare them (ranges in the "
+        "factory, low and high in delivery.toml), and no others are asked"
+    )
+
+
+@dataclass(frozen=True)
+class _Yardstick:
+    """What one output's errors are judged by, over all cases of usual values."""
+
+    typical: Typical
+    scale: Scale
 
 
 def run(job: VerifyJob) -> VerifyResult:
@@ -99,7 +197,7 @@ def run(job: VerifyJob) -> VerifyResult:
     """
     cases = load_cases(job.reference)
     device = device_of(job.target)
-    found = _Findings(job, _typical_errors(cases), reasons=[*_other_libraries(job)])
+    found = _Findings(job, _yardsticks(cases), _model_of(job), reasons=[*_other_libraries(job)])
     library = from_the_host(open_shared_library(job.folder / SHARED_LIBRARY, device), device)
     given = _compare_all(found, library, cases)
     if not found.reasons:
@@ -112,12 +210,29 @@ def run(job: VerifyJob) -> VerifyResult:
     found.reasons += _beyond_assumptions(job.assumed, cases)
     if not cases:
         found.reasons.append("no case of the input plan could be compared")
+    found.tell_set_aside()
     blind = _blind_outputs(cases)
     found.notes += [f"output {index} is {value:g} at every input" for index, value in blind]
     return VerifyResult(
         tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
         tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
+        found.not_comparable(),
     )  # fmt: skip
+
+
+def _model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
+    """Return what makes the reference's own model, once it is asked for."""
+    if job.program is None and job.staging is None:
+        return None
+
+    @cache
+    def model() -> Callable[..., object]:
+        if job.program is not None:
+            return load_program(job.program).module(check_guards=False)
+        assert job.staging is not None
+        return read_delivery(job.staging).module
+
+    return model
 
 
 def _compare_all(
@@ -203,12 +318,15 @@ def _drawn(cases: Sequence[ReferenceCase]) -> list[ReferenceCase]:
     return [case for case in cases if case.values == "drawn"]
 
 
-def _typical_errors(cases: Sequence[ReferenceCase]) -> list[Typical]:
-    """Return eager's error on each output, over all cases that aren't special."""
+def _yardsticks(cases: Sequence[ReferenceCase]) -> list[_Yardstick]:
+    """Return what each output is judged by, over all cases that aren't special."""
     drawn = _drawn(cases) or list(cases)
     count = min((len(case.eager) for case in cases), default=0)
     return [
-        typical_error((case.eager[index], case.float64[index]) for case in drawn)
+        _Yardstick(
+            typical_error((case.eager[index], case.float64[index]) for case in drawn),
+            find_scale(case.eager[index] for case in drawn),
+        )
         for index in range(count)
     ]
 
@@ -218,11 +336,20 @@ def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, float]]:
     drawn = _drawn(cases)
     blind = []
     for index in range(min((len(case.float64) for case in drawn), default=0)):
-        values = [case.float64[index].double().flatten() for case in drawn]
-        whole = torch.cat([torch.stack([v.min(), v.max()]) for v in values if v.numel()] or values)
-        if whole.numel() and bool((whole == whole[0]).all()):
-            blind.append((index, float(whole[0])))
+        only = _only_number([case.float64[index] for case in drawn])
+        # What rounding makes vary in eager alone, a wrong package makes vary otherwise.
+        if only is not None and _only_number([case.eager[index] for case in drawn]) is not None:
+            blind.append((index, only))
     return blind
+
+
+def _only_number(outputs: Sequence[torch.Tensor]) -> float | None:
+    """Return the number that all elements of all tensors are; None where they differ."""
+    values = [output.double().flatten() for output in outputs if output.numel()]
+    if not values:
+        return None
+    ends = torch.cat([torch.stack([v.min(), v.max()]) for v in values])
+    return float(ends[0]) if bool((ends == ends[0]).all()) else None
 
 
 def _beyond_assumptions(

@@ -19,7 +19,6 @@ LONGER = {
     "tasks/deliver.py:deliver",
     "tasks/intake/source.py:_read_init",
     "tasks/kernels/attention_pooling_triton.py:attention_pooling_kernel",
-    "tasks/soundness/behaviour.py:run_twice",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

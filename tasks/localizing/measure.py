@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from artifacts.recipe import Recipe
 from artifacts.tolerance import Deviation
 from tasks.compare import compare, typical_error
+from tasks.conditioning import Conditioning
 from tasks.loading import Tensors
 from tasks.reference import ReferenceCase
+from tasks.scale import find_scale
 from tasks.special import Values
 
 # An honest operator in float32 does not come near a hundred times eager's error.
@@ -54,26 +58,36 @@ def judge(
     recipe: Recipe,
     *,
     values: Values = "drawn",
+    conditioning: Conditioning | None = None,
 ) -> list[Judged]:
     """Return each output compared as `tasks.verify` does, but for the typical error of this case.
 
+    `conditioning` measures how far rounding alone moves the outputs; without it they don't move.
     Raises `ValueError` for another number of outputs.
     """
     found = []
     for index, (got, want, exact) in enumerate(zip(outputs, eager, float64, strict=True)):
         agreed = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
         typical = typical_error([(want, exact)])
+        moved = partial(conditioning.moved, index) if conditioning else None
         deviation = compare(
             got, want, exact, agreed, output=index, case=case, typical=typical, values=values,
+            moved=moved, scale=find_scale([want]),
         )  # fmt: skip
         floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
         found.append(Judged(deviation, _excess(deviation, floor)))
     return found
 
 
-def judge_case(case: ReferenceCase, outputs: Tensors, recipe: Recipe) -> list[Judged]:
-    """Return each output of a case of the reference, compared."""
-    return judge(case.name, outputs, case.eager, case.float64, recipe, values=case.values)
+def judge_case(
+    case: ReferenceCase, outputs: Tensors, recipe: Recipe, model: Callable[..., Any]
+) -> list[Judged]:
+    """Return each output of a case of the reference, which `model` computes, compared."""
+    conditioning = Conditioning(model, case.inputs, case.eager, case.name)
+    return judge(
+        case.name, outputs, case.eager, case.float64, recipe, values=case.values,
+        conditioning=conditioning,
+    )  # fmt: skip
 
 
 def _excess(deviation: Deviation, floor: float) -> float:

@@ -46,7 +46,10 @@ def find_others(
         if part.outputs != (node.name,) or _writes(node):
             continue
         eager, float64 = part.run()
-        (judged,) = judge("", (given[node.name],), eager, float64, recipe)
+        conditioning = part.conditioning(eager)
+        (judged,) = judge(
+            "", (given[node.name],), eager, float64, recipe, conditioning=conditioning
+        )
         if judged.is_wrong and judged.excess >= limit:
             found.append((judged.excess, node))
     return [node for _, node in sorted(found, key=lambda one: -one[0])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from artifacts.errors import BlessingRefused
 from artifacts.localization import LocalizeJob
@@ -10,6 +11,7 @@ from tasks.capture import capture
 from tasks.intake import LoadedDelivery
 from tasks.loading import Tensors
 from tasks.optimizing.check import PassCheck
+from tasks.optimizing.exporting import require_exportable
 from tasks.passes import PASSES
 
 
@@ -21,7 +23,8 @@ def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tu
     pass computes, is what differs.
     """
     recipe = replace(job.recipe, broken_passes="refuse")
-    check = PassCheck(recipe, [inputs], delivery.module)
+    exportable = partial(require_exportable, delivery=delivery)
+    check = PassCheck(recipe, [inputs], delivery.module, exportable)
     chosen = [(choice, PASSES[choice.name](choice.parameters)) for choice in recipe.passes]
     module = delivery.module
     name = ""

@@ -14,6 +14,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from tasks.conditioning import Conditioning
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.loading import Tensors
 from tasks.passes.state import lifted_tensors
@@ -69,6 +70,10 @@ class Subgraph:
         with torch.no_grad():
             outputs = flat_tensors(self.module(*[tensor.clone() for tensor in self.inputs]))
         return outputs, run_in_float64(self.module, self.inputs)[0]
+
+    def conditioning(self, eager: Tensors) -> Conditioning:
+        """Return what measures how far rounding moves the outputs, which are `eager`."""
+        return Conditioning(self.module, self.inputs, eager, " ".join(self.outputs))
 
 
 def computing_nodes(program: ExportedProgram) -> tuple[Node, ...]:

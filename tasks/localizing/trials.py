@@ -16,7 +16,8 @@ from artifacts.localization import LeaveOut, LocalizeJob, Site, TrialJob
 from artifacts.target import native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
 from tasks.loading import Tensors
-from tasks.localizing.measure import Judged, judge, worst
+from tasks.localizing.measure import Judged, judge
+from tasks.localizing.rounding import worst_fault
 from tasks.localizing.subgraph import Subgraph
 
 Plain = dict[str, object]
@@ -47,21 +48,24 @@ class Seen:
 
     @property
     def worst(self) -> Judged | None:
-        """Return the output that is furthest off, or None where none is."""
-        return worst(self.judged)
+        """Return the output that is furthest off, or None where none is more so than eager's."""
+        return worst_fault(self.judged)
 
 
 class Trials:
     """The compilations that a localization may make, counted."""
 
-    def __init__(self, job: LocalizeJob) -> None:
-        """Start the process that compiles and runs, since that takes seconds."""
+    def __init__(self, job: LocalizeJob, began: float | None = None) -> None:
+        """Start the process that compiles and runs, since that takes seconds.
+
+        The budget's seconds count from `began` on (`time.monotonic()`), else from now on.
+        """
         self.job = job
         self.made = 0
         # Compiles that are kept for what comes after the step that is under way.
         self.reserved = 0
         self.notes: list[str] = []
-        self._deadline = time.monotonic() + job.seconds
+        self._deadline = (time.monotonic() if began is None else began) + job.seconds
         job.folder.mkdir(parents=True, exist_ok=True)
         plan = ProcessPlan(
             "trials", ("tasks.compile",), job.recipe.extensions, trial_environment(job)
@@ -100,7 +104,8 @@ class Trials:
     ) -> Outcome:
         """Compile and run a program; a refusal or a crash on the way is an outcome.
 
-        Raises `HandoffError` for what is no answer: a machine that lacks something, say.
+        Raises `BudgetSpent` where the time is over before it ends, and `HandoffError` for what is
+        no answer: a machine that lacks something, say.
         """
         self.spend()
         folder = self.job.folder / f"trial-{self.made}"
@@ -116,6 +121,8 @@ class Trials:
         try:
             result = self._process.run(trial, limit_s=self.left_s)
         except (BlessingRefused, StepCrashed) as error:
+            if isinstance(error, StepCrashed) and self.left_s <= 0.0:
+                raise BudgetSpent from error
             kind = "was refused" if isinstance(error, BlessingRefused) else "failed"
             return Outcome(failure=f"trial {self.made} {kind}: {error.got[:300]}")
         outputs = torch.load(trial.outputs, weights_only=True)
@@ -141,7 +148,10 @@ class Trials:
             self.notes.append(outcome.failure)
             return Seen(part, (), (), outcome.failure)
         eager, float64 = part.run()
-        judged = judge("", outcome.outputs[0], eager, float64, self.job.recipe)
+        judged = judge(
+            "", outcome.outputs[0], eager, float64, self.job.recipe,
+            conditioning=part.conditioning(eager),
+        )  # fmt: skip
         return Seen(part, tuple(judged), outcome.sites, outputs=outcome.outputs[0])
 
 

@@ -30,6 +30,12 @@ def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
                 f"{found.rmse_eager:.2g}",
                 *(map(_as_sentence, found.notes) if found.at else _NO_PASS),
             ]
+        case "rounding":
+            sentences = [
+                f"No part of it is wrong: on {found.case} the package has a relative RMSE of "
+                f"{found.rmse:.2g} to float64, and eager itself {found.rmse_eager:.2g}",
+                "The agreed tolerance has no room for that: agree on one that has",
+            ]
         case "crash":
             sentences = [f"There are no numbers to look into: {'; '.join(found.notes)}"]
         case _:
@@ -37,6 +43,8 @@ def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
                 *_options(found), *_nodes(found), *_subsystem(found), *_others(found),
                 *_script(found),
             ]  # fmt: skip
+    if not found.is_complete:
+        sentences.append(f"The search ended with its budget of {job.budget}")
     return ". ".join(sentences) + "."
 
 
@@ -69,7 +77,7 @@ def _nodes(found: LocalizeResult) -> list[str]:
         alone = "together and without the rest, on right inputs, they give"
     sentences = [f"{shown}: compiled {alone} {measured}"]
     if not found.is_complete:
-        sentences.append("That is not the smallest such part: the budget was spent")
+        sentences.append("There may be a smaller such part")
     return sentences
 
 

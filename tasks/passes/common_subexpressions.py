@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from tasks.passes.base import Pass, PassBroken
-from tasks.passes.purity import pure_nodes
+from tasks.passes.purity import makes_symbols, pure_nodes
 from tasks.passes.state import replace_node
 
 
@@ -19,8 +19,9 @@ class CommonSubexpressions(Pass[ExportedProgram]):
     Before: `a = relu(x)`, `b = relu(x)`, `y = a + b`. After: `a = relu(x)`, `y = a + a`.
 
     Conditions: the operator is a function of its arguments (no random numbers, no side effect), and
-    nothing writes to its result or to an argument in place. Value numbering, as compilers do it
-    (Cocke and Schwartz, 1970).
+    nothing writes to its result or to an argument in place. What decides a size that is known only
+    when it is computed (the mask in `x[mask]`) stays apart, and so does what has that size. Value
+    numbering, as compilers do it (Cocke and Schwartz, 1970).
     """
 
     name: ClassVar[str] = "common-subexpressions"
@@ -28,11 +29,11 @@ class CommonSubexpressions(Pass[ExportedProgram]):
 
     def call(self, program: ExportedProgram) -> bool:
         """Replace each repetition by the first; in the order of the graph, so that chains merge."""
-        pure = pure_nodes(program.graph)
+        alike = _mergeable(program.graph)
         first: dict[object, torch.fx.Node] = {}
         merged = False
         for node in list(program.graph.nodes):
-            if node not in pure:
+            if node not in alike:
                 continue
             known = first.setdefault(_value_number(node), node)
             if known is not node:
@@ -42,9 +43,21 @@ class CommonSubexpressions(Pass[ExportedProgram]):
 
     def ensures(self, program: ExportedProgram) -> None:
         """Raise `PassBroken` if a repetition is left."""
-        numbers = [_value_number(node) for node in pure_nodes(program.graph)]
+        numbers = [_value_number(node) for node in _mergeable(program.graph)]
         if len(set(numbers)) != len(numbers):
             raise PassBroken(f"{self.name} left the same computed twice")
+
+
+def _mergeable(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the nodes of which one may stand for another with the same arguments.
+
+    Not what a call that makes a symbol is given: torch gives two calls on one mask one symbol when
+    it traces the program again, where the program has two, and Inductor (2.15) then writes C++ that
+    uses one before it is there.
+    """
+    return {
+        node for node in pure_nodes(graph) if not any(makes_symbols(user) for user in node.users)
+    }  # fmt: skip
 
 
 def _value_number(node: torch.fx.Node) -> object:

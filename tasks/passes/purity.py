@@ -1,7 +1,9 @@
 """Which nodes of a graph compute the same from the same, so that they may be merged or folded.
 
 A graph that torch.export captured may still write to tensors in place (`relu_`), through any view
-of them.
+of them. And where a size is known only when it is computed (`nonzero`, `x[mask]`, `item()`), export
+has given it a symbol, which the shapes of everything behind it are written in: two such calls are
+two symbols, even on equal arguments, and without the call its symbol would be nobody's.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import operator
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _ATEN = torch.ops.aten
 # Without values of their own, or no function of what they are given.
@@ -21,14 +24,27 @@ _SCALAR_MODULES = {"_operator", "math", "builtins"}
 def pure_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the calls that are functions of their arguments alone.
 
-    No random numbers, no uninitialised memory, no side effect; and neither the result nor an
-    argument is, or shares memory with, a tensor that is written to in place somewhere.
+    No random numbers, no uninitialised memory, no side effect, no size that is known only then;
+    and neither the result nor an argument is, or shares memory with, a tensor that is written to in
+    place somewhere.
     """
     written = written_tensors(graph)
     return {
         node for node in graph.nodes
-        if _is_function(node) and node not in written and written.isdisjoint(node.all_input_nodes)
+        if _is_function(node) and not makes_symbols(node)
+        and node not in written and written.isdisjoint(node.all_input_nodes)
     }  # fmt: skip
+
+
+def unbacked_symbols(node: torch.fx.Node) -> set[str]:
+    """Return the symbols in a node's result that stand for what is known only when it is run."""
+    return {str(symbol) for symbol in free_unbacked_symbols(node.meta.get("val"))}
+
+
+def makes_symbols(node: torch.fx.Node) -> bool:
+    """Tell whether the call's result has a size, or is a number, that no argument has told."""
+    given = [unbacked_symbols(argument) for argument in node.all_input_nodes]
+    return bool(unbacked_symbols(node).difference(*given))
 
 
 def is_view(node: torch.fx.Node) -> bool:

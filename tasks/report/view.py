@@ -66,8 +66,8 @@ def judge(manifest: Manifest) -> Verdict:
     waiting = [target for target in manifest.targets if target.unverified]
     names = ", ".join(target.slug for target in manifest.targets)
     if refused or manifest.verdict == "unsound":
-        told = ", ".join(target.slug for target in refused) or "its delivery"
-        word, sentence = "Refused", f"Nothing was released, because of {told}."
+        blamed = ", ".join(target.slug for target in refused) or "its delivery"
+        word, sentence = "Refused", f"Nothing was released, because of {blamed}."
         tone: Tone = "bad"
     elif waiting:
         word, tone = "Built, not yet verified", "warn"
@@ -78,7 +78,9 @@ def judge(manifest: Manifest) -> Verdict:
         blessed = "Numbers and mechanics are accepted" if both else "Its numbers are accepted"
         sentence = f"{blessed}; released for {names}."
     reasons = tuple(
-        (t.slug, t.reasons[:REASONS_SHOWN], max(0, len(t.reasons) - REASONS_SHOWN)) for t in refused
+        (t.slug, told[:REASONS_SHOWN], max(0, len(told) - REASONS_SHOWN))
+        for t in refused
+        for told in [t.told_reasons]
     )
     return Verdict(word, tone, sentence, tuple(_figures(manifest)), reasons)
 
@@ -95,6 +97,10 @@ def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
     ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
     if ratios:
         yield "RMSE to float64", f"{max(ratios):.2f}", "times eager's own"
+    aside = [(share, output) for t in manifest.targets for output, share in t.set_aside]
+    if aside:
+        share, output = max(aside)
+        yield "not comparable", f"{share:.2%}", f"of {_output(manifest, output)}: rounding decides"
     timed = [target for target in manifest.targets if target.timings]
     if timed:
         fastest = max(timed, key=lambda one: one.speedup or 0.0)
@@ -102,6 +108,11 @@ def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
         interval = f"{best.speedup_low:.2f} to {best.speedup_high:.2f}"
         measured = ", of the same code" if fastest.taken_over else ""
         yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval}){measured}"
+
+
+def _output(manifest: Manifest, index: int) -> str:
+    outputs = manifest.signature.outputs
+    return outputs[index].name if index < len(outputs) else f"output {index}"
 
 
 def targets_table(manifest: Manifest) -> Table | None:

@@ -210,6 +210,17 @@ def test_a_wrong_recipe_is_told(text: str, match: str, tmp_path: Path) -> None:
         read_recipe(path)
 
 
+def test_a_tolerance_that_float32_cannot_hold_is_told_when_the_recipe_is_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("[tolerance.float32]\nrtol = 1e-9\n")
+    with pytest.raises(UsageProblem, match=r"an rtol of at least 6.0e-08.*got rtol = 1e-09"):
+        read_recipe(path)
+    path.write_text("[tolerance.float32]\nrtol = 1e-7\n[tolerance.float64]\nrtol = 1e-9\n")
+    assert read_recipe(path).tolerance_for("float32").rtol == 1e-7
+
+
 def test_the_recipe_that_the_documents_show_is_the_default(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "recipe.md").read_text()
     block = page.split("This is the default:")[1].split("```toml\n")[1].split("```")[0]

@@ -1,9 +1,11 @@
 """python -m tests.faults: what the numeric gate catches, how small, and how often it is wrong.
 
-`kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass, and
-`clean` releases right packages. With names, only those; without any, all three. `--write FILE` puts
-the tables between their marks in a Markdown file. Ends with 1 where a kind isn't caught, or more
-than 1 % of the clean releases are refused.
+`kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass,
+`clean` releases right packages, `reports` delivers models on which public reports of wrong results
+show, and `hard` right ones that are hard to judge. With names, only those; without any, all.
+`--write FILE` puts the tables between their marks in a Markdown file. Ends with 1 where a kind
+isn't caught, more than 1 % of the clean releases are refused, or a report or a hard model becomes
+something else than it must. `--quick` doesn't look for the operators that make reports wrong.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 from tests.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
+from tests.faults.hard import HARD, hard_table, judge_hard
 from tests.faults.kinds import KINDS, judge_kinds, kinds_table
+from tests.faults.reports import REPORTS, judge_reports, reports_table
 from tests.faults.sizes import SIZES, find_limits, sizes_table
 from tests.marked import write_between_marks
 
@@ -30,6 +35,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, help="where to work, and leave what was built")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     parts = tuple(_PARTS) if given.part == "all" else (given.part,)
@@ -37,7 +43,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for part in parts:
             began = time.monotonic()
-            is_good, lines = _PARTS[part](given.names, (given.folder or Path(scratch)) / part)
+            run = partial(_reports, localizes=False) if part == "reports" and given.quick else None
+            work = (given.folder or Path(scratch)) / part
+            is_good, lines = (run or _PARTS[part])(given.names, work)
             lines[-1] += f", in {time.monotonic() - began:.0f} s on this machine."
             print("\n".join(lines), flush=True)
             if given.write:
@@ -69,7 +77,22 @@ def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", told]
 
 
-_PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean}
+def _reports(names: list[str], folder: Path, *, localizes: bool = True) -> tuple[bool, list[str]]:
+    chosen = [one for one in REPORTS if not names or one.name in names]
+    rows = judge_reports(chosen, folder, localizes=localizes)
+    good = [row for row in rows if row.good]
+    told = f"{len(good)} of {len(rows)} became what they must"
+    return 0 < len(rows) == len(good), [*reports_table(rows), "", told]
+
+
+def _hard(names: list[str], folder: Path) -> tuple[bool, list[str]]:
+    rows = judge_hard([one for one in HARD if not names or one.name in names], folder)
+    released = [row for row in rows if not row.refused]
+    told = f"{len(released)} of {len(rows)} hard but right models released"
+    return 0 < len(rows) == len(released), [*hard_table(rows), "", told]
+
+
+_PARTS = {"kinds": _kinds, "sizes": _sizes, "clean": _clean, "reports": _reports, "hard": _hard}
 
 
 if __name__ == "__main__":

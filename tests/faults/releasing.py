@@ -65,6 +65,12 @@ class Prepared:
     folder: Path
     program: Path
     reference: Path
+    intended: Path | None = None
+
+    @property
+    def staging(self) -> Path:
+        """The delivery that was taken in."""
+        return self.folder / "staging"
 
 
 def prepare(
@@ -82,7 +88,8 @@ def prepare(
     intake.run(IntakeJob(delivery, staging))
     optimized = optimize.run(OptimizeJob(staging, folder / "program", recipe))
     job = ReferenceJob(staging, optimized.reference, recipe.verify, folder / "reference.pt")
-    return Prepared(folder, optimized.program, reference.run(job).file)
+    referred = reference.run(job)
+    return Prepared(folder, optimized.program, referred.file, optimized.reference)
 
 
 def compile_prepared(
@@ -115,11 +122,20 @@ class Verifier:
         plan = ProcessPlan("run", preload=("tasks.reference", "tasks.verify"))
         self._process = StepProcess(plan, log)
 
-    def verify(self, prepared: Prepared, folder: Path, compiled: CompileResult) -> VerifyResult:
-        """Return the verdict on the package in `folder`; a crash is a reason."""
+    def verify(
+        self,
+        prepared: Prepared,
+        folder: Path,
+        compiled: CompileResult,
+        recipe: Recipe | None = None,
+    ) -> VerifyResult:
+        """Return the verdict on the package in `folder` by `recipe`; a crash is a reason."""
         package = folder / "package"
         (library,) = [file.digest for file in compiled.files if file.path.endswith(".so")]
-        job = VerifyJob(package, prepared.reference, Recipe(), library, compiled.assumed)
+        job = VerifyJob(
+            package, prepared.reference, recipe or Recipe(), library, compiled.assumed,
+            staging=prepared.staging, program=prepared.intended,
+        )  # fmt: skip
         try:
             return cast(VerifyResult, self._process.run(job, limit_s=_VERIFY_LIMIT_S))
         except StepCrashed as error:

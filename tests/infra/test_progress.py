@@ -97,6 +97,20 @@ def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
     assert "\r" not in told
 
 
+def test_a_step_with_a_budget_says_before_it_starts_how_long_it_may_take() -> None:
+    steps = """
+from flows.progress import announced
+from infra.progress import shown_progress
+with shown_progress(), announced("localize cpu", "at most 10 compiles and 240 s"):
+    pass
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", steps],
+        env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert result.stderr.startswith("localize cpu: at most 10 compiles and 240 s ...\n")
+
+
 def test_the_first_run_says_nothing_of_earlier_ones() -> None:
     _, told = piped()
     assert "before" not in told

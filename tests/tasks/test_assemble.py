@@ -14,6 +14,7 @@ from artifacts.layout import REPORT_FILE
 from artifacts.manifest import Manifest, TargetRecord, read_manifest
 from artifacts.steps import IntakeResult, OptimizeResult, TraceabilityResult, VerifyResult
 from artifacts.tolerance import Deviation
+from infra.present import print_release
 from tasks.assemble import (
     BuiltTargets,
     assemble,
@@ -51,6 +52,34 @@ def test_one_refused_target_refuses_the_release() -> None:
     )
     with pytest.raises(BlessingRefused, match=r"cpu-avx512: it broke.*Nothing was registered"):
         require_accepted(sample_manifest(good, refused))
+
+
+def test_a_reason_that_many_cases_share_is_told_once() -> None:
+    gone = "the package failed: no proxy executor"
+    cases = [f"batch={size} seed=0" for size in (1, 2, 7, 17, 1024)]
+    reasons = (*(f"{case}: {gone}" for case in cases), "batch=1 zeros: output 0 is off", "crashed")
+    refused = replace(sample_target("cpu-avx2"), accepted=False, reasons=reasons)
+    assert refused.told_reasons == (
+        f"batch=1 seed=0, batch=2 seed=0, batch=7 seed=0 and 2 more: {gone}",
+        "batch=1 zeros: output 0 is off",
+        "crashed",
+    )
+    with pytest.raises(BlessingRefused) as caught:
+        require_accepted(sample_manifest(refused))
+    assert caught.value.got.count(gone) == 1
+
+
+def test_what_is_printed_before_a_refusal_leaves_its_reasons_to_the_refusal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    refused = replace(
+        sample_target("cpu-avx2"), accepted=False, reasons=("output 0 is off",), notes=("a note",)
+    )
+    print_release(sample_manifest(refused), version=None, aliases=())
+    told = capsys.readouterr().out
+    assert "REFUSED" in told
+    assert "cpu-avx2: a note" in told
+    assert "output 0 is off" not in told
 
 
 def test_a_crash_is_no_verdict_unless_another_target_has_one() -> None:

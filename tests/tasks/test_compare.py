@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
-from tasks.compare import Typical, compare, same_elements, typical_error
+from tasks.compare import Moves, Typical, compare, same_elements, typical_error
+from tasks.scale import find_scale
 
 FLOAT32 = DEFAULT_TOLERANCES["float32"]
 
@@ -109,14 +110,77 @@ def test_an_element_that_is_near_zero_by_luck_is_judged_by_the_outputs_usual_err
     assert compare(package, eager, exact, FLOAT32, output=0, case="test", typical=usual).accepted
 
 
-def test_where_eager_itself_is_far_off_a_package_is_held_to_no_less() -> None:
-    exact = torch.zeros(2000, dtype=torch.float64) + torch.linspace(0.5, 1.0, 2000)
+def moving(by: torch.Tensor | float) -> Moves:
+    """Return what says that rounding moves every element by so much."""
+    return lambda _runs: torch.as_tensor(by, dtype=torch.float64)
+
+
+def test_where_rounding_moves_an_element_a_package_is_held_to_no_less() -> None:
+    exact = torch.linspace(0.5, 1.0, 2000, dtype=torch.float64)
     noise = torch.linspace(-1e-3, 1e-3, 2000, dtype=torch.float64)
     eager, package = (exact + noise).float(), (exact - noise).float()
-    assert judge(package, eager, exact).accepted, "it is exactly as far off, the other way"
-    assert judge(exact.float(), eager, exact).accepted, "it is right, and eager isn't"
-    assert not judge((exact - 5 * noise).float(), eager, exact).accepted
-    assert not judge(package, exact.float(), exact).accepted
+
+    def judged(got: torch.Tensor) -> Deviation:
+        return compare(got, eager, exact, FLOAT32, output=0, case="test", moved=moving(noise.abs()))
+
+    assert judged(package).accepted, "it is exactly as far off, the other way"
+    assert judged(exact.float()).accepted, "it is right, and eager isn't"
+    assert not judged((exact - 5 * noise).float()).accepted
+    assert not judge(package, eager, exact).accepted, "nothing says that rounding does that"
+
+
+def test_an_element_that_never_moves_has_no_room_whatever_its_neighbours_do() -> None:
+    eager = torch.linspace(1.0, 2.0, 1000)
+    package, moves = eager.clone(), torch.zeros(1000)
+    package[:10] += 1.0
+    moves[:5] = 1.0
+    judged = compare(
+        package, eager, eager.double(), FLOAT32, output=0, case="test", moved=moving(moves)
+    )
+    assert judged.reasons[0].startswith("5 of 1000 elements lie outside")
+    package[5:10] = eager[5:10]
+    assert compare(
+        package, eager, eager.double(), FLOAT32, output=0, case="test", moved=moving(moves)
+    ).accepted
+
+
+def test_elements_that_rounding_moves_by_their_own_size_are_counted_as_not_comparable() -> None:
+    eager = torch.linspace(1.0, 2.0, 100)
+    moves = torch.zeros(100)
+    moves[:30] = 5.0
+    package = torch.where(moves > 0, -eager, eager)
+    judged = compare(
+        package, eager, eager.double(), FLOAT32, output=0, case="test", moved=moving(moves)
+    )
+    assert judged.accepted
+    assert judged.incomparable == 30
+
+
+def test_it_is_asked_how_far_rounding_moves_only_where_something_lies_outside() -> None:
+    def never(_runs: int) -> torch.Tensor:
+        raise AssertionError("asked")
+
+    eager = torch.linspace(1.0, 2.0, 100)
+    assert compare(
+        eager.clone(), eager, eager.double(), FLOAT32, output=0, case="test", moved=never
+    ).accepted
+
+
+def test_more_runs_are_made_only_while_few_elements_ask_for_them() -> None:
+    eager, asked = torch.linspace(1.0, 2.0, 1000), []
+
+    def moved(runs: int) -> torch.Tensor:
+        asked.append(runs)
+        return torch.zeros(1000)
+
+    for wrong, most in ((3, 36), (900, 4)):
+        asked.clear()
+        package = eager.clone()
+        package[:wrong] += 1.0
+        assert not compare(
+            package, eager, eager.double(), FLOAT32, output=0, case="test", moved=moved
+        ).accepted
+        assert max(asked) == most
 
 
 def test_few_errors_may_be_larger_by_chance_and_many_may_not() -> None:
@@ -219,12 +283,36 @@ def test_integers_and_booleans_are_exact(dtype: torch.dtype) -> None:
     assert not judge(torch.tensor([0, 1, 0], dtype=dtype), eager, tolerance=EXACT).accepted
 
 
-def test_what_a_near_tie_decided_may_be_decided_as_in_float64() -> None:
+def test_what_rounding_decides_may_be_decided_otherwise_in_few_elements() -> None:
+    eager = torch.arange(100) % 7
+    flips = torch.zeros(100)
+    flips[:20] = 1.0
+
+    def judged(wrong: int, moved: Moves | None) -> Deviation:
+        package = eager.clone()
+        package[:wrong] += 1
+        return compare(package, eager, eager.double(), EXACT, output=0, case="test", moved=moved)
+
+    assert judged(5, moving(flips)).accepted
+    assert judged(5, moving(flips)).at_step == 5
+    assert not judged(5, None).accepted, "nothing says that rounding decides them"
+    assert "more than 10%" in judged(15, moving(flips)).reasons[0]
+    assert judged(25, moving(flips)).reasons[0].startswith("5 of 100 elements lie outside")
+
+
+def test_agreeing_with_float64_excuses_no_element_that_rounding_does_not_decide() -> None:
     eager, exact = torch.tensor([3, 1]), torch.tensor([4, 1])
-    assert judge(torch.tensor([4, 1]), eager, exact, EXACT).accepted
     assert judge(eager.clone(), eager, exact, EXACT).accepted
-    assert not judge(torch.tensor([5, 1]), eager, exact, EXACT).accepted
-    assert not judge(torch.tensor([4, 2]), eager, exact, EXACT).accepted
+    assert not judge(torch.tensor([4, 1]), eager, exact, EXACT).accepted
+
+
+def test_a_small_feature_is_not_excused_by_a_large_one_beside_it() -> None:
+    scores = torch.stack([torch.randn(40), 1.7e9 + torch.randn(40)], 1)
+    wrong = scores.clone()
+    wrong[:, 0] += 0.01
+    given = (wrong, scores, scores.double(), FLOAT32)
+    assert not compare(*given, output=0, case="test", scale=find_scale([scores])).accepted
+    assert compare(*given, output=0, case="test").accepted, "which it is, of the whole output"
 
 
 def test_infinite_inputs_may_give_nan_or_infinity_by_the_order_of_operations() -> None:

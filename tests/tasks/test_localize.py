@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,12 +24,15 @@ from artifacts.recipe import PassChoice, Recipe, VerifyPlan
 from artifacts.record import from_plain, to_plain
 from artifacts.steps import IntakeJob, OptimizeJob, ReferenceJob
 from artifacts.target import native_cpu_target
+from artifacts.tolerance import Tolerance
 from tasks import intake, localize, optimize, reference
 from tasks.child import ProcessPlan, StepProcess
 from tasks.extensions import digest_extension
 from tasks.localizing import trials
 from tasks.localizing.causes import _first_wrong
+from tasks.localizing.measure import judge
 from tasks.localizing.others import find_others
+from tasks.localizing.rounding import worst_fault
 from tasks.localizing.subgraph import computing_nodes, cut, record
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
@@ -263,14 +268,16 @@ def test_without_a_budget_nothing_is_claimed(tmp_path: Path) -> None:
 def test_of_several_options_those_are_named_without_which_it_is_right(
     guilty: set[str], named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_right(_trials: object, _case: object, options: dict[str, object]) -> bool:
+    def is_right(_t: object, _case: object, options: dict[str, object], _module: object) -> bool:
         return bool(guilty) and not guilty & set(options)
 
     monkeypatch.setattr(localize, "_is_right", is_right)
     given = SimpleNamespace(
         job=SimpleNamespace(options={"a": True, "b": True, "c": True}), notes=[]
     )
-    found = localize._blame_options(cast(trials.Trials, given), cast(ReferenceCase, None))
+    found = localize._blame_options(
+        cast(trials.Trials, given), cast(ReferenceCase, None), lambda *inputs: inputs
+    )
     assert found == named
     assert len(given.notes) == bool(guilty)
 
@@ -298,6 +305,53 @@ def test_a_package_that_takes_its_process_down_is_a_crash_and_no_fault_in_a_node
     found = Job(tmp_path, Net(torch.exp), Recipe(verify=VerifyPlan(seeds=1))).run()
     assert (found.cause, found.nodes, found.compiles) == ("crash", (), 1)
     assert "SIGSEGV" in found.verdict
+
+
+class Hanging(Crashing):
+    """A process that is ended when the time of its job is over."""
+
+    def run(self, job: object, *, limit_s: float) -> object:
+        time.sleep(max(0.0, limit_s))
+        return super().run(job, limit_s=limit_s)
+
+
+def test_a_trial_that_the_budget_ended_is_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "StepProcess", Hanging)
+    prepared = Job(tmp_path, Net(torch.exp), Recipe(verify=VerifyPlan(seeds=1)))
+    prepared.job = replace(prepared.job, seconds=2.0)
+    found = prepared.run()
+    assert (found.cause, found.is_complete) == ("not reproduced", False)
+    assert found.verdict.startswith("Nothing was found: the budget was spent before the program")
+    assert found.verdict.endswith("ended with its budget of at most 10 compiles and 2 s.")
+    assert found.seconds < 10.0
+
+
+@pytest.mark.compile
+def test_a_tolerance_without_room_for_eagers_own_rounding_is_told_and_no_node_blamed(
+    tmp_path: Path,
+) -> None:
+    exact = Tolerance(atol=0.0, rtol=0.0, rmse_factor=0.0, rmse_floor=0.0)
+    recipe = Recipe(tolerance={"float32": exact}, verify=VerifyPlan(seeds=1))
+    found = Job(tmp_path, SmallVariance(), recipe).run()
+    assert (found.cause, found.nodes, found.compiles) == ("rounding", (), 1)
+    assert found.verdict.startswith("No part of it is wrong: on ")
+    assert 0.0 < found.rmse < 2.0 * found.rmse_eager
+
+
+def test_a_fault_is_what_is_further_off_than_eager_itself_or_in_a_single_element() -> None:
+    exact = torch.linspace(1.0, 2.0, 10_000, dtype=torch.float64)
+    eager = exact.float()
+    rounded = eager + 1e-7 * torch.randn(10_000).sign()
+    single = eager.clone()
+    single[3] += 1e-4
+    nan = eager.clone()
+    nan[5] = torch.nan
+    tight = Recipe(tolerance={"float32": Tolerance(0.0, 0.0, 0.0, 0.0)})
+    for outputs, is_fault in ((eager * 1.0, False), (rounded, True), (single, True), (nan, True)):
+        judged = judge("", (outputs,), (eager,), (exact,), tight)
+        assert (worst_fault(judged) is not None) is is_fault
 
 
 class Chain(nn.Module):

@@ -134,3 +134,36 @@ def test_a_tolerance_for_an_output_that_is_not_there_is_told(tmp_path: Path) -> 
     recipe = Recipe(tolerance={"float8": Tolerance()})
     with pytest.raises(UsageProblem, match=r"a dtype or an output among float64, .*got float8"):
         optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))
+
+
+def _optimize_with(tmp_path: Path, tolerance: dict[str, Tolerance]) -> None:
+    folder = tmp_path / "delivery"
+    write_delivery(folder, Net().eval(), {"x": torch.randn(6, 3, 8, 8)})
+    recipe = Recipe(tolerance=tolerance)
+    optimize.run(OptimizeJob(folder, tmp_path / "program", recipe))
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "told"),
+    [
+        ("float32", Tolerance(rtol=1e-9), r"an rtol of at least 6.0e-08.*got rtol = 1e-09"),
+        ("output0", Tolerance(rtol=1e-9), r"for output0: .*got rtol = 1e-09.*tolerance.output0"),
+        ("output0", Tolerance(rtol=0.0, atol=1e-12), r"an atol of at least .*output's own size"),
+    ],
+)
+def test_a_tolerance_finer_than_the_outputs_numbers_is_told_before_anything_is_compiled(
+    name: str, tolerance: Tolerance, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageProblem, match=told):
+        _optimize_with(tmp_path, {name: tolerance})
+
+
+@pytest.mark.parametrize(
+    "tolerance",
+    [Tolerance(rtol=1e-7), Tolerance(rtol=0.0, atol=1e-6), Tolerance(rtol=0.0, atol=0.0)],
+    ids=["a spacing", "absolute alone", "the same bits"],
+)
+def test_a_tight_tolerance_that_can_be_met_is_none_of_those(
+    tolerance: Tolerance, tmp_path: Path
+) -> None:
+    _optimize_with(tmp_path, {"output0": tolerance})

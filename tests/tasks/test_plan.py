@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.plan import draw_inputs, plan_cases, special_cases
+from tasks.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:
@@ -117,19 +117,28 @@ def test_a_range_that_nothing_can_be_drawn_from_is_no_specification(
 def test_special_values_are_planned_for_what_an_input_may_take() -> None:
     sizes = {"batch": 7}
     free = special_cases(signature(batch=Dimension(1, 8)), sizes)
+    parts = [
+        "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths",
+        "ties",
+    ]  # fmt: skip
+    turns = ["large in turns", "nan in turns", "infinite in turns"]
     assert [case.values for case in free] == [
-        "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
+        *parts, *turns, "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
     ]  # fmt: skip
     limited = ModelSignature(
         (TensorSpec("x", "float32", ("batch", 3), -1.0, 1.0), TensorSpec("n", "int64", ("batch",))),
         (),
         {"batch": Dimension(1, 8)},
     )
-    assert [case.values for case in special_cases(limited, sizes)] == ["zeros", "ends", "repeated"]
+    assert [case.values for case in special_cases(limited, sizes)] == [
+        *parts, "zeros", "ends", "repeated",
+    ]  # fmt: skip
     fixed = ModelSignature((TensorSpec("x", "float32", (2, 3), -1.0, 1.0),))
     assert [case.name for case in special_cases(fixed, {})] == [
-        "fixed shape zeros", "fixed shape ends",
+        *(f"fixed shape {part}" for part in parts), "fixed shape zeros", "fixed shape ends",
     ]  # fmt: skip
+    half = ModelSignature((TensorSpec("x", "float16", (2, 3)),))
+    assert "near the root of the largest" in [case.values for case in special_cases(half, {})]
 
 
 def test_special_values_lie_in_the_declared_ranges_and_nowhere_else() -> None:
@@ -142,6 +151,19 @@ def test_special_values_lie_in_the_declared_ranges_and_nowhere_else() -> None:
 
 
 _IS_SPECIAL: dict[str, Callable[[torch.Tensor, torch.Tensor], bool]] = {
+    "one-sided rows": lambda x, ids: (
+        float(x[0].min()) > 0 > float(x[1].max()) and int(ids[0].min()) > int(ids[1].max())
+    ),
+    "upper part": lambda x, ids: float(x.min()) > 0 and int(ids.min()) > 6,
+    "lower part": lambda x, ids: float(x.max()) < 0 and int(ids.max()) < 8,
+    "offset rows": lambda x, _: bool((x.mean(-1).abs() > 100 * x.std(-1)).all()),
+    "whole numbers and tenths": lambda x, _: bool(
+        (x[::2] == x[::2].round()).all() and torch.allclose(x * 10, (x * 10).round(), atol=1e-4)
+    ),
+    "ties": lambda x, _: bool((x[2] == x[2, 0]).all()) and 1 < len(x[:2].unique()) <= 3,
+    "large in turns": lambda x, _: float(x.abs().max()) > 1e3 > float(x.abs().min()),
+    "nan in turns": lambda x, _: 0 < int(x.isnan().any(-1).sum()) < len(x),
+    "infinite in turns": lambda x, _: 0 < int(x.isinf().any(-1).sum()) < len(x),
     "zeros": lambda x, _: bool((x == 0).all()) and bool(torch.signbit(x).any()),
     "ends": lambda x, ids: (
         (set(x.unique().tolist()), set(ids.unique().tolist())) == ({-1.0, 1.0}, {5, 9})
@@ -152,3 +174,47 @@ _IS_SPECIAL: dict[str, Callable[[torch.Tensor, torch.Tensor], bool]] = {
     "nan": lambda x, _: int(x.isnan().sum()) == 1,
     "infinite": lambda x, _: int(x.isinf().sum()) == 2 and bool(x.sum().isnan()),
 }
+
+
+def test_special_values_lie_within_declared_ranges_of_every_dtype() -> None:
+    specs = (
+        TensorSpec("image", "uint8", ("batch", 5), 0, 255),
+        TensorSpec("signed", "int8", ("batch", 5), -128, 127),
+        TensorSpec("unit", "float32", ("batch", 5), 0.0, 1.0),
+        TensorSpec("temperature", "bfloat16", ("batch", 5), 200.0, 400.0),
+        TensorSpec("one", "float32", (), -2.0, 2.0),
+    )
+    chosen = ModelSignature(specs, (), {"batch": Dimension(1, 64)})
+    for case in (*special_cases(chosen, {"batch": 17}), *eight_bit_cases(chosen)):
+        for spec, tensor in zip(specs, draw_inputs(chosen, case), strict=True):
+            assert tensor.dtype is getattr(torch, spec.dtype), case.name
+            assert spec.low is not None
+            assert spec.high is not None
+            assert spec.low <= float(tensor.double().min()), (case.name, spec.name)
+            assert float(tensor.double().max()) <= spec.high, (case.name, spec.name)
+
+
+def test_one_sided_rows_of_bytes_hold_no_zero_and_no_largest_number_in_most_rows() -> None:
+    chosen = ModelSignature(
+        (TensorSpec("image", "uint8", ("batch", 64), 0, 255),), (), {"batch": Dimension(1, 64)}
+    )
+    (case,) = special_cases(chosen, {"batch": 17}, ["one-sided rows"])
+    (image,) = draw_inputs(chosen, case)
+    assert int((image.amin(-1) > 0).sum()) >= 10
+    assert int((image.amax(-1) < 255).sum()) >= 10
+
+
+def test_sizes_around_vectors_of_8_bits_are_planned_where_a_dimension_has_them() -> None:
+    chosen = ModelSignature((TensorSpec("x", "int8", ("n",), -5, 5),), (), {"n": Dimension(1, 40)})
+    assert [case.sizes["n"] for case in eight_bit_cases(chosen)] == [15, 16, 31, 32, 33]
+
+
+def test_whole_numbers_of_an_example_are_not_moved_out_of_their_order() -> None:
+    chosen = ModelSignature(
+        (TensorSpec("offsets", "int64", (4,), 0, 9), TensorSpec("x", "float32", (4,), 0.0, 1.0))
+    )
+    rows = (torch.tensor([0, 3, 5, 9]), torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    (case,) = special_cases(chosen, {}, ["upper part"])
+    offsets, x = draw_inputs(chosen, case, rows)
+    assert torch.equal(offsets, rows[0])
+    assert not torch.equal(x, rows[1])

@@ -124,6 +124,26 @@ class MakesNan(Base):
         return torch.log(self.net(x) - 100.0)
 
 
+class SingularValues(Base):
+    """Computes its vectors, too, and rounds otherwise, under a dispatch mode."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        table = self.net(x).reshape(-1, 1, 4) * x.reshape(-1, 4, 4)
+        return torch.linalg.svdvals(table), torch.linalg.eigvalsh(table @ table.mT)
+
+
+class CountsCalls(Base):
+    """Draws nothing, and gives something else with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(self.calls, Tensor)
+        return self.net(x) + self.calls.add_(x.new_ones(()))
+
+
 class Plain(Base):
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
@@ -185,7 +205,15 @@ def test_a_careless_habit_is_named(
     assert re.search(told, finding.message)
 
 
-@pytest.mark.parametrize("kind", [Plain, NormOnTop, BurntInTable, Counts, Attends])
+@pytest.mark.parametrize("module", [DropsOut(), CountsCalls()])
+def test_what_gives_another_output_when_it_is_run_again_is_unsound(
+    module: nn.Module, tmp_path: Path
+) -> None:
+    finding = find(judge(tmp_path, module.eval(), golden=()), "not-repeatable")
+    assert finding.severity == "unsound"
+
+
+@pytest.mark.parametrize("kind", [Plain, NormOnTop, BurntInTable, Counts, Attends, SingularValues])
 def test_what_golden_outputs_prove_is_no_finding(kind: type[nn.Module], tmp_path: Path) -> None:
     deliver(kind().eval(), (X,), tmp_path / "toy", name="toy")
     result = run(TraceabilityJob(tmp_path / "toy"))

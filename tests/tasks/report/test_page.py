@@ -86,7 +86,11 @@ def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
 
 
 def test_a_refusal_says_why_before_anything_else() -> None:
-    refused = replace(searched_target(), accepted=False, reasons=("tanh <is> wrong by 3",) * 15)
+    refused = replace(
+        searched_target(),
+        accepted=False,
+        reasons=tuple(f"tanh <is> wrong by {n}" for n in range(3, 18)),
+    )
     words = Page(page_of(full_manifest(searched_target("cpu-avx512"), refused))).words
     assert "Nothing was released, because of cpu-avx2." in words
     assert "and 3 more" in words

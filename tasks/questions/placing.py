@@ -1,0 +1,108 @@
+"""Finds the values of an input that lead an operator to where it decides."""
+
+from __future__ import annotations
+
+import torch
+
+from artifacts.signature import TensorSpec
+from tasks.questions.targets import Target
+
+_HALVINGS = 60
+# Where nothing is declared, inputs are looked for up to this magnitude.
+_FURTHEST = 2.0**40
+
+
+def place_targets(
+    spec: TensorSpec, drawn: torch.Tensor, targets: list[Target]
+) -> torch.Tensor | None:
+    """Return `drawn` with values in it that lead to the targets, in turns; None if none do.
+
+    Every second element stays as it was drawn. Half of the others lie at the target, the rest one
+    unit in the last place below it or above. Values outside of the declared range stay out.
+    """
+    flat, changed = drawn.flatten().clone(), False
+    elements = torch.arange(flat.numel())
+    for turn, target in enumerate(targets):
+        chosen = (elements % 2 == 0) & ((elements // 2) % len(targets) == turn)
+        found, reached = _solve(spec, drawn, target)
+        side = (elements // (2 * len(targets))) % 4
+        found = torch.where(side == 1, _beside(found, -1), found)
+        found = torch.where(side == 3, _beside(found, 1), found)
+        allowed = chosen & reached & _within(spec, found)
+        flat = torch.where(allowed, found, flat)
+        changed = changed or bool(allowed.any())
+    return flat.reshape(drawn.shape) if changed else None
+
+
+def _solve(
+    spec: TensorSpec, drawn: torch.Tensor, target: Target
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values for all elements of an input, and which of them lead to their target.
+
+    Where the operand is the input itself the target is the answer. Else the operators between are
+    run again and again on halved intervals, as if they were monotone; where they aren't, and the
+    operand doesn't come near the target, there is no answer.
+    """
+    operand = target.use.operand
+    count = drawn.numel()
+    # Of each input element, the first operand element that it leads to.
+    sources = operand.source.flatten()
+    none = sources.numel()
+    at = torch.full((count,), none).scatter_reduce(0, sources, torch.arange(none), "amin")
+    used = at < none
+    at = torch.where(used, at, 0)
+    wanted = target.values.flatten()[at]
+    if operand.length == 0:
+        return wanted.to(drawn.dtype), used
+
+    def lead(values: torch.Tensor) -> torch.Tensor:
+        given = values.to(drawn.dtype).reshape(drawn.shape)
+        computed = operand.replay(given).flatten()[at].double()
+        return computed.nan_to_num(nan=torch.inf)
+
+    want = wanted.double()
+    low, high = _ends(spec, drawn)
+    below = torch.full((count,), low, dtype=torch.float64)
+    above = torch.full((count,), high, dtype=torch.float64)
+    with torch.no_grad():
+        rises = lead(above) >= lead(below)
+        for _ in range(_HALVINGS):
+            middle = (below + above) / 2
+            is_less = (lead(middle) < want) == rises
+            below = torch.where(is_less, middle, below)
+            above = torch.where(is_less, above, middle)
+        found = above.to(drawn.dtype)
+        apart = (lead(found) - want).abs()
+    near = apart <= 1e-4 * want.abs().clamp_min(float(want.abs().mean()) + 1e-6)
+    return found, used & near
+
+
+def _ends(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
+    if spec.low is not None and spec.high is not None:
+        return spec.low, spec.high
+    if drawn.dtype.is_floating_point:
+        furthest = min(_FURTHEST, float(torch.finfo(drawn.dtype).max) / 4)
+        return -furthest, furthest
+    return float(drawn.min()), float(drawn.max())
+
+
+def _within(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
+    if spec.low is None or spec.high is None:
+        if values.dtype.is_floating_point:
+            return torch.isfinite(values)
+        return torch.zeros_like(values, dtype=torch.bool)
+    wide = values.double()
+    return (wide >= spec.low) & (wide <= spec.high)
+
+
+def _beside(values: torch.Tensor, direction: int) -> torch.Tensor:
+    """Return the next number of the same type below (-1) or above (1)."""
+    if not values.dtype.is_floating_point:
+        return values + direction
+    if values.dtype in (torch.float32, torch.float64):
+        return torch.nextafter(values, torch.full_like(values, direction * torch.inf))
+    # Halves: their bits are whole numbers in the order of their magnitudes.
+    bits = values.view(torch.int16)
+    away = torch.where(values > 0, direction, -direction).to(torch.int16)
+    smallest = torch.full_like(values, direction * torch.finfo(values.dtype).tiny)
+    return torch.where(values == 0, smallest, (bits + away).view(values.dtype))

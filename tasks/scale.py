@@ -1,0 +1,70 @@
+"""What size is usual for the elements of an output: of the whole, or of each feature by itself.
+
+An element that happens to be near zero was summed from terms of its neighbours' size, and carries
+their rounding. But a column is not its neighbour: a score beside a timestamp is no sum of terms of
+the timestamp's size. So an element is held to the size of the smallest feature that it is of, where
+that is far below the output's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+# A feature is unlike the whole where it is so many times smaller, seen on so many values.
+_UNLIKE = 0.1
+_SEEN = 8
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The root mean squares of an output's features, by axis, for the axes whose size is fixed."""
+
+    features: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def sizes(self, want: torch.Tensor) -> torch.Tensor:
+        """Return for each element of `want` (any shape, float64) what its error is relative to.
+
+        That is its own magnitude, or what is usual for its features, whichever is larger.
+        """
+        finite = torch.where(torch.isfinite(want), want, 0.0)
+        whole = _rms(finite, tuple(range(want.dim())))
+        usual = whole.expand(want.shape)
+        for axis, known in self.features.items():
+            if axis < want.dim() and want.shape[axis] == known.numel():
+                others = tuple(a for a in range(want.dim()) if a != axis)
+                shape = [-1 if a == axis else 1 for a in range(want.dim())]
+                own = torch.maximum(known, _rms(finite, others)).reshape(shape)
+                usual = torch.where(own < _UNLIKE * whole, torch.minimum(usual, own), usual)
+        return torch.maximum(want.abs(), usual)
+
+
+NO_SCALE = Scale()
+
+
+def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
+    """Return the scale of an output that was given in several cases, batch axis first.
+
+    Axes of which the size differs between cases are no features, nor is the first of several.
+    """
+    seen = [t.double() for t in outputs if t.is_floating_point() and t.numel()]
+    if not seen or len({t.dim() for t in seen}) > 1:
+        return NO_SCALE
+    rank = seen[0].dim()
+    features = {}
+    for axis in range(min(1, rank - 1), rank):
+        if len({t.shape[axis] for t in seen}) > 1 or seen[0].shape[axis] < 2:
+            continue
+        rows = torch.cat([t.movedim(axis, 0).flatten(1) for t in seen], dim=1)
+        rows = torch.where(torch.isfinite(rows), rows, 0.0)
+        if rows.shape[1] >= _SEEN:
+            features[axis] = _rms(rows, (1,))
+    return Scale(features)
+
+
+def _rms(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    if not axes:
+        return values.abs()
+    return values.square().mean(axes).sqrt() if values.numel() else values.new_zeros(())

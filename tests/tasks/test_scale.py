@@ -1,0 +1,40 @@
+"""Scale: a column is held to its own size, and an element near zero to its neighbours'."""
+
+from __future__ import annotations
+
+import torch
+
+from tasks.scale import NO_SCALE, find_scale
+
+
+def test_a_small_feature_beside_a_large_one_has_a_size_of_its_own() -> None:
+    drawn = torch.stack([torch.randn(40), 1e9 + torch.randn(40)], 1)
+    sizes = find_scale([drawn]).sizes(drawn.double())
+    assert float(sizes[:, 0].max()) < 10.0
+    assert float(NO_SCALE.sizes(drawn.double())[:, 0].min()) > 1e8
+
+
+def test_channels_are_features_as_columns_are() -> None:
+    drawn = torch.randn(4, 2, 6, 6) * torch.tensor([1.0, 1e6])[None, :, None, None]
+    assert float(find_scale([drawn]).sizes(drawn.double())[:, 0].max()) < 10.0
+
+
+def test_an_element_near_zero_by_luck_has_the_size_of_what_is_around_it() -> None:
+    drawn = torch.randn(40, 8)
+    drawn[3, 3] = 0.0
+    size = float(find_scale([drawn]).sizes(drawn.double())[3, 3])
+    assert 0.5 < size < 2.0
+
+
+def test_of_few_values_and_of_axes_that_change_no_feature_is_told() -> None:
+    assert not find_scale([torch.randn(2, 3)]).features
+    assert not find_scale([torch.randn(9, 3), torch.randn(9, 4)]).features
+    assert not find_scale([torch.arange(20)]).features
+    assert not find_scale([]).features
+    assert float(NO_SCALE.sizes(torch.zeros(0, 3).double()).sum()) == 0.0
+
+
+def test_what_is_not_finite_has_no_part_in_a_size() -> None:
+    drawn = torch.randn(40, 2)
+    drawn[0, 0] = torch.inf
+    assert bool(torch.isfinite(find_scale([drawn]).sizes(drawn.double())[1:]).all())
