@@ -39,11 +39,12 @@ def known_wrong(table: Conformance, calls: Collection[str]) -> tuple[Known, ...]
     """Return what the table knows to be wrong, or to crash, of a graph that makes these calls.
 
     `calls` are the graph's operators with the dtypes of their tensors, as
-    `tasks.conformance.looking_up.calls_of` gives them. A row concerns the graph where all calls of
-    the row's smallest wrong graph are among them: a fault of several operators is told where all
-    of them come together.
+    `tasks.conformance.looking_up.calls_of` gives them. A row concerns the graph where it calls all
+    that the row's smallest wrong graph calls: a fault of several operators is told where all of
+    them come together. An operator's overloads count as one where their tensors are of the same
+    dtypes: what is wrong with a tensor beside it is so with a number.
     """
-    present = set(calls)
+    present = set(map(_kind, calls))
     found = []
     for row in table.rows:
         if row.standing not in ("wrong", "crashes"):
@@ -52,9 +53,16 @@ def known_wrong(table: Conformance, calls: Collection[str]) -> tuple[Known, ...]
             call for call in (row.showing.calls if row.showing else row.calls)
             if not call.startswith(_BYSTANDERS)
         )  # fmt: skip
-        if needed and present.issuperset(needed):
+        if needed and present.issuperset(map(_kind, needed)):
             found.append(Known(row, needed))
     return tuple(found)
+
+
+def _kind(call: str) -> tuple[str, frozenset[str]]:
+    """Return an operator without its overload, and the dtypes of its tensors."""
+    name, _, kinds = call.removesuffix(")").partition("(")
+    operator = ".".join(name.split(".")[:2])
+    return operator, frozenset(kinds.split(", "))
 
 
 def values_that_show(table: Conformance, call: str) -> tuple[Known, ...]:

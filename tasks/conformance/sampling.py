@@ -189,11 +189,13 @@ def _own(info: Any, kind: torch.dtype) -> Iterator[Any]:  # noqa: ANN401 - as ab
         numbers = _within(info.domain, drawn(_LENGTH))
         yield SampleInput(numbers, kwargs=info.sample_kwargs("cpu", kind, numbers)[0])
     elif isinstance(info, BinaryUfuncInfo):
-        yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH),))
+        # Variants differ in what they are told beside: how to round, say.
+        told = next(iter(info.sample_inputs("cpu", kind))).kwargs
+        yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH),), kwargs=told)
         if kind.is_floating_point:
-            yield SampleInput(drawn(_LENGTH), args=(0.3,))
+            yield SampleInput(drawn(_LENGTH), args=(0.3,), kwargs=told)
         if other := _MIXED_WITH.get(kind):
-            yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH).to(other),))
+            yield SampleInput(drawn(_LENGTH), args=(drawn(_LENGTH).to(other),), kwargs=told)
     elif info.full_name in (
         "nn.functional.interpolate.nearest",
         "nn.functional.interpolate.nearest-exact",

@@ -36,6 +36,12 @@ def test_an_operator_that_is_wrong_in_one_dtype_is_told_for_that_dtype_alone() -
     assert known_wrong(table(), {"aten.amax.default(float32)", ADD}) == ()
 
 
+def test_overloads_of_an_operator_count_as_one_where_their_dtypes_are_the_same() -> None:
+    whole = "aten.amax.out(int8, int8)"
+    assert len(known_wrong(table(), {whole})) == 1
+    assert known_wrong(table(), {"aten.amax.out(int8, float32)", "aten.amin.default(int8)"}) == ()
+
+
 def test_a_fault_of_several_operators_is_told_where_all_of_them_are() -> None:
     showing = wrong_amax().showing
     assert showing is not None
