@@ -72,6 +72,7 @@ class Night:
 
     `started` and `ended` are ISO 8601 with an offset. `toolchain` is what was built with, and
     `rows` are in the order of their models' names. `alias` is the one that may have moved.
+    `conformance` tells in sentences which operators the toolchain breaks and mends.
     """
 
     date: str
@@ -81,6 +82,7 @@ class Night:
     rows: tuple[NightRow, ...] = ()
     alias: str = "production"
     schema: int = SCHEMA
+    conformance: tuple[str, ...] = later(())
 
     def __post_init__(self) -> None:
         """Check schema, dates and that each model has one row."""

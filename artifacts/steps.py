@@ -77,7 +77,8 @@ class OptimizeResult:
     `reference` is the program that the numbers are compared with when the recipe changes them on
     purpose; None means the delivered module itself. `outputs` are the specs that capture found, and
     `computed_dimensions` the ranges of output sizes that are computed from the inputs'. `graphs`
-    are the delivered graph and the program's, folded to be drawn.
+    are the delivered graph and the program's, folded to be drawn. `calls` are the program's
+    operators, each with the dtypes of its tensors.
     """
 
     program: Path
@@ -86,6 +87,7 @@ class OptimizeResult:
     computed_dimensions: dict[str, Dimension]
     effects: tuple[PassEffect, ...]
     graphs: FoldedGraphs | None = None
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

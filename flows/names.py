@@ -24,4 +24,5 @@ def target_pool(slug: str) -> str:
 RELEASE = deployed("release")
 RECOMPILE = deployed("recompile")
 RECOMPILE_MODEL = deployed("recompile-model")
+CONFORMANCE = deployed("conformance")
 RESUME = deployed("resume")

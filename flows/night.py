@@ -174,7 +174,13 @@ def tell_night(work: NightWork, folder: Path, night: Night) -> None:
     create_markdown_artifact(key="nightly", markdown=told, description=shown.headline)
 
 
-def sum_up(stamp: str, survey: Survey, alias: str, rows: tuple[NightRow, ...]) -> Night:
+def sum_up(
+    stamp: str,
+    survey: Survey,
+    alias: str,
+    rows: tuple[NightRow, ...],
+    conformance: tuple[str, ...] = (),
+) -> Night:
     """Return the night's record, which ends now."""
     started = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC)
     ended = datetime.now(UTC)
@@ -185,4 +191,5 @@ def sum_up(stamp: str, survey: Survey, alias: str, rows: tuple[NightRow, ...]) -
         toolchain=survey.toolchain,
         rows=rows,
         alias=alias,
+        conformance=conformance,
     )

@@ -108,6 +108,9 @@ class RecompileParameters(_Form):
     models: list[ModelName] = Field(
         default_factory=list, max_length=10_000, description="Only these; else all that it serves."
     )
+    conformance: bool = Field(
+        default=True, description="Ask the toolchain's operators, where nobody has yet."
+    )
 
 
 # What a scheduled night is told: nothing.
@@ -139,6 +142,17 @@ class RebuildParameters(_Form):
             recipe=self.recipe,
             alias=NIGHTLY_ALIAS,
         )
+
+
+class ConformanceParameters(_Form):
+    """Of which target today's toolchain is asked, and which operators."""
+
+    target: str = Field(pattern=r"^cpu-[a-z0-9-]{1,30}$", description="The target: cpu-avx512.")
+    operators: list[str] = Field(
+        default_factory=list, max_length=1000,
+        description="Only these of PyTorch's test suite; what comes out is not kept then.",
+    )  # fmt: skip
+    again: bool = Field(default=False, description="Ask again what was asked before.")
 
 
 class PromoteParameters(_Form):

@@ -75,6 +75,12 @@ BUILD_TARGET = {
     "flow_run_name": "build {parameters.label} for {parameters.target}",
     "timeout_seconds": 8 * 3600,
 }
+CONFORMANCE = {
+    **_FLOW,
+    "name": "conformance",
+    "flow_run_name": "conformance of {parameters.target}",
+    "timeout_seconds": 6 * 3600,
+}
 COLLECT_GARBAGE = {**_FLOW, "name": "collect-garbage", "timeout_seconds": 2 * 3600}
 VERIFY_ON_TARGET = {
     **_FLOW,
@@ -121,6 +127,11 @@ RECEIVE = _step("receive")
 COLLECT = _step("collect")
 RESTORE = _step("restore")
 REPEAT = _step("repeat comparison")
+CONFORM = _step("conform")
+SIGN_TABLE = _step("sign table")
+KEEP_TABLE = _step("keep table")
+KNOWN_WRONG = _step("known wrong")
+READ_TABLES = _target_step("read tables")
 
 # Seconds after which a step's process is ended.
 LIMITS_S = {
@@ -146,6 +157,9 @@ LIMITS_S = {
     "collect": 3600.0,
     "survey": 3600.0,
     "records": 600.0,
+    "table": 600.0,
+    # Of one target, on a machine that does other things beside.
+    "conformance": 6 * 3600.0,
     "rows": 600.0,
     "show night": 1800.0,
     # All models of a night, on as many workers as there are.

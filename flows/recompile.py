@@ -1,6 +1,7 @@
 """The nightly recompile: every model that is served, rebuilt by today's toolchain and recipe.
 
-survey -+-> unchanged, which is said and costs nothing
+survey -> the toolchain's operators, where nobody has asked them yet
+       -+-> unchanged, which is said and costs nothing
         '-> one run a model: restore -> release -> compare three ways -> promote, or keep -> its row
 -> the night's summary
 """
@@ -19,6 +20,7 @@ from artifacts.record import to_plain
 from artifacts.surveying import SurveyJob
 from flows import policies
 from flows.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
+from flows.night_conformance import conform_tonight
 from flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
 from flows.rebuilding import rebuild
 from flows.site import here
@@ -57,8 +59,11 @@ def recompile(parameters: RecompileParameters = EVERYTHING, attempt: Attempt = 1
     with opened_registrar(site) as (registrar, scratch):
         surveyed = survey(registrar, looking)
         work = NightWork(site, registrar, parameters, stamp)
+        # First: which operators the toolchain gets wrong belongs into the records that follow.
+        asked = surveyed.models if parameters.conformance else ()
+        operators = conform_tonight(site, registrar, asked, stamp)
         rows = rebuild_models(work, surveyed.models, recompile_model)
-        night = sum_up(stamp, surveyed, parameters.alias, rows)
+        night = sum_up(stamp, surveyed, parameters.alias, rows, operators)
         tell_night(work, scratch / "night", night)
     if night.exit_status:
         bad = [f"{row.model}: {row.outcome}, {row.why}" for row in rows if row.outcome in ALARMING]

@@ -9,6 +9,7 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from artifacts.conformance import KnownWrongJob
 from artifacts.delivery import read_contract
 from artifacts.delivery_uri import LocalSource, parse_delivery_uri
 from artifacts.errors import HandoffError
@@ -20,7 +21,16 @@ from flows.elsewhere import Elsewhere, collect_targets, send_targets
 from flows.parameters import ReleaseParameters
 from flows.registering import Wanted, register, register_again
 from flows.showing import show_refused
-from flows.steps import capture, fetch, inspect, look_up, open_key, optimize, take_in
+from flows.steps import (
+    capture,
+    fetch,
+    inspect,
+    known_wrong,
+    look_up,
+    open_key,
+    optimize,
+    take_in,
+)
 from flows.targets import build
 from tasks import assemble
 from tasks.child import StepProcess
@@ -96,6 +106,10 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     key = f"{fingerprint.hex}{flow_run.id if parameters.rebuild else ''}"
     away = send_targets(lanes, wanted, elsewhere.routes, key)
     optimized = optimize(lanes.graph, lanes.jobs.optimize())
+    looking_up = KnownWrongJob(
+        site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
+    )
+    known_faults = known_wrong.submit(lanes.registrar(), looking_up)
     # The graph is on disk now, and what read it holds as much memory as a compiler.
     lanes.graph.close()
     signature = assemble.signature_of(taken.contract, optimized)
@@ -115,6 +129,7 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
         built=built,
         captures=captures,
         served=known.served,
+        known=known_faults.result().findings,
     )
     if assemble.refused_targets(manifest):
         show_refused(manifest)

@@ -8,6 +8,17 @@ from prefect import task
 
 from artifacts.captures import CaptureRow
 from artifacts.comparison import Comparison, ThreeWayJob
+from artifacts.conformance import (
+    Conformance,
+    KeepTableJob,
+    KeptTable,
+    KnownWrong,
+    KnownWrongJob,
+    ReadTablesJob,
+    SignedTable,
+    SignTableJob,
+    Tables,
+)
 from artifacts.exchange import Received, ReceiveJob, SendJob, Sent
 from artifacts.fetching import FetchJob, FetchResult
 from artifacts.localization import LocalizeJob, LocalizeResult
@@ -33,6 +44,7 @@ from artifacts.registering import (
     Uploaded,
     UploadJob,
 )
+from artifacts.site import Site
 from artifacts.steps import (
     BenchmarkJob,
     BenchmarkResult,
@@ -60,6 +72,7 @@ from tasks.appending import Appended, Change
 from tasks.appending import append as append_change
 from tasks.capture_rows import fill_rows
 from tasks.child import StepProcess
+from tasks.conformance.running import Plan, Tell, make_table
 from tasks.jobs import Jobs
 
 
@@ -92,6 +105,40 @@ def inspect(process: StepProcess, job: TraceabilityJob) -> TraceabilityResult:
 def look_up(process: StepProcess, job: LookUpJob) -> LookUpResult:
     """Find the version that was made from the same delivery, recipe and toolchain."""
     return cast(LookUpResult, _wait(process, job, "look up", policies.LIMITS_S["look up"]))
+
+
+@task(**policies.CONFORM)
+def conform(plan: Plan, tell: Tell) -> Conformance:
+    """Ask every operator of PyTorch's test suite what the toolchain makes of it."""
+    with announced("conform"):
+        return make_table(plan, tell)
+
+
+@task(**policies.SIGN_TABLE)
+def sign_table(process: StepProcess, site: Site, table: Conformance) -> str:
+    """Sign a conformance table; return the envelope."""
+    job = SignTableJob(table, site.key)
+    return cast(SignedTable, _wait(process, job, "sign", policies.LIMITS_S["table"])).envelope
+
+
+@task(**policies.KEEP_TABLE)
+def keep_table(process: StepProcess, site: Site, table: Conformance, envelope: str) -> str:
+    """Keep a signed conformance table in the store; return its key."""
+    job = KeepTableJob(table, envelope, site.stores)
+    return cast(KeptTable, _wait(process, job, "keep", policies.LIMITS_S["table"])).key
+
+
+@task(**policies.READ_TABLES)
+def read_tables(process: StepProcess, job: ReadTablesJob, slug: str) -> Tables:
+    """Read the conformance table of today's toolchain, and the one before it."""
+    found = _wait(process, job, f"read tables {slug}", policies.LIMITS_S["table"])
+    return cast(Tables, found)
+
+
+@task(**policies.KNOWN_WRONG)
+def known_wrong(process: StepProcess, job: KnownWrongJob) -> KnownWrong:
+    """Look up which of a graph's operators the toolchain is known to get wrong."""
+    return cast(KnownWrong, _wait(process, job, "known wrong", policies.LIMITS_S["table"]))
 
 
 @task(**policies.OPTIMIZE)

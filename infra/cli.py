@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infra import flows_cli, guide_cli, registry_cli, stack_cli
+from infra import conformance_cli, flows_cli, guide_cli, registry_cli, stack_cli
 from infra.arrivals import cli as arrivals_cli
 from infra.cli_group import HandoffGroup
 from infra.cli_options import debug_option, json_option, quiet_option
@@ -199,6 +199,7 @@ def doctor(as_json: bool) -> None:
 for registered in (
     *registry_cli.COMMANDS,
     *flows_cli.COMMANDS,
+    *conformance_cli.COMMANDS,
     *stack_cli.COMMANDS,
     *arrivals_cli.COMMANDS,
     *guide_cli.COMMANDS,

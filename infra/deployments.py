@@ -54,6 +54,13 @@ class Deployment:
         return [TAG, RESUME_TAG] if self.resumes else [TAG]
 
 
+_CONFORMANCE = Deployment(
+    "flows.conformance.conformance", BUILD_POOL,
+    "Asks every operator of PyTorch's test suite what today's toolchain makes of it.",
+    limit=1, resumes=True,
+)  # fmt: skip
+
+
 def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deployment, ...]:
     """Return all deployments; `targets` are those whose hardware has a work pool of its own."""
     return (
@@ -76,6 +83,7 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
             "flows.promote.promote", BUILD_POOL,
             "Lets an alias stand for another version, where the rules allow it.",
         ),
+        _CONFORMANCE,
         Deployment(
             "flows.collect_garbage.collect_garbage", CONTROL_POOL,
             "Removes from the store what no version needs.",

@@ -20,7 +20,7 @@ from artifacts.errors import (
     DeliveryUnsound,
     UsageProblem,
 )
-from artifacts.evidence import Served
+from artifacts.evidence import Finding, Served
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
@@ -107,9 +107,11 @@ def assemble(
     built: BuiltTargets,
     captures: tuple[CaptureRow, ...] = (),
     served: Served | None = None,
+    known: tuple[Finding, ...] = (),
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest.
 
+    `known` is what the toolchain is known to get wrong of the graph's operators.
     Where a target is refused, the report is written beside them.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +132,7 @@ def assemble(
         lineage=contract.source,
         targets=built.records,
         files=tuple(shared),
-        findings=judged.findings,
+        findings=(*judged.findings, *known),
         passes=optimized.effects,
         toolchain=built.toolchain,
         plan=built.plan,

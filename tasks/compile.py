@@ -152,7 +152,7 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
     with fixed_place(key) as place:
         # There, too: the path of the package is written into it.
         original = place / PACKAGE
-        assumed = _compile(job, program, original)
+        assumed = compile_package(job, program, original)
         _ship(original, building)
         slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
     code = ""
@@ -162,7 +162,13 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
     return _Made("", assumed, code=code)
 
 
-def _compile(job: CompileJob, program: ExportedProgram, package: Path) -> tuple[AssumedRange, ...]:
+def compile_package(
+    job: CompileJob, program: ExportedProgram, package: Path
+) -> tuple[AssumedRange, ...]:
+    """Compile `program` for the CPU target of `job` into the file `package`.
+
+    Return what the compiler assumed of the inputs' ranges; raise `BlessingRefused` where it fails.
+    """
     assert isinstance(job.target, CpuTarget)
     # A fresh dict: torch writes into the one that it is given.
     options = {

@@ -34,6 +34,7 @@ def text_table(night: Night) -> str:
         lines += ["", *("  ".join(cells).rstrip() for cells in padded)]
         lines += _footnote(rows)
     lines += ["", *(f"{model}: {why}" for model, why in _reasons(night))]
+    lines += night.conformance
     lines += [f"unchanged: {', '.join(names)}"] if (names := _unchanged(night)) else []
     return "\n".join(lines).rstrip() + "\n"
 
@@ -50,6 +51,9 @@ def render_night(night: Night, pictures: Iterable[str] = ()) -> str:
     if reasons := _reasons(night):
         told = [f"- **{_escaped(model)}**: {_escaped(why)}" for model, why in reasons]
         parts.append("## Why\n\n" + "\n".join(told))
+    if night.conformance:
+        told = [f"- {_escaped(sentence)}" for sentence in night.conformance]
+        parts.append("## The toolchain's operators\n\n" + "\n".join(told))
     if names := _unchanged(night):
         parts.append(f"## Unchanged\n\n{_escaped(', '.join(names))}")
     if night.toolchain:

@@ -17,6 +17,7 @@ from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice
 from artifacts.steps import OptimizeJob, OptimizeResult
 from tasks.capture import capture, describe_outputs
+from tasks.conformance.looking_up import calls_of
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.optimizing.check import Exportable, PassCheck
 from tasks.optimizing.exporting import ExportBroken, is_data_dependent, require_exportable
@@ -104,7 +105,8 @@ def _run_passes(
     with _passes_suspected(effects, is_each_exported):
         saved = save_program(program, job.folder / PROGRAM_FILE)
     told, graphs = fold_evidence(effects, delivery.module, program, check.memory)
-    return OptimizeResult(saved, reference, outputs, computed, told, graphs)
+    calls = tuple(sorted(calls_of(program)))
+    return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls)
 
 
 def _export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportable:

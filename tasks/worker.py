@@ -26,6 +26,7 @@ from artifacts import (
     captures,
     changes,
     comparison,
+    conformance,
     exchange,
     fetching,
     localization,
@@ -87,6 +88,12 @@ STEPS: dict[type[Any], Step] = {
     night_notes.ReadRowsJob: Step("tasks.read_rows", night_notes.NotedRows),
     night_notes.ShowNightJob: Step("tasks.show_night", night_notes.ShownNight),
     surveying.RecordsJob: Step("tasks.records", surveying.Records),
+    conformance.SignTableJob: Step("tasks.sign_table", conformance.SignedTable),
+    conformance.KeepTableJob: Step("tasks.keep_table", conformance.KeptTable),
+    conformance.ReadTablesJob: Step("tasks.read_tables", conformance.Tables),
+    conformance.KnownWrongJob: Step("tasks.known_wrong", conformance.KnownWrong),
+    conformance.PairsJob: Step("tasks.list_pairs", conformance.Pairs),
+    conformance.ConformJob: Step("tasks.conform", conformance.ConformResult),
     surveying.SurveyJob: Step("tasks.survey", surveying.Survey),
 }
 

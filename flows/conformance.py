@@ -1,0 +1,65 @@
+"""Conformance: what today's toolchain gets wrong, asked of every operator, signed and kept."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import Any, cast
+
+from prefect import flow
+
+from artifacts.conformance import Conformance
+from artifacts.record import to_plain
+from artifacts.registering import KeyJob
+from artifacts.site import Site
+from artifacts.target import CpuTarget, parse_target
+from flows import policies
+from flows.parameters import Attempt, ConformanceParameters
+from flows.site import here
+from flows.steps import conform, keep_table, sign_table
+from tasks.child import StepProcess
+from tasks.conformance.running import Plan, Progress
+from tasks.moving import KEY_LIMIT_S, SIGNER, opened_registrar
+
+LOGGER = logging.getLogger("handoff.conformance")
+
+
+@flow(**policies.CONFORMANCE)
+def conformance(parameters: ConformanceParameters, attempt: Attempt = 1) -> dict[str, Any]:
+    """Ask every operator, sign the table and keep it; return the table.
+
+    A run that is begun again after a crash goes on where it was. With `operators`, only those are
+    asked, and what comes out is returned and not kept.
+    """
+    site = here()
+    target = parse_target(parameters.target)
+    assert isinstance(target, CpuTarget)
+    table = make_conformance(site, target, tuple(parameters.operators), again=parameters.again)
+    return cast(dict[str, Any], to_plain(table))
+
+
+def make_conformance(
+    site: Site, target: CpuTarget, operators: tuple[str, ...] = (), *, again: bool = False
+) -> Conformance:
+    """Return the table of today's toolchain for `target`; it is kept unless it is of a few."""
+    plan = Plan(
+        target, {}, site.compiler, site.builds.parent / "conformance", operators, again=again
+    )
+    table = conform(plan, _tell)
+    if operators:
+        return table
+    with (
+        opened_registrar(site) as (registrar, scratch),
+        closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
+    ):
+        signer.run(KeyJob(site.key, site.stores.trusted), limit_s=KEY_LIMIT_S)
+        envelope = sign_table(signer, site, table)
+        keep_table(registrar, site, table, envelope)
+    return table
+
+
+def _tell(progress: Progress) -> None:
+    LOGGER.info(
+        "%d of %d operators and dtypes, about %.0f min left",
+        progress.done, progress.total, progress.left_s / 60,
+    )  # fmt: skip

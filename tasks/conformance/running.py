@@ -1,0 +1,191 @@
+"""Asks every operator, bundle by bundle, in child processes; what is known is kept as it comes.
+
+A bundle whose process crashes is asked again in halves, until the operator that crashes stands
+alone. A run that is given again goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from artifacts.conformance import (
+    QUESTIONS,
+    Conformance,
+    ConformJob,
+    ConformResult,
+    Pairs,
+    PairsJob,
+    Row,
+    toolchain_digest,
+)
+from artifacts.conformance_tables import shipped_table
+from artifacts.digest import digest_bytes
+from artifacts.errors import StepCrashed
+from artifacts.record import from_plain, to_plain
+from artifacts.target import CpuTarget, host_cpu_model
+from tasks.child import ProcessPlan, StepProcess
+from tasks.conformance.reports import with_reports
+
+# Some 200 samples: what is fixed about a compilation is a tenth of it then.
+_PAIRS_A_BUNDLE = 150
+_LIMIT_S = 900.0
+_LISTING_S = 300.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: pairs asked of all, and the seconds that are likely left."""
+
+    done: int
+    total: int
+    left_s: float
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask, where to keep what is known, and in how many processes.
+
+    `operators` are those of PyTorch's test suite to ask about; none named are all.
+    """
+
+    target: CpuTarget
+    options: dict[str, object]
+    compiler: str
+    folder: Path
+    operators: tuple[str, ...] = ()
+    again: bool = False
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows that are known: those that runs left in `folder`, and those of a table `begun`."""
+
+    folder: Path
+    begun: tuple[Row, ...] = ()
+
+    def rows(self) -> dict[str, Row]:
+        """Return what is known by its pairs; what a run has found out goes before `begun`."""
+        rows = {row.pair: row for row in self.begun}
+        for path in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            try:
+                found = from_plain(ConformResult, json.loads(path.read_text("utf-8")), path.name)
+            except (OSError, ValueError):
+                # Cut short, or of another Handoff: asked again.
+                continue
+            rows |= {row.pair: row for row in found.rows}
+        return rows
+
+    def keep(self, rows: tuple[Row, ...]) -> None:
+        """Write rows down, all or none."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
+        beside = self.folder / f"{name}.partial"
+        beside.write_text(json.dumps(to_plain(ConformResult(rows))), "utf-8")
+        beside.replace(self.folder / f"{name}.json")
+
+
+def make_table(plan: Plan, tell: Tell) -> Conformance:
+    """Return the table of today's toolchain for the plan's target.
+
+    What was asked before is taken from the plan's folder, and from the table that comes with the
+    code, unless the plan says `again`.
+    """
+    began = time.monotonic()
+    workers = plan.workers or min(os.cpu_count() or 1, 4)
+    processes = [
+        StepProcess(_process(plan.target, number), plan.folder / "logs" / f"worker-{number}.log")
+        for number in range(workers)
+    ]
+    try:
+        listing = PairsJob(plan.target, plan.options, plan.compiler, plan.operators)
+        listed: Pairs = processes[0].run(listing, limit_s=_LISTING_S)
+        digest = toolchain_digest(listed.toolchain)
+        shipped = shipped_table(digest)
+        begun = shipped.rows if shipped and shipped.questions == QUESTIONS else ()
+        kept = Kept(plan.folder / f"{digest.short}-{QUESTIONS}", begun)
+        rows = _ask_all(plan, listed.pairs, kept, processes, tell)
+    finally:
+        for process in processes:
+            process.close()
+    ordered = sorted(map(with_reports, rows), key=lambda row: (row.operator, row.dtype))
+    seconds = time.monotonic() - began
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return Conformance(listed.toolchain, made, round(seconds), tuple(ordered), host_cpu_model())
+
+
+def _process(target: CpuTarget, number: int) -> ProcessPlan:
+    return ProcessPlan(
+        f"conform-{number}", ("tasks.conform",), environment={
+            "ATEN_CPU_CAPABILITY": target.capability, "PYTHONWARNINGS": "ignore",
+        },
+    )  # fmt: skip
+
+
+def _ask_all(
+    plan: Plan,
+    pairs: tuple[str, ...],
+    kept: Kept,
+    processes: list[StepProcess],
+    tell: Tell,
+) -> list[Row]:
+    """Return a row for each pair: as it is known, or asked now."""
+    known = {} if plan.again else kept.rows()
+    rows = [known[pair] for pair in pairs if pair in known]
+    due = [pair for pair in pairs if pair not in known]
+    bundles = [
+        tuple(due[start : start + _PAIRS_A_BUNDLE]) for start in range(0, len(due), _PAIRS_A_BUNDLE)
+    ]
+    asked, began = 0, time.monotonic()
+    free = list(processes)
+
+    def ask(bundle: tuple[str, ...]) -> tuple[Row, ...]:
+        process = free.pop()
+        try:
+            found = _ask(process, plan, bundle)
+        finally:
+            free.append(process)
+        kept.keep(found)
+        return found
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        for future in as_completed([pool.submit(ask, bundle) for bundle in bundles]):
+            found = future.result()
+            rows += found
+            asked += len(found)
+            left = (time.monotonic() - began) / asked * (len(due) - asked)
+            tell(Progress(len(rows), len(pairs), left))
+    return rows
+
+
+def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row, ...]:
+    """Ask a bundle; in halves where it crashes, down to the pair that does."""
+    job = ConformJob(plan.target, plan.options, bundle)
+    try:
+        result: ConformResult = process.run(job, limit_s=_LIMIT_S)
+    except StepCrashed as error:
+        if len(bundle) > 1:
+            middle = len(bundle) // 2
+            return (*_ask(process, plan, bundle[:middle]), *_ask(process, plan, bundle[middle:]))
+        return (_crashed(process, job, error),)
+    return result.rows
+
+
+def _crashed(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
+    operator, _, dtype = job.pairs[0].rpartition(":")
+    told = str(error)[-300:].strip()
+    try:
+        process.run(replace(job, eager_only=True), limit_s=_LIMIT_S)
+    except StepCrashed:
+        return Row(operator, dtype, "not compiled", "eager itself crashes on its samples")
+    return Row(operator, dtype, "crashes", told)

@@ -1,0 +1,74 @@
+"""A script with torch alone that repeats what a table says of an operator."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+from artifacts.conformance import Conformance, PlainTensor, Row
+from artifacts.target import CpuTarget, parse_target
+
+_SCRIPT = '''\
+"""{title}"""
+
+import os
+
+os.environ["ATEN_CPU_CAPABILITY"] = "{capability}"
+
+import torch
+from torch import device, inf, nan
+
+{inputs}
+
+
+class Call(torch.nn.Module):
+{forward}
+
+
+with torch.no_grad():
+    model = Call()
+    eager = model(*[one.clone() for one in inputs])
+    program = torch.export.export(model, tuple(inputs))
+    options = {options}
+    package = torch._inductor.aoti_compile_and_package(program, inductor_configs=options)
+    compiled = torch._inductor.aoti_load_package(package)(*[one.clone() for one in inputs])
+for number, (want, got) in enumerate(zip(eager, compiled)):
+    same = want.dtype is got.dtype and torch.allclose(want, got, equal_nan=True)
+    print(f"result {{number}}:", "the same" if same else "DIFFERENT", want, got, sep="\\n")
+'''
+
+
+def repeating_script(table: Conformance, row: Row) -> str:
+    """Return a script that compiles the row's wrong call and prints both results.
+
+    Empty for a row of which no input was kept.
+    """
+    showing = row.showing
+    if showing is None or not showing.inputs:
+        return ""
+    target = parse_target(table.target)
+    assert isinstance(target, CpuTarget)
+    options = {
+        "cpp.march": target.march, "cpp.dynamic_threads": True,
+        **json.loads(table.toolchain["options"]),
+    }  # fmt: skip
+    tensors = ",\n    ".join(map(_literal, showing.inputs))
+    title = f"{row.pair}, {showing.question}: got {showing.got}, expected {showing.want}."
+    return _SCRIPT.format(
+        title=title.replace("\\", "/").replace('"', "'"), capability=target.capability,
+        inputs=f"inputs = [\n    {tensors},\n]", forward=textwrap.indent(showing.code, "    "),
+        options=options,
+    )  # fmt: skip
+
+
+def _literal(tensor: PlainTensor) -> str:
+    values = ", ".join(map(str, tensor.values))
+    kind = f"torch.{tensor.dtype}"
+    if tensor.dtype.startswith("complex"):
+        shape = [*tensor.shape, 2]
+        return f"torch.view_as_complex(torch.tensor([{values}]).reshape({shape})).to({kind})"
+    whole = not tensor.dtype.startswith(("float", "bfloat"))
+    through = "int64" if whole else "float64"
+    return (
+        f"torch.tensor([{values}], dtype=torch.{through}).reshape({list(tensor.shape)}).to({kind})"
+    )

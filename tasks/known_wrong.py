@@ -1,0 +1,48 @@
+"""Known wrong: what the toolchain's tables say of the operators of one graph."""
+
+from __future__ import annotations
+
+from artifacts.conformance import Conformance, KnownWrong, KnownWrongJob, toolchain_digest
+from artifacts.conformance_tables import read_table, shipped_table
+from artifacts.evidence import Finding
+from artifacts.signing import Trust, read_trust
+from artifacts.store import Store
+from artifacts.stores.opening import open_store
+from artifacts.target import CpuTarget
+from tasks.conformance.known import findings_of, no_table
+from tasks.conformance.toolchain import conformance_toolchain
+
+
+def run(job: KnownWrongJob) -> KnownWrong:
+    """Return a note for each operator that is known to be wrong, by target, and for no table."""
+    store = open_store(job.stores.objects)
+    trust = read_trust(job.stores.trusted, may_lack=True)
+    notes: dict[Finding, None] = {}
+    lacking = []
+    for target in job.targets:
+        if not isinstance(target, CpuTarget):
+            lacking.append(target.slug)
+            continue
+        table = find_table(store, trust, target, job.compiler, job.options)
+        if table is None or table.unasked:
+            lacking.append(target.slug)
+        if table is not None:
+            notes |= dict.fromkeys(findings_of(table, job.calls))
+    if lacking:
+        notes[no_table(lacking)] = None
+    return KnownWrong(tuple(notes))
+
+
+def find_table(
+    store: Store, trust: Trust, target: CpuTarget, compiler: str, options: dict[str, object]
+) -> Conformance | None:
+    """Return the table of today's toolchain: the store's, or the one that comes with the code.
+
+    Where there is none for the options, that without options is returned; None without either.
+    """
+    for asked in (options, {}):
+        digest = toolchain_digest(conformance_toolchain(compiler, target, asked))
+        table = read_table(store, trust, digest) or shipped_table(digest)
+        if table is not None:
+            return table
+    return None

@@ -1,0 +1,13 @@
+"""Sign a conformance table. It runs in the process that alone reads the key."""
+
+from __future__ import annotations
+
+from artifacts.conformance import SignedTable, SignTableJob
+from artifacts.conformance_tables import conformance_statement
+from artifacts.signing import open_signer, sign_statement
+
+
+def run(job: SignTableJob) -> SignedTable:
+    """Return the envelope over the table's digest, toolchain and counts."""
+    signer = open_signer(job.key.uri, job.key.public)
+    return SignedTable(sign_statement(conformance_statement(job.table), signer).decode())
