@@ -90,9 +90,9 @@ def test_a_file_that_is_swapped_between_check_and_load_is_not_what_is_loaded(
 ) -> None:
     open_checked = loader._open
 
-    def swap_first(descriptor: int, path: Path, device: str, runners: int) -> Any:
+    def swap_first(sealed: str, path: Path, device: str, runners: int) -> Any:
         path.write_bytes(canary_library("swapped", built))
-        return open_checked(descriptor, path, device, runners)
+        return open_checked(sealed, path, device, runners)
 
     monkeypatch.setattr(loader, "_open", swap_first)
     with pytest.raises(PackageRefused, match="can't be opened"):
