@@ -28,7 +28,7 @@ from tasks.plan import (
 )
 from tasks.programs import load_program
 from tasks.questions.cases import find_questions
-from tasks.special import EXTREMES, PARTS, UNDECLARED, Values, dynamic_axes
+from tasks.special import EXTREMES, NOT_FINITE, PARTS, UNDECLARED, Values, dynamic_axes
 from tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
@@ -64,6 +64,11 @@ class ReferenceCase:
     axes: tuple[tuple[int, ...], ...] = ()
     left: Tensors = ()
     undeclared: tuple[str, ...] = ()
+
+    @property
+    def is_served(self) -> bool:
+        """Tell whether all its values are declared to be served, or are as usual as drawn ones."""
+        return not self.undeclared and self.values not in NOT_FINITE
 
 
 def run(job: ReferenceJob) -> ReferenceResult:

@@ -364,9 +364,10 @@ REPORTS: tuple[Report, ...] = (
         name="fmod of bfloat16 by 1.7",
         issue=186875,
         build=lambda: rm.Wrapped("fmod", 1.7),
-        example=lambda: {"angle": _between(-8, 8, 6, 24).bfloat16()},
-        shows=lambda: {"angle": torch.full((6, 24), 1.703125).bfloat16()},
-        ranges={"angle": (-8, 8)},
+        example=lambda: {"angle": _between(-200, 200, 6, 24).bfloat16()},
+        shows=lambda: {"angle": torch.full((6, 24), 54.5).bfloat16()},
+        # Below some ten turns it is off by less than what is agreed for bfloat16.
+        ranges={"angle": (-200, 200)},
         must="refused",
         operator="aten.fmod",
         question="multiples of the divisor as the dtype holds it",
@@ -438,9 +439,8 @@ REPORTS: tuple[Report, ...] = (
         example=lambda: {"ids": _whole(0, 999, 6, 9)},
         shows=lambda: {"ids": _whole(0, 999, 6, 9)},
         ranges={"ids": (0, 999)},
-        must="refused",
-        operator="aten.",
-        question="any draw: whole numbers beyond 32 bits",
+        # Our passes fold the product before Inductor sees it, and the package is right.
+        must="released",
     ),
     Report(
         name="shards of a thousand ids",
@@ -458,9 +458,8 @@ REPORTS: tuple[Report, ...] = (
         example=lambda: {"x": torch.randn(6, 1, 4, 4)},
         shows=lambda: {"x": torch.randn(6, 1, 4, 4)},
         ranges={"x": (-5, 5)},
-        must="refused",
-        operator="aten.",
-        question="any draw",
+        # Our passes fold the norm before Inductor sees it, and the package is right.
+        must="released",
     ),
     Report(
         name="features filled up behind a batch norm",
@@ -497,9 +496,8 @@ REPORTS: tuple[Report, ...] = (
         example=lambda: {"x": _between(0, 8, 6, 24).half()},
         shows=lambda: {"x": (_MULTIPLES * 0.1).half()},
         ranges={"x": (0, 8)},
-        must="refused",
-        operator="aten.",
-        question="tenths",
+        # Its product is rounded in half precision, and so may be any of its steps: that is told.
+        must="released",
     ),
     Report(
         name="whole tenths between tenths in half",

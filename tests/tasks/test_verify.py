@@ -235,14 +235,16 @@ def test_a_package_that_reads_its_inputs_as_if_they_lay_in_order_is_refused(
     assert result.notes == ("inputs that are expanded are refused with an error",)
 
 
-def test_a_package_that_drops_a_nan_is_refused_at_that_input_alone(
+def test_a_package_that_drops_a_nan_is_refused_at_those_inputs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drops(inputs: Tensors) -> Tensors:
         return affine((inputs[0].nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf),))
 
     result = verify_functions(monkeypatch, affine_reference(tmp_path), drops)
-    assert {reason.partition(",")[0] for reason in result.reasons} == {"batch=64 nan"}
+    assert {reason.partition(",")[0] for reason in result.reasons} == {
+        "batch=64 nan", "batch=7 nan in turns",
+    }  # fmt: skip
 
 
 def test_a_recipe_may_note_a_nan_that_is_lost(
@@ -329,3 +331,22 @@ def test_an_output_that_is_one_number_at_every_input_is_said_to_tell_nothing(
     )
     assert result.blind == (0,)
     assert "output 0 is 3 at every input" in result.notes
+
+
+def test_an_error_on_values_that_nobody_declared_is_noted_and_on_usual_ones_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_reference(tmp_path, Masked())
+
+    def failing(is_refused: Callable[[torch.Tensor], bool]) -> VerifyResult:
+        def package(inputs: Tensors) -> Tensors:
+            if is_refused(inputs[0]):
+                raise RuntimeError("did not converge")
+            return (Masked()(*inputs),)
+
+        return verify_functions(monkeypatch, file, package)
+
+    told = failing(lambda x: bool(x.isinf().any()))
+    assert told.accepted, told.reasons
+    assert any("infinite: the package failed: did not converge" in note for note in told.notes)
+    assert not failing(lambda x: bool((x > 2.0).any())).accepted
