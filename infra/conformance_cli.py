@@ -31,7 +31,7 @@ def conformance(
     """Find out which operators today's toolchain gets wrong, before a model meets them.
 
     PyTorch's own operator samples and particular values are compiled in bundles and compared with
-    eager: some 25 minutes a target on two cores. What is known is kept as it comes, so that a run
+    eager, which takes a while. What is known is kept as it comes, so that a run
     that was interrupted goes on; a table that is there for this toolchain is printed.
 
     \b
