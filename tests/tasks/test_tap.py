@@ -87,6 +87,34 @@ def test_a_fault_behind_a_head_of_zeros_is_seen_inside(tmp_path: Path) -> None:
     assert not inside.accepted
 
 
+class Chaotic(nn.Module):
+    """A tent map: each of 60 steps doubles the error of the one before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sigmoid(x)
+        for _ in range(60):
+            x = 1.0 - 1.99 * x.abs()
+        return x
+
+
+@pytest.mark.compile
+def test_an_output_that_rounding_decides_is_compared_where_it_is_still_comparable(
+    tmp_path: Path,
+) -> None:
+    made = prepare(tmp_path, Chaotic())
+    compiling.run(CompileJob(made.program, native_cpu_target(), tmp_path / "outside", {}))
+    job = VerifyJob(tmp_path / "outside", made.reference, Recipe(), staging=tmp_path / "staging")
+    outside = verify.run(job)
+    assert outside.accepted, outside.reasons
+    # The compiled arithmetic may be eager's to the bit; what matters is that it isn't refused.
+    tapped = tap.run(TapJob(made.program, made.reference, (0,), tmp_path / "tapped"))
+    assert len(tapped.nodes) >= 1
+    last = max(int(name.partition(" ")[0].rpartition("_")[2] or 0) for name in tapped.nodes)
+    assert last < 40, "the last steps are no more comparable than the output"
+    inside = compiled_and_verified(tmp_path / "inside", tapped.program, tapped.reference)
+    assert inside.accepted, inside.reasons
+
+
 class Fixed(nn.Module):
     """An output that no input has a say in, beside one that every input has."""
 
