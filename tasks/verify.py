@@ -126,13 +126,17 @@ class _Findings:
         """Return what tells how far rounding moves an output; None where there is no model."""
         if self.model is None:
             return None
-        if case.name not in self.conditioned:
-            self.conditioned[case.name] = Conditioning(
-                self.model(), case.inputs, case.eager, case.name
-            )
-        conditioning = self.conditioned[case.name]
-        most = FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
-        return lambda runs: conditioning.moved(index, int(min(runs, most)))
+        model, most = self.model, FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
+
+        def moved(runs: int) -> torch.Tensor:
+            # Only now is the model read: most packages never ask.
+            if case.name not in self.conditioned:
+                self.conditioned[case.name] = Conditioning(
+                    model(), case.inputs, case.eager, case.name
+                )
+            return self.conditioned[case.name].moved(index, int(min(runs, most)))
+
+        return moved
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""

@@ -53,6 +53,7 @@ def verify_functions(
     recipe: Recipe = Recipe(),  # noqa: B008 - a frozen value
     *,
     inside: bytes = LIBRARY,
+    staging: Path | None = None,
 ) -> VerifyResult:
     """Return the verdict on two functions in the place of `model.so` and `model.pt2`."""
 
@@ -68,7 +69,7 @@ def verify_functions(
     (file.parent / "model.so").write_bytes(LIBRARY)
     with zipfile.ZipFile(file.parent / "model.pt2", "w") as archive:
         archive.writestr("model/data/wrapper.so", inside)
-    return verify.run(VerifyJob(file.parent, file, recipe, outputs=("scores",)))
+    return verify.run(VerifyJob(file.parent, file, recipe, outputs=("scores",), staging=staging))
 
 
 @pytest.mark.parametrize("module", [Masked(), DoublesItsInput()])
@@ -350,3 +351,27 @@ def test_an_error_on_values_that_nobody_declared_is_noted_and_on_usual_ones_refu
     assert told.accepted, told.reasons
     assert any("infinite: the package failed: did not converge" in note for note in told.notes)
     assert not failing(lambda x: bool((x > 2.0).any())).accepted
+
+
+def test_the_model_is_read_again_only_where_an_element_lies_outside_what_was_agreed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_reference(tmp_path, Masked())
+    reads = []
+
+    def read(staging: Path) -> object:
+        reads.append(staging)
+        return intake.read_delivery(staging)
+
+    monkeypatch.setattr(verify, "read_delivery", read)
+    staging = tmp_path / "staging"
+    right = verify_functions(
+        monkeypatch, file, lambda inputs: (Masked()(*inputs),), staging=staging
+    )
+    assert right.accepted, right.reasons
+    assert not reads
+    wrong = verify_functions(
+        monkeypatch, file, lambda inputs: (Masked()(*inputs) + 0.1,), staging=staging
+    )
+    assert not wrong.accepted
+    assert reads == [staging]
