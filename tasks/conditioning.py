@@ -211,7 +211,8 @@ def _ends_in_zeros(result: torch.Tensor) -> torch.Tensor:
 class Conditioning:
     """How far each element of a model's outputs moves under perturbation, on the inputs of a case.
 
-    `model` is called with copies of `inputs`, and `eager` are its flattened outputs for them.
+    `model` is called with copies of `inputs`. `eager` are outputs of the same form; what moves is
+    told from what the model itself gives when nothing is moved, which may be something else.
     """
 
     def __init__(
@@ -220,6 +221,7 @@ class Conditioning:
         """Run nothing yet; the moves are drawn from the case's `name`."""
         self._model, self._inputs, self._eager, self._name = model, inputs, eager, name
         self._runs = 0
+        self._unmoved: Tensors | None = None
         self._moved = tuple(torch.zeros(t.shape, dtype=torch.float64) for t in eager)
 
     def moved(self, output: int, runs: int) -> torch.Tensor:
@@ -233,21 +235,31 @@ class Conditioning:
         return self._moved[output]
 
     def _run_once(self) -> None:
+        if self._unmoved is None:
+            self._unmoved = _run(self._model, self._inputs, contextlib.nullcontext())
         seed = zlib.crc32(f"{self._name} {self._runs}".encode())
         outputs = run_perturbed(self._model, self._inputs, seed)
         self._runs += 1
-        if len(outputs) != len(self._eager):
+        if len(outputs) != len(self._moved):
             return
         self._moved = tuple(
-            torch.maximum(before, _distance(got, want)) if got.shape == want.shape else before
-            for before, got, want in zip(self._moved, outputs, self._eager, strict=True)
+            torch.maximum(before, _distance(got, want)) if got.shape == before.shape else before
+            for before, got, want in zip(self._moved, outputs, self._unmoved, strict=True)
         )
 
 
 def run_perturbed(model: Callable[..., Any], inputs: Sequence[torch.Tensor], seed: int) -> Tensors:
     """Return the model's flattened outputs, every operator's result moved by what `seed` draws."""
+    return _run(model, inputs, Perturbing(seed))
+
+
+def _run(
+    model: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    mode: contextlib.AbstractContextManager[object],
+) -> Tensors:
     given = [tensor.clone() for tensor in inputs]
-    with torch.no_grad(), _taken_apart(), Perturbing(seed):
+    with torch.no_grad(), _taken_apart(), mode:
         return flat_tensors(model(*given))
 
 

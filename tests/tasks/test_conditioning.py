@@ -124,3 +124,11 @@ def test_more_runs_never_tell_of_less() -> None:
     conditioning = Conditioning(lambda x: x @ x, (_X,), (_X @ _X,), "case")
     few = conditioning.moved(0, 2).clone()
     assert bool((conditioning.moved(0, 6) >= few).all())
+
+
+def test_what_a_model_gives_otherwise_than_it_should_is_no_move() -> None:
+    right = _X.clamp(max=0.5)
+    wrong = Conditioning(lambda x: x.clamp(max=0.4), (_X,), (right,), "case")
+    assert float(wrong.moved(0, 4).max()) == 0.0
+    other = Conditioning(lambda x: x[:3], (_X,), (right,), "case")
+    assert float(other.moved(0, 4).max()) == 0.0, "nor is another shape"
