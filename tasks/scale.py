@@ -57,7 +57,7 @@ def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
     for axis in range(min(1, rank - 1), rank):
         if len({t.shape[axis] for t in seen}) > 1 or seen[0].shape[axis] < 2:
             continue
-        rows = torch.cat([t.movedim(axis, 0).flatten(1) for t in seen], dim=1)
+        rows = torch.cat([t.movedim(axis, 0).reshape(t.shape[axis], -1) for t in seen], dim=1)
         rows = torch.where(torch.isfinite(rows), rows, 0.0)
         if rows.shape[1] >= _SEEN:
             features[axis] = _rms(rows, (1,))

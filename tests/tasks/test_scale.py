@@ -14,6 +14,11 @@ def test_a_small_feature_beside_a_large_one_has_a_size_of_its_own() -> None:
     assert float(NO_SCALE.sizes(drawn.double())[:, 0].min()) > 1e8
 
 
+def test_an_output_of_one_axis_whose_size_is_fixed_holds_features() -> None:
+    drawn = [torch.tensor([1e-3, 1e6]) * (1.0 + torch.rand(2)) for _ in range(9)]
+    assert float(find_scale(drawn).sizes(drawn[0].double())[0]) < 1.0
+
+
 def test_channels_are_features_as_columns_are() -> None:
     drawn = torch.randn(4, 2, 6, 6) * torch.tensor([1.0, 1e6])[None, :, None, None]
     assert float(find_scale([drawn]).sizes(drawn.double())[:, 0].max()) < 10.0
