@@ -151,8 +151,12 @@ def _judge_elements(
     beyond = outside & ~(one.distance <= bound + room)
     let_off = outside & ~beyond
     lost = one.finite & (room > one.size) & one.is_float
-    # Numbers that differ by far more than was agreed, which rounding alone does, are told of, too.
-    steps = let_off & ~lost & (one.distance > GROSS * bound) if one.is_float else let_off
+    steps = let_off
+    if one.is_float:
+        # Numbers that rounding moves far more than most of their output are at a step, too.
+        usual = _median(room / one.size.clamp_min(_TINY))
+        is_step = (one.distance > GROSS * bound) & (room > GROSS * usual * one.size)
+        steps = let_off & ~lost & is_step
     return _Elements(
         room,
         mismatched,
