@@ -144,9 +144,9 @@ class Deviation:
     or infinite in eager have to be the same in the package, or what they are in float64; they are
     counted in `non_finite` and
     `mismatched_non_finite`, and left out of the other figures. `special` inputs hold values or
-    layouts beyond what was drawn or delivered. `at_step` counts the elements that are others than in
-    eager by a step which rounding alone decides, `incomparable` those that rounding alone moves by
-    about their own size, of which a comparison says nothing.
+    layouts beyond what was drawn or delivered. `at_step` counts the elements that are others
+    than in eager by a step which rounding alone decides, `incomparable` those that rounding alone
+    moves by about their own size, of which a comparison says nothing.
     """
 
     output: int
