@@ -5,10 +5,11 @@ They live here, apart from the steps, because a flow may name them without impor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from artifacts.conformance import KnownFault
 from artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
 from artifacts.digest import Digest
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
@@ -166,20 +167,25 @@ class FoundPackage:
 
 @dataclass(frozen=True)
 class ReferenceJob:
-    """Run the reference, in its own precision and in float64, on the input plan; keep it all."""
+    """Run the reference, in its own precision and in float64, on the input plan; keep it all.
+
+    The graph is asked for the faults that are `known` of its operators, too.
+    """
 
     staging: Path
     reference: Path | None
     plan: VerifyPlan
     file: Path
+    known: tuple[KnownFault, ...] = ()
 
 
 @dataclass(frozen=True)
 class ReferenceResult:
     """The cases that were run, by name, and what was left out, with the reason.
 
-    `plan` is the digest of all names and inputs, `conditions` that of what the process that runs
-    models and packages has of the machine.
+    `plan` is the digest of all names and inputs that follow from delivery and recipe; `asked` names
+    the further cases by the known faults that they ask for. `conditions` is the digest of what the
+    process that runs models and packages has of the machine.
     """
 
     file: Path
@@ -187,6 +193,7 @@ class ReferenceResult:
     skipped: tuple[str, ...]
     plan: Digest
     conditions: str = ""
+    asked: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

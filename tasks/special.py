@@ -10,7 +10,7 @@ import torch
 from artifacts.signature import TensorSpec
 
 Values = Literal[
-    "drawn", "asked", "asked far",
+    "drawn", "asked", "asked far", "asked not finite",
     "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
     "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
     "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
@@ -37,12 +37,14 @@ _IN_TURNS: dict[Values, Values] = {
 
 # Kinds that make infinities, their own or by overflowing on the way.
 OVERFLOWING: frozenset[Values] = frozenset({
-    "large", "infinite", "large in turns", "infinite in turns", "asked far",
+    "large", "infinite", "large in turns", "infinite in turns", "asked far", "asked not finite",
     "near the root of the largest",
 })  # fmt: skip
 
 # Kinds that hold what isn't a number, and infinities.
-NOT_FINITE: frozenset[Values] = frozenset({"nan", "infinite", "nan in turns", "infinite in turns"})
+NOT_FINITE: frozenset[Values] = frozenset({
+    "nan", "infinite", "nan in turns", "infinite in turns", "asked not finite",
+})  # fmt: skip
 
 # Kinds that leave what was drawn where nothing was declared: nobody said that it is served.
 UNDECLARED: frozenset[Values] = frozenset({

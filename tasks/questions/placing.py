@@ -6,6 +6,7 @@ import torch
 
 from artifacts.signature import TensorSpec
 from tasks.questions.targets import Target
+from tasks.questions.tracing import Derived
 
 _HALVINGS = 60
 # Where nothing is declared, inputs are looked for up to this magnitude.
@@ -24,7 +25,7 @@ def place_targets(
     elements = torch.arange(flat.numel())
     for turn, target in enumerate(targets):
         chosen = (elements % 2 == 0) & ((elements // 2) % len(targets) == turn)
-        found, reached = _solve(spec, drawn, target)
+        found, reached = _solve(spec, drawn, target.use.operand, target.values)
         side = (elements // (2 * len(targets))) % 4
         found = torch.where(side == 1, _beside(found, -1), found)
         found = torch.where(side == 3, _beside(found, 1), found)
@@ -34,8 +35,27 @@ def place_targets(
     return flat.reshape(drawn.shape) if changed else None
 
 
+def fill_with(
+    spec: TensorSpec, drawn: torch.Tensor, operand: Derived, wanted: torch.Tensor
+) -> torch.Tensor | None:
+    """Return `drawn` with every value in it that leads to what is wanted; None if none does.
+
+    `wanted` has a value for each element of `operand`. Of an input without a declared range they
+    may be infinite, or not a number.
+    """
+    found, reached = _solve(spec, drawn, operand, wanted)
+    allowed = reached & (_within(spec, found) | (_is_free(spec) & ~torch.isfinite(found)))
+    return (
+        torch.where(allowed, found, drawn.flatten()).reshape(drawn.shape) if allowed.any() else None
+    )
+
+
+def _is_free(spec: TensorSpec) -> bool:
+    return "float" in spec.dtype and spec.low is None
+
+
 def _solve(
-    spec: TensorSpec, drawn: torch.Tensor, target: Target
+    spec: TensorSpec, drawn: torch.Tensor, operand: Derived, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values for all elements of an input, and which of them lead to their target.
 
@@ -43,7 +63,6 @@ def _solve(
     run again and again on halved intervals, as if they were monotone; where they aren't, and the
     operand doesn't come near the target, there is no answer.
     """
-    operand = target.use.operand
     count = drawn.numel()
     # Of each input element, the first operand element that it leads to.
     sources = operand.source.flatten()
@@ -51,7 +70,7 @@ def _solve(
     at = torch.full((count,), none).scatter_reduce(0, sources, torch.arange(none), "amin")
     used = at < none
     at = torch.where(used, at, 0)
-    wanted = target.values.flatten()[at]
+    wanted = targets.flatten()[at]
     if operand.length == 0:
         return wanted.to(drawn.dtype), used
 
