@@ -570,3 +570,21 @@ def reports_table(rows: Iterable[ReportRow]) -> list[str]:
             f"| {judged.operator} |"
         )
     return lines
+
+
+def brief_table(rows: Iterable[ReportRow]) -> list[str]:
+    """Return for a page of the documents what became of each pattern, and what saw it."""
+    lines = ["| report | pattern | became | seen by |", "|---|---|---|---|"]
+    for row in rows:
+        report, judged = row.report, row.judged
+        address = f"https://github.com/pytorch/pytorch/issues/{report.issue}"
+        issue = f"[{report.issue}]({address})" if report.issue else "none found"
+        if not judged.refused:
+            became = "released: what is declared excludes it"
+            became = became if report.must == "released" else "**released**"
+            lines.append(f"| {issue} | {report.name} | {became} | |")
+            continue
+        case = judged.result.reasons[0].partition(",")[0]
+        became = "refused" if row.good else f"**{judged.told}**"
+        lines.append(f"| {issue} | {report.name} | {became} | {report.question}: `{case}` |")
+    return lines
