@@ -3,10 +3,10 @@
 `kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass,
 `clean` releases right packages, `reports` delivers models on which public reports of wrong results
 show, and `hard` right ones that are hard to judge. With names, only those; without any, all.
-`--write FILE` puts the tables between their marks in a Markdown file, and `--brief FILE` a short one
-of the reports. Ends with 1 where a kind
-isn't caught, more than 1 % of the clean releases are refused, or a report or a hard model becomes
-something else than it must. `--quick` doesn't look for the operators that make reports wrong.
+`--write FILE` puts the tables between their marks in a Markdown file, and `--brief FILE` a short
+one of the reports. Ends with 1 where a kind isn't caught, more than 1 % of the clean releases are
+refused, or a report or a hard model becomes something else than it must. `--quick` doesn't look for
+the operators that make reports wrong.
 """
 
 from __future__ import annotations
