@@ -15,8 +15,8 @@ import torch
 from artifacts.digest import Digest
 from artifacts.errors import first_line
 from artifacts.steps import ReferenceJob, ReferenceResult
-from tasks.compare import identical
 from tasks.conditions import digest_conditions
+from tasks.elements import identical
 from tasks.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
 from tasks.open_casts import OpenCasts
