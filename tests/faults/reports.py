@@ -10,28 +10,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tests.faults import report_models as rm
-from tests.faults.cases import Case, Inputs, Judge, Judged
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report(Case):
-    """A pattern of a public report: what must become of it, who is to blame, who sees it.
-
-    `issue` is its number in PyTorch's tracker, 0 where none was found. `operator` is how the wrong
-    operator's name begins, and `question` what its inputs have to ask, in plain words; both are ''
-    for a right one.
-    """
-
-    issue: int
-    must: Literal["refused", "released"]
-    operator: str = ""
-    question: str = ""
+from tests.faults.cases import Inputs, Judge, Judged, Report
+from tests.faults.neighbours import NEIGHBOURS
 
 
 def _whole(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -58,7 +43,7 @@ def _bytes(low: int, high: int, dtype: torch.dtype) -> Inputs:
 
 _MULTIPLES = torch.arange(1, 25).expand(6, 24)
 
-REPORTS: tuple[Report, ...] = (
+_PUBLIC: tuple[Report, ...] = (
     Report(
         name="min-max normalisation of bytes",
         issue=191499,
@@ -509,6 +494,8 @@ REPORTS: tuple[Report, ...] = (
         must="released",
     ),
 )
+
+REPORTS = (*_PUBLIC, *NEIGHBOURS)
 
 
 @dataclass(frozen=True)
