@@ -234,6 +234,8 @@ class LateInPeriod(nn.Module):
 class BinnedByFeature(nn.Module):
     """Features `[N, 4]` to the bin of each, by widths of their own."""
 
+    widths: Tensor
+
     def __init__(self, *widths: float) -> None:
         super().__init__()
         self.register_buffer("widths", torch.tensor(widths))
