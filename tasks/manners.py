@@ -29,9 +29,7 @@ def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differi
             yield case, "called again after others", again
 
 
-def threaded_calls(
-    package: Package, given: Sequence[Given], rounds: int
-) -> Iterator[Differing]:
+def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Iterator[Differing]:
     """Give what has other bits when four threads call the package at once, for so many rounds."""
     places = [place for _ in range(_THREADS) for place in range(len(given))]
     with ThreadPoolExecutor(_THREADS) as threads:
