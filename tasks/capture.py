@@ -11,6 +11,7 @@ import torch.fx
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+import tasks.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
 from artifacts.errors import DeliveryUnsound
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from tasks.export_obstacles import note_size_decision, obstacle_of
