@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import StoreFailed
-from artifacts.evidence import Finding
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.registering import SigningKey, Stores
 from artifacts.strict_json import parse_json
-from artifacts.target import CpuTarget, Target
+from artifacts.target import CpuTarget
 
 SCHEMA = 1
 # Raised whenever other samples or values are asked: a table of fewer questions is made anew.
@@ -220,9 +220,10 @@ class ConformJob:
 
 @dataclass(frozen=True)
 class ConformResult:
-    """A row for each pair that was asked about."""
+    """A row for each pair that was asked about, and the seconds of the run that it took."""
 
     rows: tuple[Row, ...]
+    seconds: float = later(0.0)
 
 
 @dataclass(frozen=True)
@@ -260,70 +261,24 @@ class SignedTable:
 
 @dataclass(frozen=True)
 class KeepTableJob:
-    """Keep a signed table in the store, and show it in MLflow; `folder` is for what is drawn."""
+    """Keep a signed table in the store, and show it in MLflow; `folder` is for what is shown."""
 
     table: Conformance
     envelope: str
     stores: Stores
+    folder: Path
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """Where the table lies in the store."""
+    """Where the table lies in the store, and where MLflow's pages show it.
+
+    `not_shown` says why MLflow doesn't; the table is kept all the same.
+    """
 
     key: str
-
-
-@dataclass(frozen=True)
-class KnownWrongJob:
-    """Look a graph's calls up in the tables of today's toolchain, for each of the targets.
-
-    `calls` are the graph's operators with the dtypes of their tensors, and `options` those of the
-    recipe, for which the table without options stands in where there is none.
-    """
-
-    stores: Stores
-    compiler: str
-    targets: tuple[Target, ...]
-    options: dict[str, object]
-    calls: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class KnownFault:
-    """What a table knows a package to get wrong, or to crash at, of a graph's calls.
-
-    `calls` are those of the graph that it takes, with their dtypes, and `told` says what is wrong.
-    `inputs` are the values that show it, in the order of the operator's tensors; empty where none
-    were kept. `operator` is the test suite's name for it.
-    """
-
-    calls: tuple[str, ...]
-    operator: str
-    told: str
-    inputs: tuple[PlainTensor, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The calls in short, without commas: `amax of int8`."""
-        return " and ".join(map(_short, self.calls))
-
-
-def _short(call: str) -> str:
-    name, _, kinds = call.removesuffix(")").partition("(")
-    of = " and ".join(dict.fromkeys(kind for kind in kinds.split(", ") if kind))
-    return name.split(".")[1] + (f" of {of}" if of else "")
-
-
-@dataclass(frozen=True)
-class KnownWrong:
-    """What the tables say of the graph: faults to ask it for, and notes for its record."""
-
-    faults: tuple[KnownFault, ...] = ()
-    notes: tuple[Finding, ...] = ()
-
-
-NOTHING_KNOWN = KnownWrong()
+    page: str = ""
+    not_shown: str = ""
 
 
 @dataclass(frozen=True)
@@ -341,7 +296,11 @@ class ReadTablesJob:
 
 @dataclass(frozen=True)
 class Tables:
-    """Today's toolchain's table, and the newest of another toolchain; None where there is none."""
+    """Today's toolchain's table, and the newest of another toolchain; None where there is none.
+
+    `is_kept` tells whether today's is in the store: one that comes with the code may not be.
+    """
 
     today: Conformance | None
     before: Conformance | None
+    is_kept: bool = True

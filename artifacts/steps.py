@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from artifacts.conformance import KnownFault
 from artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
 from artifacts.digest import Digest
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
 from artifacts.folded_graph import FoldedGraphs
+from artifacts.known_faults import KnownFault
 from artifacts.manifest import PackageFile
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.signature import Dimension, TensorSpec

@@ -10,9 +10,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from artifacts.conformance import KnownWrongJob
 from artifacts.digest import Digest
 from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from artifacts.known_faults import KnownWrongJob
 from artifacts.record import to_plain
 from artifacts.steps import IntakeJob
 from flows import policies

@@ -9,11 +9,11 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from artifacts.conformance import KnownWrongJob
 from artifacts.delivery import read_contract
 from artifacts.delivery_uri import LocalSource, parse_delivery_uri
 from artifacts.errors import HandoffError
 from artifacts.fetching import FetchJob
+from artifacts.known_faults import KnownWrongJob
 from artifacts.registering import KeyJob, LookUpJob
 from artifacts.site import Site
 from artifacts.steps import IntakeJob

@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from prefect.futures import PrefectFuture, wait
 
-from artifacts.conformance import KnownWrong
 from artifacts.digest import Digest
 from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, choose
+from artifacts.known_faults import KnownWrong
 from artifacts.manifest import TargetRecord, is_large
 from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
 from artifacts.signature import ModelSignature

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from artifacts.captures import CaptureRow
 from artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
-from artifacts.conformance import NOTHING_KNOWN, KnownWrong
 from artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
 from artifacts.digest import Digest, digest_file
 from artifacts.errors import (
@@ -22,6 +21,7 @@ from artifacts.errors import (
     UsageProblem,
 )
 from artifacts.evidence import Served
+from artifacts.known_faults import NOTHING_KNOWN, KnownWrong
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature

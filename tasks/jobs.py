@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from artifacts.conformance import KnownFault
 from artifacts.delivery import NOTHING_SAID, Lineage
+from artifacts.known_faults import KnownFault
 from artifacts.localization import LocalizeJob
 from artifacts.mechanics import Limits
 from artifacts.probes import ProbeJob

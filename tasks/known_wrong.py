@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from artifacts.conformance import (
-    Conformance,
-    KnownFault,
-    KnownWrong,
-    KnownWrongJob,
-    toolchain_digest,
-)
+from artifacts.conformance import Conformance, toolchain_digest
 from artifacts.conformance_tables import read_table, shipped_table
+from artifacts.known_faults import KnownFault, KnownWrong, KnownWrongJob
 from artifacts.signing import Trust, read_trust
 from artifacts.store import Store
 from artifacts.stores.opening import open_store

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from tasks.compare import identical
+from tasks.elements import identical
 from tasks.loading import Tensors, copies
 from tasks.reference import ReferenceCase
 from tasks.special import expanded

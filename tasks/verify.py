@@ -14,17 +14,10 @@ from artifacts.errors import first_line
 from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation, Tolerance
-from tasks.compare import (
-    FEWEST_RUNS,
-    GROSS,
-    MOST_INCOMPARABLE,
-    Typical,
-    compare,
-    identical,
-    typical_error,
-)
+from tasks.compare import Typical, compare, typical_error
 from tasks.compiling.packages import digest_library, read_kernels
 from tasks.conditioning import Conditioning
+from tasks.elements import FEWEST_RUNS, GROSS, MOST_INCOMPARABLE, identical
 from tasks.intake import read_delivery
 from tasks.loading import (
     PACKAGE,

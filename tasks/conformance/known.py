@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from artifacts.conformance import Conformance, KnownFault, KnownWrong, PlainTensor, Row
+from artifacts.conformance import Conformance, PlainTensor, Row
 from artifacts.evidence import Finding
+from artifacts.known_faults import KnownFault, KnownWrong
 
 _SHOWN_VALUES = 6
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from artifacts.conformance import KnownFault, PlainTensor
+from artifacts.conformance import PlainTensor
+from artifacts.known_faults import KnownFault
 from artifacts.signature import TensorSpec
 from tasks.questions.cases import Question, Tensors
 from tasks.questions.placing import fill_with

@@ -14,11 +14,11 @@ import torch
 
 import artifacts
 import infra
-from artifacts.conformance import KnownWrongJob
 from artifacts.conformance_tables import shipped_tables
 from artifacts.delivery import CONTRACT_FILE, DeliveryContract, ModelSection, format_contract
 from artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
 from artifacts.evidence import Finding
+from artifacts.known_faults import KnownWrongJob
 from artifacts.recipe import Recipe
 from artifacts.registering import Stores
 from artifacts.signature import Dimension

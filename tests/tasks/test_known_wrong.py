@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.conformance import Conformance, KnownWrongJob, ReadTablesJob
+from artifacts.conformance import Conformance, ReadTablesJob
 from artifacts.conformance_tables import conformance_statement, keep_table
 from artifacts.errors import PackageRefused
 from artifacts.key_pair import make_key
+from artifacts.known_faults import KnownWrongJob
 from artifacts.registering import Stores
 from artifacts.signing import open_signer, sign_statement
 from artifacts.stores.folder import FolderStore
@@ -99,9 +100,11 @@ def test_the_night_reads_todays_table_and_the_newest_of_another_toolchain(
 ) -> None:
     looking = ReadTablesJob(stores, COMPILER, TARGET, 0.0)
     assert read_tables.run(looking).today is None
+    assert not read_tables.run(looking).is_kept
     older = replace(table(), toolchain={**todays().toolchain, "torch": "2.13.0"}, made="2026-01-01")
     old = replace(table(), toolchain={**todays().toolchain, "torch": "2.14.0"}, made="2026-06-01")
     for one in (older, old, todays()):
         keep(stores, tmp_path, one)
     assert read_tables.run(looking).today == todays()
+    assert read_tables.run(looking).is_kept
     assert read_tables.run(looking).before == old
