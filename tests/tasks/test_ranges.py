@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import sympy
 import torch
 from torch import Tensor, nn
 from torch.utils._sympy.numbers import int_oo
@@ -21,9 +20,8 @@ from tasks.ranges import LARGEST_SIZE, dimension_of
     [
         (2, 9, Dimension(2, 9)),
         (0, int_oo, Dimension(0, LARGEST_SIZE)),
-        (3, 2**63 - 1, Dimension(3, LARGEST_SIZE)),
+        (3, 2**62, Dimension(3, LARGEST_SIZE)),
         (-int_oo, int_oo, Dimension(0, LARGEST_SIZE)),
-        (sympy.Integer(0), sympy.oo, Dimension(0, LARGEST_SIZE)),
         (-5, 4, Dimension(0, 4)),
     ],
 )
@@ -36,7 +34,7 @@ class _Sized(nn.Module):
         super().__init__()
         self.name = name
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         flat = ids.flatten()
         if self.name == "bincount":
             return torch.bincount(flat, minlength=5)
