@@ -131,7 +131,8 @@ class CompileResult:
     `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
     what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
     tells each GPU kernel with the configuration that was kept. `code` is the digest of all of the
-    library that its speed depends on; empty where that isn't known.
+    library that its speed depends on; empty where that isn't known. `atomic_sums` are the functions
+    in it that add floating-point numbers in an order that threads decide.
     """
 
     files: tuple[PackageFile, ...]
@@ -143,6 +144,7 @@ class CompileResult:
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
     code: str = ""
+    atomic_sums: tuple[str, ...] = ()
 
     @property
     def library(self) -> PackageFile:
@@ -204,7 +206,8 @@ class VerifyJob:
     the compiler `assumed` there has to be a case. `outputs` are the outputs' names and `target` is
     the target's slug: tolerances may go by either. How well conditioned the outputs are is measured
     with the delivery in `staging`, or with the program in the file `program` where the reference is
-    that program's; with neither, nothing but the agreed tolerance has room.
+    that program's; with neither, nothing but the agreed tolerance has room. Where there are
+    `atomic_sums` in the package, further calls are judged by their numbers and not by their bits.
     """
 
     folder: Path
@@ -216,6 +219,7 @@ class VerifyJob:
     target: str = ""
     staging: Path | None = None
     program: Path | None = None
+    atomic_sums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import torch
 from artifacts.digest import Digest
 from artifacts.errors import first_line
 from artifacts.steps import ReferenceJob, ReferenceResult
-from tasks.compare import identical
 from tasks.conditions import digest_conditions
+from tasks.elements import identical
 from tasks.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
+from tasks.open_casts import OpenCasts
 from tasks.plan import (
     CaseSpec,
     eight_bit_cases,
@@ -82,6 +84,8 @@ def run(job: ReferenceJob) -> ReferenceResult:
         for planned in planner.inputs():
             try:
                 cases.append(_run_case(planned, eager, float64))
+            except _LeftOpen as error:
+                skipped.append(f"{planned.name}: {error}, and nothing defines the result")
             except Exception as error:
                 if planned.values == "drawn":
                     raise
@@ -98,6 +102,10 @@ def run(job: ReferenceJob) -> ReferenceResult:
     return ReferenceResult(job.file, names, tuple(skipped), plan, digest_conditions(), asked)
 
 
+class _LeftOpen(Exception):
+    """Nothing defines what the model gives for undeclared inputs; the message says why."""
+
+
 @dataclass(frozen=True)
 class _Planned:
     """The inputs of a case, before anything has run."""
@@ -112,8 +120,12 @@ class _Planned:
 def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCase:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
-    with torch.no_grad():
+    is_served = not planned.undeclared and planned.values not in NOT_FINITE
+    casts = None if is_served else OpenCasts()
+    with torch.no_grad(), casts or nullcontext():
         outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*given)))
+    if casts and casts.found:
+        raise _LeftOpen(f"what the model casts ({casts.found}) lies beyond what that type holds")
     left = () if identical(given, planned.inputs) else given
     exact, _ = float64(planned.inputs)
     return ReferenceCase(

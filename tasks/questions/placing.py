@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import torch
 
 from artifacts.signature import TensorSpec
@@ -9,6 +11,9 @@ from tasks.questions.targets import Target
 from tasks.questions.tracing import Derived
 
 _HALVINGS = 60
+# How far from what was drawn they are looked for first, in shares of the range, or of what is drawn
+# where none is declared.
+_NEAR = (2.0**-8, 2.0**-4)
 # Where nothing is declared, inputs are looked for up to this magnitude.
 _FURTHEST = 2.0**40
 
@@ -60,8 +65,9 @@ def _solve(
     """Return values for all elements of an input, and which of them lead to their target.
 
     Where the operand is the input itself the target is the answer. Else the operators between are
-    run again and again on halved intervals, as if they were monotone; where they aren't, and the
-    operand doesn't come near the target, there is no answer.
+    run again and again on halved intervals, first small ones around what was drawn, in which they
+    are likely monotone and each element has an answer of its own, last all that may be served.
+    Where the operand doesn't come near the target there is no answer.
     """
     count = drawn.numel()
     # Of each input element, the first operand element that it leads to.
@@ -80,20 +86,49 @@ def _solve(
         return computed.nan_to_num(nan=torch.inf)
 
     want = wanted.double()
-    low, high = _ends(spec, drawn)
-    below = torch.full((count,), low, dtype=torch.float64)
-    above = torch.full((count,), high, dtype=torch.float64)
+    room = 1e-4 * want.abs().clamp_min(float(want.abs().mean()) + 1e-6)
+    found, reached = drawn.flatten().clone(), torch.zeros(count, dtype=torch.bool)
     with torch.no_grad():
-        rises = lead(above) >= lead(below)
-        for _ in range(_HALVINGS):
-            middle = (below + above) / 2
-            is_less = (lead(middle) < want) == rises
-            below = torch.where(is_less, middle, below)
-            above = torch.where(is_less, above, middle)
-        found = above.to(drawn.dtype)
-        apart = (lead(found) - want).abs()
-    near = apart <= 1e-4 * want.abs().clamp_min(float(want.abs().mean()) + 1e-6)
-    return found, used & near
+        for below, above in _intervals(spec, drawn):
+            candidate = _halve(lead, want, below, above).to(drawn.dtype)
+            taken = used & ~reached & ((lead(candidate) - want).abs() <= room)
+            found = torch.where(taken, candidate, found)
+            reached |= taken
+            if bool(reached[used].all()):
+                break
+    return found, reached
+
+
+def _halve(
+    lead: Callable[[torch.Tensor], torch.Tensor],
+    want: torch.Tensor,
+    below: torch.Tensor,
+    above: torch.Tensor,
+) -> torch.Tensor:
+    """Return where, between each `below` and `above`, `lead` passes what is wanted."""
+    rises = lead(above) >= lead(below)
+    for _ in range(_HALVINGS):
+        middle = (below + above) / 2
+        is_less = (lead(middle) < want) == rises
+        below = torch.where(is_less, middle, below)
+        above = torch.where(is_less, above, middle)
+    return above
+
+
+def _intervals(
+    spec: TensorSpec, drawn: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Give intervals to look in, each wider than the one before; ends for each element."""
+    flat = drawn.flatten().double()
+    low, high = _ends(spec, drawn)
+    middle = flat.nan_to_num(0.0, 0.0, 0.0)
+    width = float(middle.abs().mean()) if spec.low is None else high - low
+    for share in _NEAR:
+        yield (
+            (middle - share * width).clamp(low, high),
+            (middle + share * width).clamp(low, high),
+        )
+    yield torch.full_like(flat, low), torch.full_like(flat, high)
 
 
 def _ends(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:
