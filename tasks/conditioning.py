@@ -129,18 +129,18 @@ class Perturbing(TorchDispatchMode):
             return torch.view_as_complex(real.contiguous())
         kind = _WIDER.get(result.dtype, torch.float64)
         value = result.to(kind)
-        room = value.abs() * torch.finfo(result.dtype).eps
+        # In place from here on: a model has millions of these.
+        room = value.abs().mul_(torch.finfo(result.dtype).eps)
         if wide is None:
             exact = _ends_in_zeros(result)
         else:
             exact = value == wide
             # What eager's own kernel is off by, another kernel may be off by the other way.
-            room += 2.0 * (value - wide).abs().nan_to_num(0.0, 0.0, 0.0)
-        unit = torch.rand(value.shape, generator=self._random, dtype=torch.float32).to(kind)
-        moved = value + (2.0 * unit - 1.0) * room
+            room.add_((value - wide).abs_().nan_to_num_(0.0, 0.0, 0.0), alpha=2.0)
+        moved = room.mul_(self._draw(value.shape)).add_(value)
         if nudged is not None:
             before = value if wide is None else wide
-            moved = moved + (nudged.to(kind) - before)
+            moved.add_(nudged.to(kind) - before)
         return torch.where(exact | ~torch.isfinite(value), result, moved.to(result.dtype))
 
     def _run_moved(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -153,12 +153,16 @@ class Perturbing(TorchDispatchMode):
         def nudge(value: Any) -> Any:  # noqa: ANN401 - as above
             if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
                 return value
-            unit = torch.rand(value.shape, generator=self._random)
-            return value + value * (2.0 * unit - 1.0) * torch.finfo(value.dtype).eps
+            moved = self._draw(value.shape).mul_(torch.finfo(value.dtype).eps).mul_(value)
+            return moved.add_(value)
 
         changed = pytree.tree_map(nudge, (args, dict(kwargs)))
         with _mkldnn(enabled=True):
             return func(*changed[0], **changed[1])
+
+    def _draw(self, shape: torch.Size) -> torch.Tensor:
+        """Return numbers between -1 and 1."""
+        return torch.empty(shape, dtype=torch.float32).uniform_(-1.0, 1.0, generator=self._random)
 
     def _run_nudged(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
         """Return what the operator gives for what is a little off."""
@@ -171,9 +175,8 @@ class Perturbing(TorchDispatchMode):
             if value.is_complex():
                 return torch.view_as_complex(nudge(torch.view_as_real(value)).contiguous())
             kind = _WIDER.get(value.dtype, torch.float64)
-            unit = torch.rand(value.shape, generator=self._random, dtype=torch.float32).to(kind)
-            own = torch.finfo(value.dtype).eps
-            return value.to(kind) * (1.0 + (2.0 * unit - 1.0) * own)
+            moved = self._draw(value.shape).to(kind).mul_(torch.finfo(value.dtype).eps).add_(1.0)
+            return moved.mul_(value)
 
         return _attempt(func, *pytree.tree_map(nudge, (args, dict(kwargs))))
 

@@ -109,9 +109,10 @@ def judge_elements(
     )
 
 
-# How often the model is run while it is moved: more often only where few elements ask for it.
-_RUNS = (4, 12, 36)
-FEWEST_RUNS = _RUNS[0]
+# How often the model is run while it is moved: as rarely as lets all elements off, the fewest that
+# tell how many are not comparable, and more often only where few elements ask for it.
+_RUNS = (1, 2, 4, 12, 36)
+FEWEST_RUNS = 4
 _FEW_ASKING = 0.05
 # The largest move over so many runs is some two standard deviations of what rounding does; what
 # another order of operations does stays within twice that.
@@ -139,7 +140,8 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
     """Return what rounding lets each element be off by, beyond what was agreed.
 
     An element that moved little by luck is taken for like most of its output. Where nothing moves
-    there is no room. More runs are made while some, but few, of those that are `asking` need more.
+    there is no room. More runs, which only add to it, are made while some, but few, of those that
+    are `asking` need more.
     """
     for runs in _RUNS:
         moves = moved(runs)
@@ -148,8 +150,10 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
         else:
             usual = (moves / one.size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
             room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * one.size)
-        left = asking & ~(one.distance <= bound + room)
-        if not 0 < int(left.sum()) <= max(8.0, _FEW_ASKING * left.numel()):
+        left = int((asking & ~(one.distance <= bound + room)).sum())
+        if runs < FEWEST_RUNS and (left or bool((room > one.size).any())):
+            continue
+        if not 0 < left <= max(8.0, _FEW_ASKING * asking.numel()):
             break
     return room
 

@@ -184,6 +184,27 @@ def test_more_runs_are_made_only_while_few_elements_ask_for_them() -> None:
         assert max(asked) == most
 
 
+@pytest.mark.parametrize(("move", "most"), [(1e-3, 1), (1.2e-5, 2), (2.0, 4)])
+def test_no_more_runs_are_made_than_let_all_off_or_tell_what_is_not_comparable(
+    move: float, most: int
+) -> None:
+    eager, asked = torch.linspace(1.0, 2.0, 1000), []
+
+    def moved(runs: int) -> torch.Tensor:
+        asked.append(runs)
+        # The median of the moves lets no element off by itself.
+        moves = torch.zeros(1000, dtype=torch.float64)
+        moves[:3] = move * runs
+        return moves
+
+    package = eager.clone()
+    package[:3] += 5e-5
+    judged = compare(package, eager, eager.double(), FLOAT32, output=0, case="test", moved=moved)
+    assert judged.accepted
+    assert max(asked) == most
+    assert judged.incomparable == (3 if move > 1.0 else 0)
+
+
 def test_few_errors_may_be_larger_by_chance_and_many_may_not() -> None:
     assert [round(luck(n), 1) for n in (1, 10, 1000, 10**6)] == [5.2, 2.2, 1.1, 1.0]
     exact = torch.ones(4, dtype=torch.float64)
