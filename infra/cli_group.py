@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import traceback
@@ -17,8 +18,9 @@ from artifacts.errors import (
     StoreFailed,
     UsageProblem,
 )
-from infra import interruption
+from infra import interruption, standing
 from infra.cli_options import is_quiet
+from infra.environments import with_absolute_paths
 
 # What may end well when the same command is given again, once the machine or a server is mended.
 _WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
@@ -31,7 +33,10 @@ class HandoffGroup(click.Group):
         """Run a command and end the process with its exit code."""
         kwargs["standalone_mode"] = False
         try:
-            sys.exit(super().main(*args, **kwargs) or 0)
+            # Settings are read again after it has stepped aside.
+            os.environ.update(with_absolute_paths(os.environ))
+            with standing.as_a_program():
+                sys.exit(super().main(*args, **kwargs) or 0)
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)
         except (click.Abort, KeyboardInterrupt):

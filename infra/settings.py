@@ -73,7 +73,7 @@ def read_settings() -> Settings:
     """Return the settings that the environment asks for; raise `UsageProblem` for a bad one."""
     home = home_folder()
     store = store_location(home)
-    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    tracking = absolute_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", ""))
     # In a folder of its own: what a step makes directly in the home folder it can't read back
     # (`infra.landlock`), and SQLite makes files beside its database.
     stores = Stores(
@@ -84,6 +84,16 @@ def read_settings() -> Settings:
         seen=home / "ledgers" / "seen.json",
     )
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
+
+
+def absolute_tracking_uri(uri: str) -> str:
+    """Return MLflow's URI so that it names the same database or folder from everywhere."""
+    scheme, separator, place = uri.partition(":///")
+    if separator and scheme == "sqlite" and place and not place.startswith((":", "/")):
+        return f"sqlite:///{Path(place).absolute()}"
+    if uri and ":" not in uri and uri != "databricks":
+        return str(Path(uri).expanduser().absolute())
+    return uri
 
 
 def artifact_root(home: Path, store: str) -> str:

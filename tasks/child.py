@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -25,7 +24,9 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from artifacts.errors import StepCrashed, error_from_record
-from artifacts.record import from_plain, to_plain
+from artifacts.isolated import isolated
+from artifacts.record import absolute, from_plain, to_plain
+from tasks import looking
 from tasks.worker import STEPS, step_name
 
 # What the flow announces its steps by, too.
@@ -58,7 +59,7 @@ class StepProcess:
     def __init__(self, plan: ProcessPlan, log: Path) -> None:
         """Start the process; its output goes to the file `log`."""
         self.plan = plan
-        self.log = log
+        self.log = log.absolute()
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
         self._futures: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -112,12 +113,20 @@ class StepProcess:
         ]
         reading, writing = os.pipe()
         sees = [] if self.plan.sees == "bare" else [f"--{self.plan.sees}"]
-        launcher = [sys.executable, "-m", "infra.sandbox", *sees, *settings]
-        worker = [sys.executable, "-m", "tasks.worker", "--answers", str(writing)]
+        # The training side's own code reads its files from where it was started.
+        inside = [] if self.plan.sees == "whole" else ["--in", str(self.log.parent)]
+        launcher = isolated("infra.sandbox", *sees, *settings, *inside)
         modules = (*self.plan.preload, *(f"extension:{name}" for name in self.plan.extensions))
+        has_own = bool(self.plan.extensions) or self.plan.sees == "whole"
+        places = looking.places_to_tell() if has_own else ()
+        look = [part for place in places for part in ("--look", place)]
+        worker = isolated(
+            "tasks.worker", "--answers", str(writing), *look, *modules,
+            options=_options_of_python(self.plan.environment),
+        )  # fmt: skip
         with self.log.open("ab") as output:
             process = subprocess.Popen(
-                [*launcher, "--", *worker, *modules],
+                [*launcher, "--", *worker],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -154,7 +163,9 @@ class StepProcess:
         """Write the job beside the log, so that one line repeats it, and return the request."""
         self._jobs += 1
         path = self.log.with_name(f"{self.log.stem}-{self._jobs}-{step_name(job)}.json")
-        path.write_text(json.dumps(to_plain(job), indent=2) + "\n", encoding="utf-8")
+        # It is read in another folder.
+        plain = to_plain(absolute(job))
+        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
         return json.dumps([step_name(job), str(path)])
 
     def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
@@ -218,6 +229,13 @@ class StepProcess:
             got=f"{how}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
         )
+
+
+def _options_of_python(environment: Mapping[str, str]) -> list[str]:
+    """Return as options what an isolated Python doesn't take from its environment."""
+    warnings = environment.get("PYTHONWARNINGS", "")
+    options = [part for one in warnings.split(",") if one for part in ("-W", one)]
+    return [*options, *(["-X", "faulthandler"] if os.environ.get("PYTHONFAULTHANDLER") else [])]
 
 
 def _signal_name(number: int) -> str:

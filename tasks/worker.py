@@ -1,12 +1,14 @@
 """The program inside a step process: reads jobs, runs steps, answers.
 
-    python -m tasks.worker --answers FD MODULE ...    serve; requests are lines on standard input
-    python -m tasks.worker STEP JOB.json              run one job again and print its result
+    tasks.worker --answers FD [--look FOLDER ...] MODULE ...   serve; requests are lines of stdin
+    tasks.worker STEP JOB.json                                 run one job again, print its result
 
-The modules named are imported before the first request, and their `prepare()` is called where they
-have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A request is one line of
-JSON, `[step, path of the job's JSON file]`; an answer is one, too: the `result` or the `error`, and
-the `seconds` that it took; lines before it tell how far the step is, in bytes (`done` of `total`).
+It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
+(`tasks.looking`). The modules named are imported before the first request, and their `prepare()`
+is called where they have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A
+request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too: the
+`result` or the `error`, and the `seconds` that it took; lines before it tell how far the step is,
+in bytes (`done` of `total`).
 Answers have a descriptor of their own, because compilers and compiled code print.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -38,8 +41,9 @@ from artifacts import (
     surveying,
 )
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
+from artifacts.isolated import isolated
 from artifacts.record import from_plain, to_plain
-from tasks import progress
+from tasks import looking, progress
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,8 @@ def _serve(answers: int, modules: list[str]) -> None:
     refusal = _prepare(modules)
     for line in sys.stdin:
         name, path = json.loads(line)
-        print("repeat with: python -m tasks.worker", name, path, flush=True)  # noqa: T201
+        again = shlex.join(["python", *isolated("tasks.worker", name, path)[1:]])
+        print(f"repeat with: {again}", flush=True)  # noqa: T201
         began = time.monotonic()
         outcome = refusal or run_step(name, _read_job(path))
         seconds = time.monotonic() - began
@@ -180,7 +185,13 @@ def _read_job(path: str) -> object:
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
     if arguments[:1] == ["--answers"]:
-        _serve(int(arguments[1]), arguments[2:])
+        modules = arguments[2:]
+        places: list[str] = []
+        while modules[:1] == ["--look"]:
+            places.append(modules[1])
+            del modules[:2]
+        looking.look_in(places)
+        _serve(int(arguments[1]), modules)
         return
     name, path = arguments
     answer = run_step(name, _read_job(path))
