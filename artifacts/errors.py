@@ -60,6 +60,10 @@ class StepCrashed(HandoffError):
     """A child process ended without a result: by a signal, by its time limit, by its memory."""
 
 
+class BudgetSpent(StepCrashed):
+    """A step took more time or memory than a step may: it was ended."""
+
+
 class DeliveryUnsound(HandoffError):
     """The delivery can be read, but what it would compute is not what was trained."""
 
@@ -130,6 +134,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         UsageProblem,
         EnvironmentLacking,
         StepCrashed,
+        BudgetSpent,
         DeliveryUnsound,
         DeliveryUnreadable,
         DeliveryUnreachable,

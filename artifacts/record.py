@@ -170,7 +170,10 @@ def _decode_scalar(kind: Any, plain: object, where: str) -> object:  # noqa: ANN
         if isinstance(plain, str) and plain in ("nan", "inf", "-inf"):
             return float(plain)
         if isinstance(plain, (int, float)) and not isinstance(plain, bool):
-            return float(plain)
+            try:
+                return float(plain)
+            except OverflowError:
+                raise _fail(where, "a number that a float can hold", "a longer one") from None
         raise _fail(where, "a number", plain)
     if kind is Path and isinstance(plain, str):
         return Path(plain)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from infra.environments import child_environment, with_absolute_paths
 from infra.landlock import bar_reading
-from infra.settings import paths_kept_from_steps
+from infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -59,6 +59,10 @@ def main(arguments: list[str]) -> None:
         sys.exit("the parent ended before the child began")
     # A crash is an expected result here; a core file of a process full of weights is not.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not whole:
+        # Beyond it an allocation fails, which is told; without it the kernel kills who comes next.
+        most = step_memory_bytes()
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     if folder:
         os.chdir(folder)
     bar_reading(barred)

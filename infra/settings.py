@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 import tempfile
 from dataclasses import dataclass
@@ -178,6 +179,24 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
         paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
     scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
+
+
+def step_memory_bytes() -> int:
+    """Return how much memory a step may take: `HANDOFF_STEP_MEMORY`, else what there is here.
+
+    Raises `UsageProblem` for anything but a number of bytes, or of `M` or `G` of them.
+    """
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    text = os.environ.get("HANDOFF_STEP_MEMORY", "")
+    if not text:
+        return whole
+    found = re.fullmatch(r"([0-9]{1,15})([MG]?)", text.strip())
+    if found is None or int(found[1]) == 0:
+        raise UsageProblem(
+            "HANDOFF_STEP_MEMORY is no amount of memory", expected="such as 64G or 4000M",
+            got=text[:60], remedy="Mend it, or unset it: then a step may take all that there is",
+        )  # fmt: skip
+    return int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
 
 
 def require_writable_home(settings: Settings) -> None:

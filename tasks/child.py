@@ -27,6 +27,7 @@ from artifacts.errors import StepCrashed, error_from_record
 from artifacts.isolated import isolated
 from artifacts.record import absolute, from_plain, to_plain
 from tasks import looking
+from tasks.budget import killed_by_others, out_of_time, time_factor
 from tasks.worker import STEPS, step_name
 
 # What the flow announces its steps by, too.
@@ -67,6 +68,7 @@ class StepProcess:
         self._closed = False
         self._jobs = 0
         self._seconds: dict[str, float] = {}
+        self._out_of_time_s: float | None = None
         # From the queue's own thread: the kernel ends a child together with the thread that
         # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
         self._process, self._answers = self._queue.submit(self._start).result()
@@ -142,7 +144,7 @@ class StepProcess:
             if self._process.poll() is not None and not self._closed:
                 self._answers.close()
                 self._process, self._answers = self._start()
-        began = self.log.stat().st_size
+        began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
         request = self._write_job(job)
         assert self._process.stdin is not None
         try:
@@ -152,12 +154,24 @@ class StepProcess:
         except BrokenPipeError:
             record = None
         if record is None:
-            self._kill()
-            raise self._crash(job, began)
+            raise self._ended(job, began)
         self._seconds[_key(job)] = record["seconds"]
         if "error" in record:
             raise error_from_record(record["error"])
         return from_plain(STEPS[type(job)].result, record["result"])
+
+    def _ended(self, job: object, log_began: int) -> StepCrashed:
+        """End the process; return what is told of a job that has no result."""
+        was_killed = False
+        if self._out_of_time_s is None and not self._closed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
+        self._kill()
+        if self._out_of_time_s is not None:
+            return out_of_time(step_name(job), self._out_of_time_s)
+        if was_killed and not self._closed:
+            return killed_by_others(step_name(job), self.log)
+        return self._crash(job, log_began)
 
     def _write_job(self, job: object) -> str:
         """Write the job beside the log, so that one line repeats it, and return the request."""
@@ -204,6 +218,7 @@ class StepProcess:
         return answer
 
     def _note_timeout(self, limit_s: float) -> None:
+        self._out_of_time_s = limit_s
         with self.log.open("a", encoding="utf-8") as output:
             output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
 

@@ -44,6 +44,7 @@ from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from artifacts.isolated import isolated
 from artifacts.record import from_plain, to_plain
 from tasks import looking, progress
+from tasks.budget import is_out_of_memory, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -115,15 +116,15 @@ def run_step(name: str, plain_job: object) -> dict[str, Any]:
         return {"result": to_plain(importlib.import_module(STEPS[kind].module).run(job))}
     except HandoffError as error:
         return {"error": error.as_record()}
-    except OSError as error:
-        return {"error": _lacking(name, error).as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()
-        return {"error": _defect(name, error).as_record()}
+        if is_out_of_memory(error):
+            return {"error": out_of_memory(name, error).as_record()}
+        told = _lacking if isinstance(error, OSError) else _defect
+        return {"error": told(name, error).as_record()}
 
 
-def _lacking(name: str, error: OSError) -> HandoffError:
-    traceback.print_exc()
+def _lacking(name: str, error: Exception) -> HandoffError:
     return EnvironmentLacking(
         f"the step {name} could not read or write a file",
         expected="a readable, writable disk with room on it",

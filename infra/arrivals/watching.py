@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from dataclasses import dataclass, field
 
 import click
@@ -124,7 +123,7 @@ def read_arrival(listing: Listing, place: Place) -> Arrival:
 def _read_contract(listing: Listing, place: Place) -> DeliveryContract:
     try:
         return parse_contract(place.read_contract(listing))
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError, RecordInvalid) as error:
+    except (OSError, UnicodeError, RecordInvalid) as error:
         raise DeliveryUnreadable(
             f"{listing.uri} isn't posted: its delivery.toml can't be read",
             expected="a contract, as 'handoff deliver' writes it", got=str(error)[:300],
