@@ -42,13 +42,14 @@ _CHILD_NAMES = frozenset(
 # Settings that name files and folders, which may be relative to the folder that one stands in.
 _PATHS = frozenset(
     {
-        "HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_TRUSTED_KEYS", "HANDOFF_SIGNING_KEY",
+        "HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_SIGNING_KEY",
         "HANDOFF_SIGNING_PUBLIC_KEY", "HANDOFF_RECIPES", "HANDOFF_POSTGRES", "TMPDIR",
         "PREFECT_HOME", "PREFECT_PROFILES_PATH", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
         "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
         "GOOGLE_APPLICATION_CREDENTIALS", "XDG_CONFIG_HOME", "CUDA_HOME", "VIRTUAL_ENV",
     }
 )  # fmt: skip
+_SEVERAL = "HANDOFF_TRUSTED_KEYS"
 _NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
 _NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
 _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
@@ -131,13 +132,13 @@ def supervisor_environment(home: Path) -> dict[str, str]:
 def with_absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment's paths has to be set to mean the same in another folder."""
     changed = {
-        name: os.pathsep.join(_absolute(place) for place in value.split(os.pathsep) if place)
-        for name, value in environment.items()
-        if name in _PATHS and value
+        name: _absolute(value) for name, value in environment.items() if name in _PATHS and value
     }
+    if places := environment.get(_SEVERAL, "").split(os.pathsep):
+        changed[_SEVERAL] = os.pathsep.join(_absolute(place) for place in places if place)
     if tracking := environment.get("MLFLOW_TRACKING_URI", ""):
         changed["MLFLOW_TRACKING_URI"] = absolute_tracking_uri(tracking)
-    return {name: value for name, value in changed.items() if value != environment[name]}
+    return {n: value for n, value in changed.items() if value != environment.get(n, "")}
 
 
 def _absolute(place: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 from artifacts.errors import DeliveryUnreadable
 from artifacts.isolated import isolated
 from artifacts.steps import IntakeJob
+from infra.environments import with_absolute_paths
 from tasks.child import ProcessPlan, StepProcess
 
 ROOT = Path(__file__).parents[2]
@@ -253,3 +254,19 @@ def test_without_an_installation_ours_are_found_all_the_same(tmp_path: Path) -> 
     command = isolated("tasks.worker", "look_up", "none.json", options=("-S",))
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "No such file or directory: 'none.json'" in ended.stderr
+
+
+def test_what_the_environment_names_by_relative_paths_is_the_same_elsewhere() -> None:
+    given = {
+        "HANDOFF_HOME": "home", "HANDOFF_STORE": "s3://bucket/prefix", "TMPDIR": "/tmp",
+        "HANDOFF_TRUSTED_KEYS": "a.pub:/etc/b.pub", "MLFLOW_TRACKING_URI": "sqlite:///runs.db",
+        "AWS_CONFIG_FILE": "~/.aws/config", "HANDOFF_SIGNING_KEY": "awskms:alias/handoff",
+        "OTHER": "left/alone",
+    }  # fmt: skip
+    here = Path.cwd()
+    assert with_absolute_paths(given) == {
+        "HANDOFF_HOME": f"{here}/home",
+        "HANDOFF_TRUSTED_KEYS": f"{here}/a.pub:/etc/b.pub",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{here}/runs.db",
+    }
+    assert with_absolute_paths({"MLFLOW_TRACKING_URI": "http://localhost:5000"}) == {}
