@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 
-import click
-
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from artifacts.isolated import FOR_CHILDREN, isolated
+from infra.echoing import echo
 from infra.environments import replace_process
 from infra.ports import require_free_port
 from infra.settings import Settings, read_settings, require_writable_home
@@ -24,7 +23,7 @@ def open_ui(host: str, port: int) -> None:
     """
     settings = read_settings()
     if settings.stores.tracking_uri.startswith("http"):
-        click.echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
+        echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
         return
     if host not in _LOOPBACK:
         raise UsageProblem(
@@ -36,7 +35,7 @@ def open_ui(host: str, port: int) -> None:
     require_free_port(host, port, "MLflow")
     # Without this MLflow's pages begin with what is for language models.
     page = f"http://{host}:{port}/#/models?workflowType=machine_learning"
-    click.echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
+    echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
     os.chdir(empty_folder(settings.home))
     replace_process(
         _command(settings, host, port),

@@ -11,8 +11,6 @@ import re
 import time
 from dataclasses import dataclass, field
 
-import click
-
 from artifacts.delivery import DeliveryContract, parse_contract
 from artifacts.errors import (
     DeliveryUnreachable,
@@ -24,6 +22,7 @@ from artifacts.record import RecordInvalid
 from infra.arrivals.arrival import Arrival, Policy
 from infra.arrivals.places import Listing, Place, open_place
 from infra.arrivals.posting import Poster, open_poster
+from infra.echoing import echo
 from infra.settings import read_settings
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -37,7 +36,7 @@ def watch(text: str, every_s: float, policy: Policy, *, once: bool) -> int:
     place = open_place(text)
     with open_poster(read_settings()) as poster:
         watcher = Watcher(place, poster, policy)
-        click.echo(f"watching {text}: a delivery is posted when it hasn't changed for a look")
+        echo(f"watching {text}: a delivery is posted when it hasn't changed for a look")
         while True:
             watcher.look()
             if once and watcher.looks == 2:
@@ -81,7 +80,7 @@ class Watcher:
             except HandoffError as error:
                 # It is this delivery's, and stays so until it changes.
                 self.exit_code = error.exit_code
-                click.echo(f"{listing.name}: {error}", err=True)
+                echo(f"{listing.name}: {error}", err=True)
             self._done[listing.name] = listing.content
         else:
             self._told = ""
@@ -91,15 +90,15 @@ class Watcher:
         arrival = read_arrival(listing, self.place)
         posted = self.poster.post(arrival, policy=self.policy, once=True)
         if posted.is_new:
-            click.echo(f"posted {arrival.label} from {listing.uri}: run {posted.name}")
+            echo(f"posted {arrival.label} from {listing.uri}: run {posted.name}")
             for name in posted.superseded:
-                click.echo(f"cancelled {name}, which is older")
+                echo(f"cancelled {name}, which is older")
 
     def _tell(self, error: HandoffError) -> None:
         self.exit_code = error.exit_code
         if self._told != type(error).__name__:
-            click.echo(f"handoff: {error}", err=True)
-            click.echo("it is tried again at every look", err=True)
+            echo(f"handoff: {error}", err=True)
+            echo("it is tried again at every look", err=True)
         self._told = type(error).__name__
 
 

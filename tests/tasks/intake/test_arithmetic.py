@@ -6,8 +6,8 @@ import pytest
 
 from artifacts.errors import DeliveryUnreadable
 from tasks.intake.arithmetic import require_small
-from tasks.intake.functions import BUILT_IN
 from tasks.intake.source import parse_source
+from tasks.operators import BUILT_IN
 
 _MODULE = """import torch
 class FxModule(torch.nn.Module):
