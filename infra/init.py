@@ -57,6 +57,12 @@ def read_wishes(
     **lineage: str,
 ) -> Wishes:
     """Return what the flags say; raise `UsageProblem` for one that can't be read."""
+    for flag, text in {"name": name, **lineage}.items():
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise UsageProblem(
+                "that is no text", expected=f"UTF-8 in --{flag.replace('_', '-')}", got=text[:80],
+                remedy="Write it in UTF-8",
+            )  # fmt: skip
     return Wishes(
         name=name,
         inputs=tuple(parse_input(text) for text in inputs),

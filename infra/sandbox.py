@@ -24,6 +24,7 @@ import signal
 import sys
 from pathlib import Path
 
+from artifacts.errors import UsageProblem
 from infra.environments import child_environment, with_absolute_paths
 from infra.landlock import bar_reading
 from infra.settings import paths_kept_from_steps, step_memory_bytes
@@ -60,13 +61,21 @@ def main(arguments: list[str]) -> None:
     # A crash is an expected result here; a core file of a process full of weights is not.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not whole:
-        # Beyond it an allocation fails, which is told; without it the kernel kills who comes next.
-        most = step_memory_bytes()
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        _limit_memory()
     if folder:
         os.chdir(folder)
     bar_reading(barred)
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
+
+
+def _limit_memory() -> None:
+    """Let allocations fail beyond a limit, which is told, before the kernel kills somebody."""
+    try:
+        most = step_memory_bytes()
+    except UsageProblem as error:
+        sys.exit(str(error))
+    if most is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 if __name__ == "__main__":

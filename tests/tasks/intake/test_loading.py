@@ -186,3 +186,16 @@ def test_take_in_reports_what_it_staged(tmp_path: Path) -> None:
     assert result.weights_bytes == sum(t.nbytes for t in module.state_dict().values())
     assert from_plain(IntakeResult, to_plain(result)) == result
     assert dataclasses.replace(run(job)) == result
+
+
+def test_a_state_that_is_a_plain_dictionary_is_read(tmp_path: Path) -> None:
+    deliver(Perceptron().eval(), tmp_path, CASES["perceptron"][1])
+    before = read_delivery(tmp_path).module.state_dict()
+    state = torch.load(tmp_path / "state_dict.pt", weights_only=True)
+    torch.save(dict(state), tmp_path / "state_dict.pt")
+    after = read_delivery(tmp_path).module.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    torch.save([*state.values()], tmp_path / "state_dict.pt")
+    with pytest.raises(DeliveryUnreadable, match="expected a dictionary of tensors, got list"):
+        read_delivery(tmp_path)
