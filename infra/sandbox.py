@@ -74,7 +74,8 @@ def _limit_memory() -> None:
         most = step_memory_bytes()
     except UsageProblem as error:
         sys.exit(str(error))
-    if most is not None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if most is not None and (hard == resource.RLIM_INFINITY or most < hard):
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
