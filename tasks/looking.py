@@ -52,6 +52,11 @@ def look_in(places: Sequence[str]) -> None:
     _places[:] = places
 
 
+def places_for(extensions: Sequence[str]) -> tuple[str, ...]:
+    """Return the places told, where there are extensions that may lie there."""
+    return tuple(_places) if extensions else ()
+
+
 def find_extension(name: str) -> ModuleSpec | None:
     """Return where the top-level module `name` is: installed, or in one of the places told."""
     found = PathFinder.find_spec(name)
