@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,10 +108,10 @@ def test_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_that_vanishes_while_it_is_copied_is_told(
     delivery: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    real = os.listdir if when == "listed" else os.stat
+    real: Any = os.listdir if when == "listed" else os.stat
 
     def then_gone(*args: object, **kwargs: object) -> object:
-        found = real(*args, **kwargs)  # type: ignore[operator]
+        found: object = real(*args, **kwargs)
         if when == "listed" or args[0] == "norm.pt":
             (delivery / "norm.pt").unlink(missing_ok=True)
         return found
