@@ -270,3 +270,23 @@ def test_what_the_environment_names_by_relative_paths_is_the_same_elsewhere() ->
         "MLFLOW_TRACKING_URI": f"sqlite:///{here}/runs.db",
     }
     assert with_absolute_paths({"MLFLOW_TRACKING_URI": "http://localhost:5000"}) == {}
+
+
+@pytest.mark.server
+def test_a_flow_with_its_own_server_takes_nothing_from_the_folder(
+    planted_settings: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "planted.db"
+    with (planted_settings / "prefect.toml").open("a") as stream:
+        stream.write(f'[server.database]\nconnection_url = "sqlite+aiosqlite:///{database}"\n')
+    write(planted_settings / "matplotlibrc", "backend: module://planted_backend\n")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    libraries = ("prefect", "uvicorn", "sqlalchemy", "pydantic", "mlflow", "matplotlib", "boto3")
+    plant(planted_settings, marks, (*PLANTED, *libraries, "planted_backend"))
+    kept = [name for name in os.environ if name.startswith(("PREFECT_", "MLFLOW_"))]
+    ended = run(SCRIPT, "recompile", cwd=planted_settings, **dict.fromkeys(kept, ""))
+    assert ended.returncode == 0, ended.stderr
+    assert "0 models" in ended.stdout
+    assert list(marks.iterdir()) == []
+    assert not database.exists()
