@@ -18,10 +18,9 @@ from artifacts.errors import (
     StoreFailed,
     UsageProblem,
 )
-from infra import interruption, standing
+from infra import interruption
 from infra.cli_options import is_quiet
 from infra.echoing import echo
-from infra.environments import with_absolute_paths
 
 # What may end well when the same command is given again, once the machine or a server is mended.
 _WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
@@ -34,10 +33,7 @@ class HandoffGroup(click.Group):
         """Run a command and end the process with its exit code."""
         kwargs["standalone_mode"] = False
         try:
-            # Settings are read again after it has stepped aside.
-            os.environ.update(with_absolute_paths(os.environ))
-            with standing.as_a_program():
-                sys.exit(super().main(*args, **kwargs) or 0)
+            sys.exit(super().main(*args, **kwargs) or 0)
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)
         except (click.Abort, KeyboardInterrupt):
@@ -52,6 +48,17 @@ class HandoffGroup(click.Group):
             sys.exit(_tell_os_error(error))
         except Exception as error:  # noqa: BLE001 - the last border before the user
             sys.exit(_tell_defect(error))
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as above
+        """Run the command as a program of ours, which may leave the folder that it began in."""
+        # Not for a Tab, nor for help, which wait for no imports.
+        from infra import standing
+        from infra.environments import with_absolute_paths
+
+        # Settings are read again after it has stepped aside.
+        os.environ.update(with_absolute_paths(os.environ))
+        with standing.as_a_program():
+            return super().invoke(ctx)
 
 
 def _tell_usage(error: click.UsageError) -> int:

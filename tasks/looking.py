@@ -10,7 +10,6 @@ own library, or of a library that Handoff itself uses.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import re
 import sys
@@ -77,6 +76,8 @@ def hidden_names() -> frozenset[str]:
 
 
 def _names_of_libraries() -> frozenset[str]:
+    from importlib import metadata
+
     found: set[str] = set()
     seen: set[str] = set()
     todo = list(_LIBRARIES)
@@ -86,8 +87,8 @@ def _names_of_libraries() -> frozenset[str]:
             continue
         seen.add(name)
         try:
-            held = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
+            held = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
             continue
         found |= {part for file in held.files or () if (part := _top(file.parts))}
         needed = (line for line in held.requires or () if "extra ==" not in line)
