@@ -17,9 +17,6 @@ DTYPES = (
 REAL_INPUTS = "Take real pairs, and begin the forward with torch.view_as_complex"
 REAL_OUTPUTS = "End the forward with torch.view_as_real, which gives real and imaginary parts"
 
-# No machine holds a tensor of more elements, and torch counts bytes in 63 bits.
-LARGEST_SIZE = 1 << 36
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
@@ -40,8 +37,6 @@ class Dimension:
         """Check that the range holds at least one size."""
         if not 0 <= self.min <= self.max:
             raise ValueError(f"expected 0 <= min <= max, got min {self.min} and max {self.max}")
-        if self.max > LARGEST_SIZE:
-            raise ValueError(f"expected sizes of at most {LARGEST_SIZE}, got {self.max}")
 
     def __contains__(self, size: int) -> bool:
         """Tell whether `size` lies in the range."""
@@ -73,10 +68,6 @@ class TensorSpec:
                 require_identifier(axis, "a dynamic dimension")
             elif axis < 0:
                 raise ValueError(f"expected sizes of 0 or more in {self.name}, got {axis}")
-            elif axis > LARGEST_SIZE:
-                raise ValueError(
-                    f"expected sizes of at most {LARGEST_SIZE} in {self.name}, got {axis}"
-                )
         if (self.low is None) != (self.high is None):
             raise ValueError(f"expected both low and high for {self.name}, or neither")
         if self.low is not None and self.high is not None:
