@@ -6,9 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-import click
-
 from artifacts.captures import CaptureRow, recommend
+from artifacts.printable import one_line
 from artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
@@ -23,6 +22,7 @@ from artifacts.target import installed_torch
 from infra.captures import print_captures
 from infra.cli_options import is_quiet
 from infra.console import print_findings, print_json, print_table, size
+from infra.echoing import echo
 from infra.explaining.telling import hint_for
 from infra.release import require_folder
 from infra.settings import read_settings
@@ -44,15 +44,15 @@ def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> No
         return
     contract = result.contract
     if is_quiet():
-        click.echo(str(result.folder))
+        echo(str(result.folder))
         return
-    click.echo(f"{contract.model.name}: delivered to {result.folder}")
+    echo(f"{contract.model.name}: delivered to {result.folder}")
     inputs = ", ".join(str(spec) for spec in contract.inputs)
-    click.echo(f"  captured by {contract.model.captured_by}; takes {inputs}")
+    echo(f"  captured by {contract.model.captured_by}; takes {inputs}")
     for dimension, limits in contract.dimensions.items():
-        click.echo(f"  {dimension} from {limits.min} to {limits.max}")
+        echo(f"  {dimension} from {limits.min} to {limits.max}")
     for note in result.notes:
-        click.echo(f"  {note}")
+        echo(f"  {note}")
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
@@ -67,9 +67,7 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
         print_json(_inspection(taken, judged, rows))
     else:
         weights = size(taken.weights_bytes)
-        click.echo(
-            f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})"
-        )
+        echo(f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})")
         if not is_quiet():
             _tell_inspection(taken, judged, rows)
     return 2 if judged.verdict == "unsound" else 0
@@ -92,12 +90,12 @@ def judge_delivery(
 def _tell_inspection(
     taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
 ) -> None:
-    click.echo(f"  {_origin(taken)}")
+    echo(f"  {_origin(taken)}")
     print_findings(judged.findings)
     if rows:
         print_captures(rows)
     if hint := hint_for(judged.findings):
-        click.echo(f"  more: {hint}")
+        echo(f"  more: {hint}")
 
 
 def _origin(taken: IntakeResult) -> str:
@@ -105,7 +103,7 @@ def _origin(taken: IntakeResult) -> str:
     source = taken.contract.source
     commit = f"{source.repository} {source.commit[:12]}".strip()
     told = [commit, source.training_run, source.author, source.created]
-    return ", ".join([taken.digest.short, *(part for part in told if part)])
+    return one_line(", ".join([taken.digest.short, *(part for part in told if part)]))
 
 
 def _inspection(
@@ -159,7 +157,7 @@ def list_passes(*, as_json: bool) -> None:
     print_table("", columns, [tuple(map(str, row)) for row in rows])
     for name, chosen in PASSES.items():
         for parameter, meaning in chosen.parameters.items():
-            click.echo(f"{name}: {parameter} is {meaning}")
+            echo(f"{name}: {parameter} is {meaning}")
 
 
 def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None:
@@ -184,9 +182,9 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
         print_json({**told, "repeated": repeated})
         return
     targets = ", ".join(checked.targets)
-    click.echo(
+    echo(
         f"{manifest.model} version {checked.claim.version}: {targets}: signed by a key that is "
         "trusted, nothing was changed, and this machine can run it"
     )
     for line in repeated:
-        click.echo(f"  {line}")
+        echo(f"  {line}")

@@ -31,11 +31,12 @@ from tasks.delivering.arguments import (
     unwrap,
 )
 from tasks.delivering.calls import Call, Tensors, describe_call
-from tasks.delivering.factory import default_name, make_model
+from tasks.delivering.factory import Made, default_name, make_model
 from tasks.delivering.failures import gravest
 from tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturbed
 from tasks.delivering.writing import Work
 from tasks.lineage import lineage_from_git
+from tasks.looking import searched
 
 _CLEAN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -161,7 +162,12 @@ def run(job: DeliverJob) -> DeliverResult:
     arguments of `deliver`. The name is the job's, else the factory's option, else the factory's
     own. Without the option `lineage`, git is asked.
     """
-    made = make_model(job.factory, job.search_path)
+    # What forward imports is looked for when it runs.
+    with searched(job.search_path):
+        return _deliver_made(job, make_model(job.factory, job.search_path))
+
+
+def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
     options = dict(made.options)
     chosen = str(options.pop("name", "") or default_name(job.factory))
     lineage = options.pop("lineage", None) or lineage_from_git(job.search_path)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.mechanics import Mechanics
+from artifacts.printable import one_line
 from artifacts.statement import Claim
 
 TAG = "handoff."
@@ -52,7 +53,7 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
-    return {f"{TAG}{key}": value[:5000] for key, value in plain.items() if value}
+    return {f"{TAG}{key}": one_line(value)[:5000] for key, value in plain.items() if value}
 
 
 def numeric_blessing(manifest: Manifest) -> str:
@@ -83,7 +84,7 @@ def run_parameters(manifest: Manifest) -> dict[str, str]:
         "tolerances": "; ".join(tolerances) or "the usual ones",
         **manifest.toolchain,
     }
-    return {key: value[:_PARAMETER_LIMIT] for key, value in named.items()}
+    return {key: one_line(value)[:_PARAMETER_LIMIT] for key, value in named.items()}
 
 
 def run_metrics(manifest: Manifest) -> dict[str, float]:
