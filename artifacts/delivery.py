@@ -195,7 +195,28 @@ def read_contract(folder: Path) -> DeliveryContract:
 
 def parse_contract(text: str) -> DeliveryContract:
     """Return the contract that `text` (TOML) holds; raise `TOMLDecodeError` or `RecordInvalid`."""
-    return from_plain(DeliveryContract, tomllib.loads(text), where=CONTRACT_FILE)
+    plain = tomllib.loads(text)
+    _require_printable(plain, CONTRACT_FILE)
+    return from_plain(DeliveryContract, plain, where=CONTRACT_FILE)
+
+
+def _require_printable(value: object, where: str) -> None:
+    """Raise `RecordInvalid` for a text that can't be shown on one line as it is.
+
+    Authors, notes and paths are printed by terminals and registries; none of them has a use for a
+    control character, an escape sequence or a mark that turns the direction of writing.
+    """
+    if isinstance(value, str) and not value.isprintable():
+        raise RecordInvalid(
+            f"{where}: expected printable text on one line, got {ascii(value)[:80]}"
+        )
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_printable(key, where)
+            _require_printable(item, f"{where}.{key}")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _require_printable(item, f"{where}[{index}]")
 
 
 def format_contract(contract: DeliveryContract) -> str:

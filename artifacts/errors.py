@@ -10,18 +10,34 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    """Return `text` with what a terminal would obey written out, as Python's escapes.
+
+    Line breaks stay, since sentences may have several lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
 class HandoffError(Exception):
     """What went wrong, what was expected, what was found, and what to do about it."""
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, expected: str, got: str, remedy: str, where: str = "") -> None:
-        """Hold the parts of the sentence; `where` is a place such as `module.py:12`."""
-        self.what = what
-        self.expected = expected
-        self.got = got
-        self.remedy = remedy
-        self.where = where
+        """Hold the parts of the sentence; `where` is a place such as `module.py:12`.
+
+        Any of them may hold text from outside, and is made printable here.
+        """
+        self.what = printable(what)
+        self.expected = printable(expected)
+        self.got = printable(got)
+        self.remedy = printable(remedy)
+        self.where = printable(where)
         super().__init__(str(self))
 
     def __str__(self) -> str:

@@ -37,6 +37,7 @@ from tasks.compiling.machine import (
     require_level,
     toolchain_of,
 )
+from tasks.compiling.names import weights_named
 from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_kernels, extract_library, write_package
 from tasks.compiling.packing import convolutions_packed
@@ -115,7 +116,7 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
     if isinstance(job.target, CudaTarget):
         with (
             fixed_place(key) as place, checked_inputs(program) as assumed,
-            compiled_in_parts(program),
+            compiled_in_parts(program), weights_named(),
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
@@ -181,6 +182,7 @@ def compile_package(
         with (
             torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
             weights_kept_apart(), convolutions_packed(), compiled_in_parts(program),
+            weights_named(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options
