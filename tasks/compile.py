@@ -42,6 +42,7 @@ from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_kernels, extract_library, write_package
 from tasks.compiling.packing import convolutions_packed
 from tasks.compiling.place import built_apart, fixed_place
+from tasks.compiling.reading import refusal_within, sources_read
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.compiling.weights import (
     KEEPING_OPTIONS,
@@ -116,7 +117,7 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
     if isinstance(job.target, CudaTarget):
         with (
             fixed_place(key) as place, checked_inputs(program) as assumed,
-            compiled_in_parts(program), weights_named(),
+            compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
@@ -182,7 +183,7 @@ def compile_package(
         with (
             torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
             weights_kept_apart(), convolutions_packed(), compiled_in_parts(program),
-            weights_named(),
+            weights_named(), sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options
@@ -190,7 +191,7 @@ def compile_package(
     except HandoffError:
         raise
     except Exception as error:
-        raise _compile_failed(job, error) from error
+        raise refusal_within(error) or _compile_failed(job, error) from error
     return tuple(assumed)
 
 
