@@ -17,10 +17,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii")
-        for c in text
-    )
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 class HandoffError(Exception):
@@ -37,7 +34,7 @@ class HandoffError(Exception):
         self.expected = printable(expected)
         self.got = printable(got)
         self.remedy = printable(remedy)
-        self.where = printable(where)
+        self.where = printable(where).replace("\n", "\\n")
         super().__init__(str(self))
 
     def __str__(self) -> str:
