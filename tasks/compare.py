@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,7 @@ from tasks.elements import (
     FEWEST_RUNS,
     MOST_AT_STEPS,
     Moves,
+    Usual,
     are_mismatched,
     judge_elements,
     lay_beside,
@@ -46,6 +47,7 @@ def compare(
     typical: Typical = EXACT_EVERYWHERE,
     values: Values = "drawn",
     moved: Moves | None = None,
+    usual: Usual | None = None,
     scale: Scale = NO_SCALE,
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
@@ -59,7 +61,8 @@ def compare(
     (`Conditioning.moved`); it is asked only where an element lies outside what was agreed, and
     nothing moves without it. An element may be off by as much more as it moves, and a whole number
     or a truth may be another one where it becomes another one when it is moved. Where rounding
-    moves elements by about their own size, they are not comparable, and counted.
+    moves elements by about their own size, they are not comparable, and counted. What is `usual` of
+    the output, as other cases have shown, is enough for most, and `moved` isn't asked then.
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
@@ -72,7 +75,9 @@ def compare(
         return _of_another_form(package, eager, output, case)
     one = lay_beside(package, eager, float64, scale)
     mismatched = one.special & are_mismatched(package, eager, float64, tolerance, values)
-    found = judge_elements(one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved)
+    found = judge_elements(
+        one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved, usual
+    )
     distance, want = one.distance[one.finite], one.want[one.finite]
     deviation = Deviation(
         output, case, _name(eager), eager.numel(),
@@ -89,7 +94,7 @@ def compare(
         at_step=found.at_step, incomparable=found.incomparable,
     )  # fmt: skip
     like = typical if values == "drawn" else None
-    return _with_reasons(deviation, found.beyond, tolerance, like, moved)
+    return _with_reasons(deviation, found.beyond, tolerance, like, _Rounding(moved, usual))
 
 
 def _of_another_form(
@@ -127,12 +132,27 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical
     )
 
 
+@dataclass(frozen=True)
+class _Rounding:
+    """What is known of an output's rounding, and what tells more of it."""
+
+    moved: Moves | None
+    usual: Usual | None
+
+    def typical(self, known: Typical) -> Iterator[Typical]:
+        """Give eager's typical error as it would be in another order of operations, if need be."""
+        if self.usual is not None:
+            yield replace(known, relative=max(known.relative, self.usual.rmse))
+        if self.moved is not None:
+            yield replace(known, rmse=root_mean_square(_finite(self.moved(FEWEST_RUNS))))
+
+
 def _with_reasons(
     measured: Deviation,
     beyond: int,
     tolerance: Tolerance,
     typical: Typical | None,
-    moved: Moves | None,
+    rounding: _Rounding,
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -155,9 +175,9 @@ def _with_reasons(
     if typical is not None:
         told = _judge_rmse(measured, tolerance, typical)
         # Eager may be nearer to float64 than it would be with the same operations in another order.
-        if told and moved is not None:
-            usual = root_mean_square(_finite(moved(FEWEST_RUNS)))
-            told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
+        for other in rounding.typical(typical) if told else ():
+            if not (told := _judge_rmse(measured, tolerance, other, alike=False)):
+                break
         reasons += told
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
 

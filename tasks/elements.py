@@ -69,18 +69,49 @@ class Elements:
     incomparable: int
 
 
+@dataclass(frozen=True)
+class Usual:
+    """What rounding does to an output, found where it was measured, relative to the output's size.
+
+    `move` is the median of the largest moves of its elements over the fewest runs, and `rmse` their
+    root mean square.
+    """
+
+    move: float
+    rmse: float
+
+
+def usual_of(moves: torch.Tensor, size: torch.Tensor) -> Usual | None:
+    """Return what is usual of an output whose elements, of this size, rounding moves so far.
+
+    None where rounding does more than take a few digits: of such each element is asked for itself.
+    """
+    relative = (moves / size.clamp_min(_TINY)).flatten()
+    if not relative.numel() or not bool(torch.isfinite(relative).all()):
+        return None
+    usual = Usual(_median(relative), root_mean_square(relative))
+    return usual if usual.rmse <= _MOST_USUAL else None
+
+
 def judge_elements(
-    one: Beside, bound: torch.Tensor, mismatched: torch.Tensor, moved: Moves | None
+    one: Beside,
+    bound: torch.Tensor,
+    mismatched: torch.Tensor,
+    moved: Moves | None,
+    usual: Usual | None = None,
 ) -> Elements:
     """Judge each element: within its `bound`, within what rounding does beyond it, or wrong.
 
     `mismatched` are those that may not stand where eager's are not finite, unless rounding makes
-    them so.
+    them so. What is `usual` of the output lets elements off before how far they move is asked.
     """
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = one.finite & ~(one.distance <= bound)
     room = torch.zeros_like(bound)
-    if moved is not None and (bool(outside.any()) or bool(mismatched.any())):
+    if usual is not None and one.is_float:
+        room = ROOM_PER_USUAL * usual.move * one.size
+    asking = (outside & ~(one.distance <= bound + room)) | mismatched
+    if moved is not None and bool(asking.any()):
         room = _room(moved, outside | mismatched, one, bound)
         mismatched = mismatched & torch.isfinite(room)
     beyond = outside & ~(one.distance <= bound + room)
@@ -89,8 +120,8 @@ def judge_elements(
     steps = let_off
     if one.is_float:
         # Numbers that rounding moves far more than most of their output are at a step, too.
-        usual = _median(room / one.size.clamp_min(_TINY))
-        is_step = (one.distance > GROSS * bound) & (room > GROSS * usual * one.size)
+        most = _median(room / one.size.clamp_min(_TINY))
+        is_step = (one.distance > GROSS * bound) & (room > GROSS * most * one.size)
         steps = let_off & ~lost & is_step
     return Elements(
         room,
@@ -110,6 +141,11 @@ _FEW_ASKING = 0.05
 # The largest move over so many runs is some two standard deviations of what rounding does; what
 # another order of operations does stays within twice that.
 ROOM_PER_MOVE = 2.0
+# Half of the elements move less than 1.5 standard deviations over the fewest runs, so that this is
+# five of them: as much as the most runs give an element of its own.
+ROOM_PER_USUAL = 3.5
+# Beyond it rounding is no matter of the last digits.
+_MOST_USUAL = 1e-3
 # A difference so many times what was agreed is none of precision any more.
 GROSS = 16.0
 # A share of the elements of an output, beyond which rounding is no excuse for what they are.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from artifacts.signature import Dimension
 
-# The largest size that a tensor's axis can have, of which only the data knows more.
-LARGEST_SIZE = sys.maxsize
+# Beyond any tensor's size, and a whole number to whoever reads a record's numbers as float64.
+LARGEST_SIZE = 1 << 48
 
 
 def dimension_of(bounds: Any) -> Dimension:  # noqa: ANN401 - torch's ValueRanges, of sympy's numbers

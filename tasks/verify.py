@@ -17,7 +17,14 @@ from artifacts.tolerance import Deviation, Tolerance
 from tasks.compare import Typical, compare, typical_error
 from tasks.compiling.packages import digest_library, read_kernels
 from tasks.conditioning import Conditioning
-from tasks.elements import FEWEST_RUNS, GROSS, MOST_INCOMPARABLE, identical
+from tasks.elements import (
+    FEWEST_RUNS,
+    GROSS,
+    MOST_INCOMPARABLE,
+    Usual,
+    identical,
+    usual_of,
+)
 from tasks.intake import read_delivery
 from tasks.loading import (
     PACKAGE,
@@ -68,6 +75,7 @@ class _Findings:
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
     wrong: int = 0
     conditioned: dict[str, Conditioning] = field(default_factory=dict)
+    usual: dict[int, Usual] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
@@ -125,7 +133,7 @@ class _Findings:
             return compare(
                 got, want, case.float64[index], tolerance, output=index, case=name,
                 typical=yardstick.typical, scale=yardstick.scale, values=case.values,
-                moved=self._moved(case, index),
+                moved=self._moved(case, index), usual=self.usual.get(index),
             )  # fmt: skip
 
         found = judge(agreed)
@@ -151,9 +159,21 @@ class _Findings:
                 self.conditioned[case.name] = Conditioning(
                     model(), case.inputs, case.eager, case.name
                 )
+                if case.values == "drawn":
+                    self._learn(case, self.conditioned[case.name])
             return self.conditioned[case.name].moved(index, int(min(runs, most)))
 
         return moved
+
+    def _learn(self, case: ReferenceCase, conditioning: Conditioning) -> None:
+        """Note what rounding does to each output of an ordinary case, for the cases after it."""
+        for index, want in enumerate(case.eager):
+            if not want.is_floating_point():
+                continue
+            size = self.yardsticks[index].scale.sizes(want.double())
+            if found := usual_of(conditioning.moved(index, FEWEST_RUNS), size):
+                before = self.usual.get(index, found)
+                self.usual[index] = max(found, before, key=lambda one: one.move)
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.utils.deterministic
 
 from artifacts.evidence import Finding
 from artifacts.signature import REAL_OUTPUTS
@@ -123,15 +122,15 @@ def _is_repeatable_in_order(module: torch.fx.GraphModule, inputs: Tensors) -> bo
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
+        torch._C._get_deterministic_fill_uninitialized_memory(),
     )
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch._C._set_deterministic_fill_uninitialized_memory(False)
     try:
         return same(call(module, inputs), call(module, inputs))
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = before[2]
+        torch._C._set_deterministic_fill_uninitialized_memory(before[2])
 
 
 def _sums_in_any_order() -> Finding:

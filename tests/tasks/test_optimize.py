@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,7 +130,7 @@ def test_a_size_baked_into_the_graph_is_told_at_capture(tmp_path: Path) -> None:
 
 
 class Quantizes(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         scores = x.mean((1, 2, 3))
         scale, zero = torch.full((1,), 0.05), torch.zeros(1)
         learnt = torch.ops.aten._fake_quantize_learnable_per_tensor_affine.default
