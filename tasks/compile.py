@@ -43,7 +43,7 @@ from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_kernels, extract_library, write_package
 from tasks.compiling.packing import convolutions_packed
 from tasks.compiling.place import built_apart, fixed_place
-from tasks.compiling.reading import refusal_within, sources_read
+from tasks.compiling.reading import prepare_reading, refusal_within, sources_read
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.compiling.weights import (
     KEEPING_OPTIONS,
@@ -62,6 +62,7 @@ def prepare() -> None:
     Which vector instructions can be compiled and run here is found out by compiling and running
     some, which takes seconds with a cache of its own.
     """
+    prepare_reading()
     level = os.environ.get("ATEN_CPU_CAPABILITY")
     if level in ("avx2", "avx512"):
         # What is lacking is told to the first job, which asks again.

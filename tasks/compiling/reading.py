@@ -134,6 +134,12 @@ def _pattern(source: str) -> re.Pattern[str]:
     return re.compile(r"\s*\n\s*".join(lines))
 
 
+def prepare_reading() -> None:
+    """Gather what is known, which takes some tenths of a second, before it is asked for."""
+    _own_sources()
+    is_known_word("")
+
+
 @contextmanager
 def sources_read() -> Iterator[None]:
     """Let every source that Inductor writes in the body be read before it is compiled or run.
