@@ -50,14 +50,25 @@ _MORE = words(
     inductor_cpu_integer_div_error inductor_cpu_integer_div_error_flag
     """
 )
-# Counted, or put together of torch's own names for operators.
+# Numbered by Inductor, or put together with torch's own names for operators.
 _COUNTED = re.compile(
-    r"(?:buf|arg|tmp|s|u|z|ks|xs|[xyzr]|in_ptr|out_ptr|in_out_ptr|ws_ptr|int_array_|check_input_"
-    r"|i|_|L|l|f|ps|var_|handle_|scalar_to_tensor_|tmp_tensor_handle_|tmp_|index|idx|kernel)?\d+"
-    r"(?:_\w+)?|(?:[a-z]+_)?tmp_acc\d+\w*|tmp_?(?:buf)?\d+\w*|tmpbuf\w*|(?:[xyz]|r\d_)numel|(?:global|profile)_scratch_\w+|(?:[a-z]+_)*helper\d+|arg\d+_\w+|buf\d+_\w+"
-    r"|ours_\w+|_frozen_param\d+|_tensor_constant\w*|constant_?\w*|folded_\w*"
-    r"|cpp_[A-Za-z]\w*|(?:[a-z]+_)+index|_?local_acc_buf\w*|(?:__|call_)?triton_[a-z]+_\w+|aoti_torch_\w+|cached_torch_(?:dtype|device_type|layout|memory_format)_\w+"
-    r"|(?:true|false)_graph_\d+\w*|cond_\w+|while_loop_\w+"
+    "|".join(
+        (
+            # Buffers, inputs, temporaries, sizes, loops' variables, and what is derived of them.
+            r"(?:buf|arg|tmp|tmp_|s|u|z|ks|xs|[xyzr]|in_ptr|out_ptr|in_out_ptr|ws_ptr|i|_|L|l|f|ps"
+            r"|int_array_|check_input_|handle_|index|idx|kernel)?\d+(?:_\w+)?",
+            r"tmp_\w+|tmpbuf\w*|(?:[a-z]+_)?tmp_acc\d+\w*|tmp(?:buf)?\d+\w*",
+            r"[a-z]\w*_(?:\d+|tmp|inputs_|handle|handle_restrided|cond_result\w*)",
+            r"(?:[a-z]+_)*helper\d+|(?:[a-z]+_)+index|_?local_acc_buf\w*",
+            r"(?:[xyz]|r\d_)numel|(?:global|profile)_scratch_\w+",
+            # Weights and constants.
+            r"ours_\w+|_frozen_param\d+|_tensor_constant\w*|constant_?\w*|folded_\w*",
+            # Kernels, torch's own functions, branches.
+            r"cpp_[A-Za-z]\w*|(?:__|call_)?triton_[a-z]+_\w+|aoti_torch_\w+",
+            r"cached_torch_(?:dtype|device_type|layout|memory_format)_\w+",
+            r"(?:true|false)_graph_\d+\w*|cond_\w+|while_loop_\w+",
+        )
+    )
 )
 # What would reach beyond the model, though a header of torch's has a use for it.
 DENIED = words(
