@@ -116,7 +116,7 @@ PAYLOADS = [
     '"); asm("nop"); ("',
     '" __FILE__ "',
     '\\',
-    "a\nb",
+    "a\nunheard_of",
     "a\\\nb",
     "\x1b[31m",
     "??/",
@@ -145,9 +145,6 @@ def test_a_text_that_is_pasted_into_a_literal_or_a_comment_is_refused(
         (wrapper, "auto& ours_main =", f"auto& ours_main{payload} ="),
         (kernels, "#pragma omp parallel", f"#pragma omp parallel {payload}"),
     ]
-    if payload == "a\nb":
-        # Outside of a literal these are two known words, as any other code is.
-        places = places[:3]
     for source, old, new in places:
         assert old in source
         with pytest.raises(BlessingRefused, match="is not compiled") as caught:
