@@ -101,7 +101,9 @@ class ModelSignature:
     dimensions: Mapping[str, Dimension] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that names are unique and every dynamic dimension has a range."""
+        """Check that names are unique and plain, and every dynamic dimension has a range."""
+        for name in self.dimensions:
+            require_identifier(name, "a dynamic dimension")
         names = [spec.name for spec in self.inputs]
         if len(set(names)) != len(names):
             raise ValueError(f"expected inputs of different names, got {', '.join(names)}")

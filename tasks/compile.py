@@ -38,10 +38,12 @@ from tasks.compiling.machine import (
     require_level,
     toolchain_of,
 )
+from tasks.compiling.names import weights_named
 from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_kernels, extract_library, write_package
 from tasks.compiling.packing import convolutions_packed
 from tasks.compiling.place import built_apart, fixed_place
+from tasks.compiling.reading import prepare_reading, refusal_within, sources_read
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.compiling.weights import (
     KEEPING_OPTIONS,
@@ -60,6 +62,7 @@ def prepare() -> None:
     Which vector instructions can be compiled and run here is found out by compiling and running
     some, which takes seconds with a cache of its own.
     """
+    prepare_reading()
     level = os.environ.get("ATEN_CPU_CAPABILITY")
     if level in ("avx2", "avx512"):
         # What is lacking is told to the first job, which asks again.
@@ -117,7 +120,7 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
     if isinstance(job.target, CudaTarget):
         with (
             fixed_place(key) as place, checked_inputs(program) as assumed,
-            compiled_in_parts(program),
+            compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             if can_compile(job.target):
                 options = {**job.options, **compiler_options(program)}
@@ -187,6 +190,7 @@ def compile_package(
         with (
             torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
             weights_kept_apart(), convolutions_packed(), compiled_in_parts(program),
+            weights_named(), sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options
@@ -194,7 +198,7 @@ def compile_package(
     except HandoffError:
         raise
     except Exception as error:
-        raise _compile_failed(job, error) from error
+        raise refusal_within(error) or _compile_failed(job, error) from error
     return tuple(assumed)
 
 

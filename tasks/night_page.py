@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from artifacts.comparison import Comparison, Interval, PackageFigures
 from artifacts.night import ALARMING, Night, NightRow, Outcome
-from artifacts.printable import printable
-from tasks.report_page import escaped, render_page
+from artifacts.printable import markdown_text, printable
+from tasks.report_page import render_page
 
 _COLUMNS = (
     "model", "outcome", "version", "target", "speed over eager", "new over old", "error", "size",
@@ -42,23 +42,23 @@ def text_table(night: Night) -> str:
 
 def render_night(night: Night, pictures: Iterable[str] = ()) -> str:
     """Return the night in Markdown; `pictures` are the trends' file names."""
-    rows = [tuple(map(escaped, row)) for row in _rows(night)]
+    rows = [tuple(map(markdown_text, row)) for row in _rows(night)]
     marked = [(row[0], f"**{row[1]}**" if row[1] in ALARMING else row[1], *row[2:]) for row in rows]
-    parts = [f"# {escaped(headline(night))}"]
+    parts = [f"# {markdown_text(headline(night))}"]
     if marked:
         lines = [_COLUMNS, ("---",) * len(_COLUMNS), *marked]
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
-        parts += map(escaped, [_LEGEND, *_footnote(rows)])
+        parts += map(markdown_text, [_LEGEND, *_footnote(rows)])
     if reasons := _reasons(night):
-        told = [f"- **{escaped(model)}**: {escaped(why)}" for model, why in reasons]
+        told = [f"- **{markdown_text(model)}**: {markdown_text(why)}" for model, why in reasons]
         parts.append("## Why\n\n" + "\n".join(told))
     if night.conformance:
-        told = [f"- {escaped(sentence)}" for sentence in night.conformance]
+        told = [f"- {markdown_text(sentence)}" for sentence in night.conformance]
         parts.append("## The toolchain's operators\n\n" + "\n".join(told))
     if names := _unchanged(night):
-        parts.append(f"## Unchanged\n\n{escaped(', '.join(names))}")
+        parts.append(f"## Unchanged\n\n{markdown_text(', '.join(names))}")
     if night.toolchain:
-        parts.append(f"## Built with\n\n{escaped(_toolchain(night))}")
+        parts.append(f"## Built with\n\n{markdown_text(_toolchain(night))}")
     if drawn := [f"Drawn in `{name}`." for name in pictures]:
         parts.append("\n\n".join(["## Trends", *drawn]))
     return "\n\n".join(parts) + "\n"

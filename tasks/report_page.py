@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Mapping
 
-from artifacts.printable import markdown_text, printable
+from artifacts.printable import printable
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -68,8 +68,3 @@ def _placed(body: str, name: str, figure: str) -> str:
     mention = re.compile(rf"<p>[^<]*<code>{re.escape(name)}</code>[^<]*</p>\n")
     found = mention.search(body)
     return body[: found.start()] + figure + body[found.end() :] if found else body + figure
-
-
-def escaped(text: str) -> str:
-    """Return text that Markdown takes as it is: what an error quotes stays text."""
-    return markdown_text(text)

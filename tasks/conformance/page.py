@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from artifacts.conformance import STANDINGS, Conformance, Row
-from tasks.report_page import escaped
+from artifacts.printable import markdown_text
 
 _COLUMNS = ("operator", "dtype", "standing", "what shows it", "got", "expected", "public report")
 
@@ -17,10 +17,10 @@ def render_table(table: Conformance) -> str:
     operators = len({row.operator for row in table.rows})
     parts = [
         f"# Conformance of {table.target}",
-        escaped(names),
+        markdown_text(names),
         f"{operators} operators, {len(table.rows)} with a dtype: {counts}"
         + (f"; {table.unasked} more not asked yet" if table.unasked else "")
-        + f" (made {table.made[:10]} in {table.seconds / 60:.0f} min on {escaped(table.machine)}).",
+        + f" (made {table.made[:10]} in {table.seconds / 60:.0f} min on {markdown_text(table.machine)}).",
     ]
     if faulty := [row for row in table.rows if row.standing in ("wrong", "crashes")]:
         lines = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_cells, faulty)]
@@ -28,7 +28,7 @@ def render_table(table: Conformance) -> str:
     else:
         parts.append("No operator is known to be wrong.")
     if reasons := Counter(row.reason for row in table.rows if row.standing == "not compiled"):
-        told = [f"- {count}: {escaped(reason)}" for reason, count in reasons.most_common()]
+        told = [f"- {count}: {markdown_text(reason)}" for reason, count in reasons.most_common()]
         parts.append("## Not compiled\n\n" + "\n".join(told))
     return "\n\n".join(parts) + "\n"
 
@@ -42,4 +42,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     reports = ", ".join(
         f"[{number}](https://github.com/pytorch/pytorch/issues/{number})" for number in row.reports
     )
-    return (*map(escaped, (row.operator, row.dtype, row.standing, *shown)), reports or "none known")
+    return (
+        *map(markdown_text, (row.operator, row.dtype, row.standing, *shown)),
+        reports or "none known",
+    )

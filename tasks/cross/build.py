@@ -16,6 +16,7 @@ from artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from artifacts.gpu import GpuProfile
 from tasks.compiling.machine import SERVING_THREADS, has_march_option
 from tasks.compiling.place import built_apart
+from tasks.compiling.reading import refusal_within
 from tasks.cross.inspect_binary import Inspection, inspect_binary
 from tasks.cross.kernels import KernelChoice
 from tasks.cross.pretend import pretend_gpu
@@ -134,6 +135,8 @@ def _compile(
     except HandoffError:
         raise
     except Exception as error:
+        if refused := refusal_within(error):
+            raise refused from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise BlessingRefused(
             f"AOTInductor could not compile the model for {profile.slug}", expected="a package",

@@ -8,6 +8,7 @@ from typing import Any
 
 from artifacts.errors import BlessingRefused
 from artifacts.gpu import GpuProfile
+from tasks.compiling.python_source import read_python
 from tasks.cross.choice import Candidate, choose, resident_warps
 
 
@@ -38,7 +39,9 @@ def keep_one_configuration(
     heuristics = import_module("torch._inductor.runtime.triton_heuristics")
     code.kernel_autotune_defs.splice("\nasync_compile.wait(globals())\ndel async_compile\n")
     scope: dict[str, Any] = {}
-    exec(code.kernel_autotune_defs.getvalue(), scope)  # noqa: S102 - Inductor's own code
+    source = code.kernel_autotune_defs.getvalue()
+    read_python(source)
+    exec(source, scope)  # noqa: S102 - Inductor's own code, and read
     tuners = [value for value in scope.values() if isinstance(value, heuristics.CachingAutotuner)]
     for tuner in tuners:
         if not tuner.launchers:

@@ -8,7 +8,16 @@ import re
 
 from tasks.intake.functions import ATTRIBUTES, NAME, Function, methods, resolve
 from tasks.intake.recipe import Ref, StepSource
-from tasks.intake.values import dotted_name, is_name, read_keywords, read_value, refuse_line
+from tasks.intake.refusal import refuse
+from tasks.intake.texts import TextRefused, check_texts
+from tasks.intake.values import (
+    MODULE,
+    dotted_name,
+    is_name,
+    read_keywords,
+    read_value,
+    refuse_line,
+)
 
 _BINARY: dict[type[ast.operator], Function] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -36,6 +45,10 @@ _ANNOTATION = (
     ast.BitOr,
 )  # fmt: skip
 _PATH_PART = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_TEXT_REMEDY = (
+    "What a graph says may become source code, so that only texts which torch itself knows are "
+    "read: take this one out of the model, and deliver again"
+)
 _PYTREE = {"_in_spec", "_out_spec", "fx_pytree", "pytree"}
 
 CallParts = tuple[str, object, tuple[object, ...], dict[str, object]]
@@ -131,6 +144,16 @@ class ForwardReader:
 
     def _add(self, name: str, call: CallParts, node: ast.AST) -> None:
         op, target, args, kwargs = call
+        try:
+            check_texts(op, target, args, kwargs)
+        except TextRefused as error:
+            raise refuse(
+                f"{MODULE} holds a text that torch doesn't know there",
+                expected=error.expected,
+                got=repr(error.text),
+                where=f"{MODULE}:{getattr(node, 'lineno', 0)}",
+                remedy=_TEXT_REMEDY,
+            ) from error
         if op != "output":
             self._claim(name, node)
         line: int = getattr(node, "lineno", 0)

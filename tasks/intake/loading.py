@@ -37,6 +37,7 @@ from tasks.intake.roundtrip import check_round_trip
 from tasks.intake.source import INIT_TEXT, read_source
 from tasks.intake.sources import attach_sources
 from tasks.intake.stage import stage
+from tasks.intake.texts import replace_messages
 from tasks.operators import allowed_namespaces
 from tasks.plan import CaseSpec, draw_inputs
 
@@ -104,7 +105,7 @@ def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> Lo
     with _one_thread():
         rebuilt = rebuild(source, staging)
         findings = gather_findings(rebuilt, source)
-    check_round_trip(rebuilt.module, staging / MODULE_FILE)
+    _settle(rebuilt.module, staging)
     _check_inputs(source, contract)
     cases = read_examples(staging, contract)
     _require_rows(contract, cases)
@@ -121,8 +122,14 @@ def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
     require_small(source)
     with _one_thread():
         rebuilt = rebuild(source, staging)
-    check_round_trip(rebuilt.module, staging / MODULE_FILE)
+    _settle(rebuilt.module, staging)
     return source, rebuilt.module
+
+
+def _settle(module: torch.fx.GraphModule, staging: Path) -> None:
+    """Hold the graph against the delivered code, and put our own messages in afterwards."""
+    check_round_trip(module, staging / MODULE_FILE)
+    replace_messages(module)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from tasks.intake.pickled import Call, Global, Instance
 from tasks.intake.recipe import LayerSource
 from tasks.intake.refusal import refuse
 from tasks.intake.tensors import TensorFile, find_dtype
+from tasks.intake.texts import TextRefused, check_attribute
 
 _MEMBER_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _HOOKS = frozenset(
@@ -187,6 +188,12 @@ class ModuleBuilder:
             return
         plain = self._plain(value, f"{name} on {place}", 0)
         if name in known_names(kind):
+            try:
+                check_attribute(name, plain)
+            except TextRefused as error:
+                raise self._refuse(
+                    error.expected, f"{error.text!r} in {name} on {place}"
+                ) from error
             vars(module)[name] = plain
         else:
             self.ignored.append(f"{path}.{name}".strip("."))

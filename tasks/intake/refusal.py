@@ -12,8 +12,17 @@ _SHOWN_CHARACTERS = 160
 def refuse(
     what: str, *, expected: str, got: object, where: str = "", remedy: str = REDELIVER
 ) -> DeliveryUnreadable:
-    """Return the error that says why the delivery can't be read; `got` is shortened."""
+    """Return the error that says why the delivery can't be read; `got` is shortened.
+
+    Names of the delivery's may be in any part, so that each is kept on one line.
+    """
+    what, expected, remedy, where = map(one_line, (what, expected, remedy, where))
     return DeliveryUnreadable(what, expected=expected, got=shorten(got), remedy=remedy, where=where)
+
+
+def one_line(text: str) -> str:
+    """Return `text` with its line breaks written out."""
+    return text.replace("\n", "\\n")
 
 
 def shorten(got: object) -> str:

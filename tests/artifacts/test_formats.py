@@ -15,6 +15,7 @@ from artifacts.delivery import (
     DeliveryContract,
     Lineage,
     ModelSection,
+    Structure,
     format_contract,
     parse_contract,
     read_contract,
@@ -38,7 +39,7 @@ from tests.artifacts.samples import sample_manifest
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifest-1.json"
 
 identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True)
-texts = st.text(st.characters(codec="utf-8"), max_size=30)
+texts = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=30)
 limits = st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda p: Dimension(p[0], sum(p)))
 
 
@@ -58,6 +59,22 @@ def contracts(draw: st.DrawFn) -> DeliveryContract:
         dimensions=dimensions,
         source=Lineage(draw(texts), draw(texts), draw(texts), draw(texts), draw(texts)),
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31m", "two\nlines", "\u202eturned", "\x00", "\x7f", "\u200b"]
+)
+def test_a_contract_whose_text_can_not_be_shown_as_it_is_is_refused(text: str) -> None:
+    spec = TensorSpec("x", "float32", (3,))
+    for model, source, structure in (
+        (ModelSection("toy", text), Lineage(), Structure()),
+        (ModelSection("toy"), Lineage(author=text), Structure()),
+        (ModelSection("toy"), Lineage(), Structure(inputs=(f"batch[{text}]",))),
+    ):
+        contract = DeliveryContract(model, (spec,), source=source, structure=structure)
+        with pytest.raises(RecordInvalid, match="expected printable text") as caught:
+            parse_contract(format_contract(contract))
+        assert str(caught.value).isprintable()
 
 
 @given(contracts())

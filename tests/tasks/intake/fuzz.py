@@ -1,7 +1,9 @@
 """python -m tests.tasks.intake.fuzz COUNT [SEED]: mutate deliveries; typed refusals and no code.
 
-Two deliveries are mutated: one as `to_folder` writes a graph of layers, one as the exporter writes
-a graph of operators, with its contract, examples and source lines. Prints a table of outcomes.
+Three deliveries are mutated: one as `to_folder` writes a graph of layers, one as the exporter
+writes a graph of operators, with its contract, examples and source lines, and one with a text
+wherever a delivery has one. A third of the mutations change nothing but a text or a name: none of
+those texts may be in a graph that is read. Prints a table of outcomes.
 """
 
 from __future__ import annotations
@@ -19,9 +21,23 @@ from torch import nn
 
 from artifacts.errors import HandoffError
 from tasks.deliver import deliver
-from tasks.intake import read_delivery
+from tasks.intake import LoadedDelivery, read_delivery
+from tests.tasks.intake.attacks.places import write_delivery
 from tests.tasks.intake.models import deliver_case
-from tests.tasks.intake.mutations import PIECES, Places, Watch, mutate, mutate_pickle
+from tests.tasks.intake.mutations import (
+    MARK,
+    PIECES,
+    Places,
+    Watch,
+    mutate,
+    mutate_pickle,
+    mutate_text,
+)
+
+_BAD = (
+    "other exceptions", "refused without a reason", "refused with what can't be shown",
+    "read with a text of somebody else's",
+)  # fmt: skip
 
 
 class Branches(nn.Module):
@@ -38,23 +54,26 @@ class Branches(nn.Module):
 
 
 def make_deliveries(folder: Path) -> list[dict[str, bytes]]:
-    """Return two deliveries as files by name."""
+    """Return three deliveries as files by name."""
     (folder / "layers").mkdir()
     deliver_case("attention", folder / "layers")
     deliver(
         Branches().eval(), (torch.randint(0, 20, (6, 3)),), folder / "operators",
         name="operators", example_kwargs={"scale": torch.rand(6, 8)},
     )  # fmt: skip
+    write_delivery(folder / "texts")
     found = []
-    for place in ("layers", "operators"):
+    for place in ("layers", "operators", "texts"):
         read_delivery(folder / place)
         found.append({path.name: path.read_bytes() for path in (folder / place).iterdir()})
     return found
 
 
 def draw(dice: random.Random, files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the files with one of them mutated in one to three places."""
+    """Return the files with one of them mutated, in one text or in one to three places."""
     name = dice.choice(sorted(files))
+    if dice.random() < 1 / 3:
+        return files | {name: mutate_text(name, files[name], dice)}
     places: Places = [
         (dice.random(), dice.randint(0, 6), dice.choice(PIECES)) for _ in range(dice.randint(1, 3))
     ]
@@ -82,21 +101,30 @@ def main(count: int, seed: int) -> int:
             print(number + 1, dict(outcomes), file=sys.stderr, flush=True)
     print(f"{count} mutations, seed {seed}: {dict(outcomes)}; executed: {len(watch.seen)}; "
           f"slowest {slowest:.2f} s, all in {time.monotonic() - began:.0f} s")  # fmt: skip
-    return 1 if watch.seen or outcomes["other exceptions"] else 0
+    return 1 if watch.seen or any(outcomes[bad] for bad in _BAD) else 0
 
 
 def _try(folder: Path, watch: Watch) -> str:
     watch.on = True
     try:
-        read_delivery(folder)
+        loaded = read_delivery(folder)
     except HandoffError as error:
+        if not str(error).isprintable():
+            return "refused with what can't be shown"
         return "refused" if error.got and error.remedy else "refused without a reason"
     except Exception:  # noqa: BLE001 - that is what is looked for
         traceback.print_exc()
         return "other exceptions"
     finally:
         watch.on = False
-    return "read"
+    return "read with a text of somebody else's" if _holds_mark(loaded) else "read"
+
+
+def _holds_mark(loaded: LoadedDelivery) -> bool:
+    nodes = loaded.module.graph.nodes
+    told = [loaded.module.code, *loaded.module.state_dict()]
+    told += [f"{node.target} {node.args} {node.kwargs} {node.meta}" for node in nodes]
+    return any(MARK in text for text in told)
 
 
 if __name__ == "__main__":

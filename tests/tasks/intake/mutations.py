@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import random
+import re
+import struct
 import sys
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 Places = list[tuple[float, int, bytes]]
@@ -22,6 +27,22 @@ PIECES = [
     b"range(0, 1000000000000)", b"torch.ones(1000000000000)", b"1000000000000", b"1e999",
     b"[" * 300, b"9" * 5000, b"\x1b[2J", "\u202e".encode(), b"\xef\xbb\xbf",
 ]  # fmt: skip
+# What no part of a graph that was read may hold.
+MARK = "MARK"
+TEXTS = [
+    '");system("id");//MARK', "MARK\x1b]0;x\x07", "MARK\n#include <a>\nMARK", "MARK\\", "MARK??/",
+    "'+__import__('os').system('id')+'MARK", "MARK\u202e", "MARK%n%s", 'MARK)"', "MARK\x00",
+    "MARK\x7f", "MARK" * 5000, "MARK\ud7ff", "../MARK", "$(MARK)", "`MARK`", "MARK\r", "MARK*/",
+    "MARK{0}", " MARK",
+]  # fmt: skip
+# Names that mean something to somebody, in the spelling of an identifier.
+WORDS = [
+    "int", "class", "system", "errno", "std", "None", "self", "torch", "lambda", "__class__", "_",
+    "exec", "\uff53ystem", "\u2118", "x" * 300, "forward", "operator", "main", "NULL", "__del__",
+]  # fmt: skip
+_TEXT_IN_PICKLE = re.compile(rb"X(....)", re.DOTALL)
+_QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _FORBIDDEN = {"exec", "os.system", "os.mkdir", "subprocess.Popen", "pickle.find_class"}
 
 
@@ -48,11 +69,47 @@ def mutate(data: bytes, places: Places) -> bytes:
     return data
 
 
+def mutate_text(name: str, data: bytes, dice: random.Random) -> bytes:
+    """Return a file with one of its texts or names changed, and everything else as it was."""
+    if name.endswith(".pt"):
+        return _in_archive(data, lambda pickle: _mutate_pickled_text(pickle, dice))
+    text = data.decode("utf-8", "surrogateescape")
+    at_quotes = dice.random() < 0.7
+    found = list((_QUOTED if at_quotes else _NAME).finditer(text))
+    if not found or name.endswith(".safetensors"):
+        return data
+    place, new = dice.choice(found), dice.choice(TEXTS)
+    if not at_quotes:
+        new = dice.choice(WORDS)
+    elif name.endswith(".py"):
+        new = repr(new)
+    else:
+        new = json.dumps(new)
+    return (text[: place.start()] + new + text[place.end() :]).encode("utf-8", "surrogateescape")
+
+
+def _mutate_pickled_text(data: bytes, dice: random.Random) -> bytes:
+    places = []
+    for found in _TEXT_IN_PICKLE.finditer(data):
+        (size,) = struct.unpack("<I", found[1])
+        if size < 200 and data[found.end() : found.end() + size].isascii():
+            places.append((found.start(), found.end() + size))
+    if not places:
+        return data
+    start, end = dice.choice(places)
+    new = dice.choice(TEXTS + WORDS).encode("utf-8", "surrogatepass")
+    return data[:start] + b"X" + struct.pack("<I", len(new)) + new + data[end:]
+
+
 def mutate_pickle(data: bytes, places: Places) -> bytes:
     """Return the archive with another `data.pkl`, whose checksum holds."""
+    return _in_archive(data, lambda pickle: mutate(pickle, places))
+
+
+def _in_archive(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(written, "w") as new:
         for name in old.namelist():
             content = old.read(name)
-            new.writestr(name, mutate(content, places) if name.endswith("data.pkl") else content)
+            new.writestr(name, change(content) if name.endswith("data.pkl") else content)
     return written.getvalue()

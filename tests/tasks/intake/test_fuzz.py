@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 from artifacts.errors import HandoffError
 from tasks.intake import read_delivery
 from tests.tasks.intake.models import deliver_case
-from tests.tasks.intake.mutations import PIECES, Places, Watch, mutate, mutate_pickle
+from tests.tasks.intake.mutations import (
+    MARK,
+    PIECES,
+    Places,
+    Watch,
+    mutate,
+    mutate_pickle,
+    mutate_text,
+)
 
 FILES = ["module.py", "state_dict.pt", "encoder.pt", "norm.pt"]
 
@@ -67,4 +76,28 @@ def test_a_mutated_delivery_is_read_or_refused_and_never_runs(
         finally:
             watch.on = False
         assert sorted(folder.iterdir()) == before
+    assert watch.seen == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from([*FILES, "delivery.toml"]), seed=st.integers(0, 1 << 30))
+def test_a_delivery_with_another_text_is_refused_with_a_sentence_or_doesn_t_hold_it(
+    name: str, seed: int, delivered: dict[str, bytes], watch: Watch
+) -> None:
+    changed = mutate_text(name, delivered[name], random.Random(seed))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for other, content in (delivered | {name: changed}).items():
+            (folder / other).write_bytes(content)
+        watch.on = True
+        code, refused = "", ""
+        try:
+            code = read_delivery(folder).module.code
+        except HandoffError as error:
+            refused = str(error)
+        finally:
+            watch.on = False
+    assert bool(code) != bool(refused)
+    assert MARK not in code
+    assert refused.isprintable()
     assert watch.seen == []
