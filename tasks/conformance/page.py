@@ -20,7 +20,8 @@ def render_table(table: Conformance) -> str:
         markdown_text(names),
         f"{operators} operators, {len(table.rows)} with a dtype: {counts}"
         + (f"; {table.unasked} more not asked yet" if table.unasked else "")
-        + f" (made {table.made[:10]} in {table.seconds / 60:.0f} min on {markdown_text(table.machine)}).",
+        + f" (made {table.made[:10]} in {table.seconds / 60:.0f} min"
+        + (f" on {markdown_text(table.machine)})." if table.machine else ")."),
     ]
     if faulty := [row for row in table.rows if row.standing in ("wrong", "crashes")]:
         lines = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_cells, faulty)]
