@@ -128,7 +128,7 @@ class InputChecks:
             if rule.values is not None and given.numel():
                 low, high = (int(bound.item()) for bound in self._aminmax(given))
                 if low < rule.values[0] or high > rule.values[1]:
-                    wanted = "values from {:g} to {:g}".format(*rule.values)
+                    wanted = f"values from {spec.values}"
                     return _refused(what, wanted, f"{low} to {high}")
         raise AssertionError("these inputs fit")
 

@@ -34,6 +34,7 @@ from tasks.delivering.calls import Call, Tensors, describe_call
 from tasks.delivering.factory import default_name, make_model
 from tasks.delivering.failures import gravest
 from tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturbed
+from tasks.delivering.ranging import with_ranges
 from tasks.delivering.writing import Work
 from tasks.lineage import lineage_from_git
 
@@ -63,9 +64,12 @@ def deliver(
     of their names to its smallest and largest size, both included (1 to 1024 without it). Without
     `dynamic`, axis 0 of every input is `batch` where all inputs agree on its size, and fixed, with
     a note, where no capture holds for more than the example's; `dynamic={}` means fixed shapes.
-    `ranges` bounds what random inputs may hold, both ends included; for integers the example's own
-    smallest and largest are the default. `batch_invariant=False` declares that the output for one
-    row depends on the other rows on purpose.
+    `ranges` bounds what inputs may hold, both ends included; whole numbers beyond are refused when
+    the model is served. Without it they are read off what the model does with them: the rows of the
+    tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
+    What nothing tells is the example's own smallest and largest, with a note.
+    `batch_invariant=False` declares that the output for one row depends on the other rows on
+    purpose.
 
     The module is delivered in evaluation mode, without its dropouts and losses, and is afterwards
     what it was before. `torch.fx` captures it; what that can't capture rightly or `to_folder`
@@ -87,6 +91,7 @@ def deliver(
         torch.no_grad(),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch,
     ):
+        signature, guesses = with_ranges(module, call, inputs, signature)
         signature, goldens = _make_goldens(
             module, call, inputs, signature, chosen=dimensions is not None
         )
@@ -108,7 +113,7 @@ def deliver(
         if result is None:
             raise gravest(module, work.failures)
         built.rename(folder)
-    return replace(result, folder=folder)
+    return replace(result, folder=folder, notes=(*guesses, *result.notes))
 
 
 def _make_goldens(

@@ -105,6 +105,7 @@ void Guard::check_values(const Input& input, const at::Tensor& tensor) const {
   if (static_cast<double>(smallest) < *input.spec.low ||
       static_cast<double>(largest) > *input.spec.high) {
     std::ostringstream expected;
+    expected.precision(17);  // All digits of a table's last row.
     expected << "values from " << *input.spec.low << " to " << *input.spec.high;
     refuse(input.spec, expected.str(),
            std::to_string(smallest) + " to " + std::to_string(largest));

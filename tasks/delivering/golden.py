@@ -123,7 +123,7 @@ def _run_others(
     taken = signature.measure(
         {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
     )
-    second = {name: _other_size(d, taken[name]) for name, d in signature.dimensions.items()}
+    second = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
     smallest = {name: limits.min for name, limits in signature.dimensions.items()}
     found = []
     for sizes in [second] if smallest in (second, taken) else [second, smallest]:
@@ -142,7 +142,7 @@ def is_finite(tensors: Tensors) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def _other_size(limits: Dimension, size: int) -> int:
+def other_size(limits: Dimension, size: int) -> int:
     """Return a size within the limits that is not `size`, where there is one."""
     return next((s for s in (*_SECOND_SIZES, limits.min, limits.max) if s in limits and s != size),
                 size)  # fmt: skip

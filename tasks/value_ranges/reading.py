@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,6 +15,9 @@ from tasks.value_ranges.uses import InputUses, Uses
 from tasks.value_ranges.watch import ValueWatch
 
 _INF = float("inf")
+# So many tables are named.
+_TOLD = 3
+_ROUNDING = 1e-6
 _EIGHT_BITS = (torch.uint8, torch.int8)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -27,7 +30,8 @@ Source = Literal["table", "mask", "compared", "type", "example"]
 class Reading:
     """What one input may hold, both ends included, where that was read off, and in words.
 
-    `narrowed` says that its columns could hold more than the narrowest of them, which counts.
+    Where its columns could hold different numbers, the narrowest counts (`narrowed`), or, where the
+    example holds more than that, the widest (`widened`).
     """
 
     low: float
@@ -35,6 +39,15 @@ class Reading:
     source: Source
     told: str
     narrowed: bool = False
+    widened: bool = False
+
+    def end(self, tensor: torch.Tensor, *, is_high: bool) -> torch.Tensor:
+        """Return a tensor like this one that holds one end of the range throughout."""
+        if tensor.is_floating_point():
+            return torch.full_like(tensor, self.high if is_high else self.low)
+        kind = torch.iinfo(tensor.dtype)
+        return torch.full_like(tensor, min(max(int(self.high if is_high else self.low), kind.min),
+                                           kind.max))  # fmt: skip
 
 
 def watch_values(
@@ -84,9 +97,9 @@ def _read(uses: Uses, place: int, tensor: torch.Tensor, others: Uses | None) -> 
     if others is not None and found.source != "example":
         again = _by_tables(others, place, tensor) or _by_kinds(others.of[place], tensor)
         if (again.low, again.high) != (found.low, found.high):
-            return _guess(tensor, "what it may hold follows a size of the call")
+            return guess(tensor, "what it may hold follows a size of the call")
     if not _holds(found, tensor):
-        return _guess(tensor, f"its values lie outside of {found.low:.0f} to {found.high:.0f}, as "
+        return guess(tensor, f"its values lie outside of {found.low:.0f} to {found.high:.0f}, as "
                       f"read off {found.told}")  # fmt: skip
     return found
 
@@ -95,17 +108,29 @@ def _by_tables(uses: Uses, place: int, tensor: torch.Tensor) -> Reading | None:
     """Return the range that the tables leave, the narrowest of an input's columns."""
     low, high = uses.limits(place)
     limited = (low > -_INF) | (high < _INF)
-    if not bool(limited.any()):
+    # Of a float some columns of which are no ids, the others' range says nothing.
+    if not bool(limited.any() if tensor.dtype in _WHOLE else limited.all()):
         return None
     lowest, highest = _ends(tensor.dtype)
-    least, most = max(float(low.max()), lowest), min(float(high.min()), highest)
-    told = " and ".join(map(str, uses.of[place].tables))
-    if least > most:
-        return _guess(tensor, f"no value suits {told}")
-    narrowed = bool((low[limited] < low.max()).any() or (high[limited] > high.min()).any())
-    if narrowed:
-        told = f"the narrowest of {told}"
-    return Reading(float(math.ceil(least)), float(math.floor(most)), "table", told, narrowed)
+    tables = list(uses.of[place].tables)
+    told = " and ".join(map(str, tables[:_TOLD]))
+    told += f" and {len(tables) - _TOLD} more" if len(tables) > _TOLD else ""
+
+    def between(least: float, most: float, prefix: str) -> Reading:
+        # A third of a whole number of thirds isn't quite a whole number.
+        first, last = max(least, lowest) - _ROUNDING, min(most, highest) + _ROUNDING
+        bounds = _whole(math.ceil, first), _whole(math.floor, last)
+        return Reading(*bounds, "table", prefix + told)
+
+    alike = bool((low[limited] == low.max()).all() and (high[limited] == high.min()).all())
+    if alike:
+        found = between(float(low.max()), float(high.min()), "")
+        return found if found.low <= found.high else guess(tensor, f"no value suits {told}")
+    narrow = between(float(low.max()), float(high.min()), "the narrowest column's, of ")
+    if narrow.low <= narrow.high and _holds(narrow, tensor):
+        return replace(narrow, narrowed=True)
+    ends = float(low[limited].min()), float(high[limited].max())
+    return replace(between(*ends, "the widest column's, of "), widened=True)
 
 
 def _by_kinds(own: InputUses, tensor: torch.Tensor) -> Reading:
@@ -114,7 +139,7 @@ def _by_kinds(own: InputUses, tensor: torch.Tensor) -> Reading:
     lowest, highest = _ends(tensor.dtype)
     kind = str(tensor.dtype).removeprefix("torch.")
     if "unread" in kinds:
-        found = _guess(tensor, "; ".join(own.unread))
+        found = guess(tensor, "; ".join(own.unread))
     elif kinds <= {"fitted", "masked", "compared", "summed"} and "fitted" in kinds:
         fitted = ", made to fit " + " and ".join(map(str, own.tables)) if own.tables else ""
         return Reading(lowest, highest, "type", f"any {kind}{fitted}")
@@ -123,7 +148,7 @@ def _by_kinds(own: InputUses, tensor: torch.Tensor) -> Reading:
     elif kinds <= {"masked", "compared", "summed"} and kinds != {"summed"}:
         found = _as_mask(own, tensor)
     else:
-        found = _guess(tensor, "computed with as a number")
+        found = guess(tensor, "computed with as a number")
     if found.source == "example" and tensor.dtype in _EIGHT_BITS:
         return Reading(lowest, highest, "type", f"any {kind}")
     return found
@@ -135,19 +160,23 @@ def _as_mask(own: InputUses, tensor: torch.Tensor) -> Reading:
         mask = Reading(0.0, 1.0, "mask", "a mask: only told apart from 0"
                        if own.constants or "masked" not in own.kinds
                        else "a mask: only multiplied with")  # fmt: skip
-        return mask if _holds(mask, tensor) else _guess(tensor, "used like a mask")
+        return mask if _holds(mask, tensor) else guess(tensor, "used like a mask")
     # One more than the last number that it is told apart from: that is a case, too.
     high = min(math.floor(most) + 1.0, _ends(tensor.dtype)[1])
     numbers = f"{least:g}" if least == most else f"{least:g} to {most:g}"
     return Reading(min(0.0, math.ceil(least)), high, "compared", f"compared with {numbers}")
 
 
-def _guess(tensor: torch.Tensor, why: str) -> Reading:
+def guess(tensor: torch.Tensor, why: str) -> Reading:
     """Return the example's own range; where that is a part of 0 to 1, all of that."""
     low, high = float(tensor.min()), float(tensor.max())
     if low >= 0.0 and high <= 1.0:
         low, high = 0.0, 1.0
     return Reading(low, high, "example", why)
+
+
+def _whole(rounded: Callable[[float], int], value: float) -> float:
+    return float(rounded(value)) if math.isfinite(value) else value
 
 
 def _holds(reading: Reading, tensor: torch.Tensor) -> bool:

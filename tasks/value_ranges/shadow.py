@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
@@ -67,7 +69,7 @@ def of_input(tensor: torch.Tensor, first: int, place: int) -> Shadow:
 
 def of_constant(value: torch.Tensor | float) -> Shadow:
     """Return the shadow of a value that depends on no input."""
-    known = torch.as_tensor(value).detach().to("cpu", torch.float64)
+    known = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
     nothing = torch.zeros_like(known)
     return Shadow(nothing, nothing, known, nothing, known, known, frozenset())
 
@@ -81,9 +83,7 @@ def of_unknown(tensor: torch.Tensor) -> Shadow:
 
 
 def _replace(shadow: Shadow, **parts: torch.Tensor) -> Shadow:
-    names = ("origin", "scale", "offset", "slack", "low", "high")
-    kept = {name: parts.get(name, part) for name, part in zip(names, shadow.parts, strict=True)}
-    return Shadow(**kept, inputs=shadow.inputs)
+    return dataclasses.replace(shadow, **cast(dict[str, Any], parts))
 
 
 def moved(
@@ -93,7 +93,10 @@ def moved(
     inputs = frozenset[int]().union(*(shadow.inputs for shadow in shadows))
     results = [move(parts) for parts in zip(*(shadow.parts for shadow in shadows), strict=True)]
     lists = [list(one) if isinstance(one, (list, tuple)) else [one] for one in results]
-    return [Shadow(*parts, inputs=inputs) for parts in zip(*lists, strict=True)]
+    return [
+        Shadow(origin, scale, offset, slack, low, high, inputs)
+        for origin, scale, offset, slack, low, high in zip(*lists, strict=True)
+    ]
 
 
 def added(left: Shadow, right: Shadow) -> Shadow:
@@ -109,7 +112,7 @@ def added(left: Shadow, right: Shadow) -> Shadow:
 
 def scaled(shadow: Shadow, factor: torch.Tensor | float) -> Shadow:
     """Return the shadow of the product with a constant."""
-    by = torch.as_tensor(factor).detach().to("cpu", torch.float64)
+    by = torch.as_tensor(factor, dtype=torch.float64, device="cpu").detach()
     low, high = (torch.nan_to_num(end * by, nan=0.0, posinf=_INF, neginf=-_INF)
                  for end in (shadow.low, shadow.high))  # fmt: skip
     scale = shadow.scale * by

@@ -206,11 +206,11 @@ def _masked_fill(watch: Watch, call: Called) -> Shadow | None:
 def _pad(watch: Watch, call: Called) -> Shadow | None:
     known = watch.shadow_of(call.args[0])
     value = float(call.args[2] or 0) if len(call.args) > 2 else 0.0
-    padded = [
+    origin, scale, offset, slack, low, high = (
         torch.constant_pad_nd(part, call.args[1], end)
         for part, end in zip(known.parts, (0.0, 0.0, value, 0.0, value, value), strict=True)
-    ]
-    return Shadow(*padded, inputs=known.inputs)
+    )
+    return Shadow(origin, scale, offset, slack, low, high, known.inputs)
 
 
 def _negate(watch: Watch, call: Called) -> Shadow | None:

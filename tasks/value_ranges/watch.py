@@ -53,7 +53,7 @@ class ValueWatch(TorchDispatchMode):
 
     def __init__(self, inputs: Sequence[torch.Tensor], names: Mapping[int, str]) -> None:
         """Begin with the inputs, each a tensor of its own."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.uses = Uses(inputs)
         self._names = names
         # What is followed, and all that was computed from an input.
