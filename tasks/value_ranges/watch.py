@@ -32,10 +32,8 @@ _BLIND = frozenset((
     "new_zeros", "new_full", "new_empty", "new_empty_strided", "sym_size", "sym_numel",
     "sym_stride", "_assert_tensor_metadata",
 ))  # fmt: skip
-# They are, but nothing follows from it for each of them.
-_UNTELLING = frozenset((
-    "min", "max", "amin", "amax", "aminmax", "argmin", "argmax", "_assert_async",
-))  # fmt: skip
+# One number of all: like a sum, it says nothing of each.
+_EXTREMES = frozenset(("min", "max", "amin", "amax", "aminmax", "argmin", "argmax"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 # What looks up by number along an axis, which is the second argument, the number being the third.
 _ALONG_AXIS = frozenset((
@@ -141,7 +139,9 @@ class ValueWatch(TorchDispatchMode):
         elif name in _MOVES:
             if self._is_followed(call.args[0]):
                 self._move(func, call)
-        elif not looks_up and name not in _BLIND | _UNTELLING:
+        elif name in _EXTREMES:
+            self._note_each(_tensors(call.args), "summed", "")
+        elif not looks_up and name not in _BLIND:
             self._note_each(_tensors((call.args, call.named)), "unread", f"given to {name}")
 
     def _look_up(self, call: Called) -> bool:
