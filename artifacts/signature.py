@@ -24,6 +24,7 @@ REAL_OUTPUTS = "End the forward with torch.view_as_real, which gives real and im
 DECLARED = "declared"
 FROM_EXAMPLE = "example"
 _ORIGIN_LIMIT = 300
+_LARGEST = 2**63 - 1
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -121,8 +122,8 @@ class TensorSpec:
         if self.low is None or self.high is None:
             return ""
         if "int" in self.dtype:
-            # All digits: the last ones tell a table's end.
-            return f"{math.ceil(self.low)} to {math.floor(self.high)}"
+            # All digits, since the last ones tell a table's end; a float64 rounds the largest up.
+            return f"{math.ceil(self.low)} to {min(math.floor(self.high), _LARGEST)}"
         return f"{self.low:g} to {self.high:g}"
 
     def sizes(self, dimensions: Mapping[str, int]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class Ranks(nn.Module):
         self.user_embedding = nn.Embedding(5000, WIDTH)
         self.item_embedding = nn.Embedding(300, WIDTH)
 
-    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+    def forward(self, user: Tensor, item: Tensor) -> Any:
         return (self.user_embedding(user) * self.item_embedding(item)).sum(-1)
 
 
@@ -54,7 +54,7 @@ class Shares(nn.Module):
         super().__init__()
         self.items = nn.Embedding(900, WIDTH, padding_idx=0)
 
-    def forward(self, seen: Tensor, offered: Tensor) -> Tensor:
+    def forward(self, seen: Tensor, offered: Tensor) -> Any:
         is_there = (seen != 0).unsqueeze(-1)
         profile = (self.items(seen) * is_there).sum(1) / is_there.sum(1).clamp(min=1)
         return (profile * self.items(offered)).sum(-1)
@@ -79,7 +79,7 @@ class Masks(nn.Module):
         self.tokens = nn.Embedding(400, WIDTH)
         self.score = nn.Linear(WIDTH, 1)
 
-    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, mask: Tensor) -> Any:
         hidden = self.tokens(tokens)
         weights = self.score(hidden).squeeze(-1).masked_fill(mask == 0, -1e4).softmax(-1)
         return (hidden * weights.unsqueeze(-1)).sum(1)
