@@ -106,7 +106,7 @@ def deliver(
         )
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
-        work = Work(module, call, goldens, built)
+        work = Work(module, goldens.call, goldens, built)
         result = work.build(contract)
         if result is None and dynamic is None and contract.dimensions:
             result = work.build_fixed(contract)

@@ -15,6 +15,7 @@ from tasks.intake import LoadedDelivery, read_delivery
 from tasks.plan import plan_cases
 from tasks.soundness import behaviour, graph
 from tasks.soundness.goldens import compare_goldens
+from tasks.soundness.left_out import left_out
 from tasks.soundness.origin import missing_lineage
 from tasks.soundness.ranges import input_ranges
 from tasks.threads import half_of_the_threads
@@ -39,6 +40,7 @@ def _examine(delivery: LoadedDelivery) -> list[Finding]:
     proven = not goldens and len(delivery.cases) > 1
     return [
         *delivery.findings,
+        *left_out(delivery.contract),
         *graph.unused_inputs(module),
         *graph.constant_outputs(module),
         *graph.burnt_in_constants(module, proven=proven),
