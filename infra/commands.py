@@ -27,12 +27,14 @@ from infra.settings import read_settings
 from tasks.capture_rows import fill_rows
 from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
+from tasks.recipe_names import contract_in, require_known_names
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
     wanted = read_recipe(recipe) if recipe else Recipe()
+    require_known_names(wanted, contract_in(delivery))
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = judge_delivery(delivery, staging, wanted)

@@ -60,8 +60,12 @@ void Guard::check(const Tensors& inputs) const {
       refuse(input.spec, input.spec.dtype, name_of(tensor.scalar_type()));
     }
     check_sizes(input, tensor, sizes);
-    if (!tensor.is_non_overlapping_and_dense()) {
-      refuse(input.spec, "a tensor without gaps in memory", "strides " + text_of(tensor.strides()));
+    if (!tensor.is_contiguous()) {
+      throw Refused(input.spec.name + " is not what the model takes",
+                    "a contiguous tensor: the last axis side by side in memory",
+                    "strides " + text_of(tensor.strides()) + " for the shape " +
+                        text_of(tensor.sizes()),
+                    "Give it as tensor.contiguous()");
     }
     if (input.checks_values && tensor.numel() > 0) check_values(input, tensor);
   }
