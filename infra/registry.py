@@ -188,8 +188,8 @@ def parse_version(text: str) -> tuple[str, str | int]:
     name, wanted = parse_reference(text)
     if wanted is None:
         raise UsageProblem(
-            f"that doesn't say which version of {name} is to be promoted", expected="NAME@VERSION or NAME@ALIAS",
-            got=text[:80],
+            f"that doesn't say which version of {name} is to be promoted",
+            expected="NAME@VERSION or NAME@ALIAS", got=text[:80],
             remedy=f"Name one that somebody has looked at, such as {name}@candidate; "
             f"'handoff history {name}' shows what there is",
         )  # fmt: skip
