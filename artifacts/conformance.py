@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from artifacts.digest import Digest, digest_bytes
 from artifacts.errors import StoreFailed
-from artifacts.evidence import Finding
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.registering import SigningKey, Stores
 from artifacts.strict_json import parse_json
-from artifacts.target import CpuTarget, Target
+from artifacts.target import CpuTarget
 
 SCHEMA = 1
 # Raised whenever other samples or values are asked: a table of fewer questions is made anew.
@@ -220,9 +220,10 @@ class ConformJob:
 
 @dataclass(frozen=True)
 class ConformResult:
-    """A row for each pair that was asked about."""
+    """A row for each pair that was asked about, and the seconds of the run that it took."""
 
     rows: tuple[Row, ...]
+    seconds: float = later(0.0)
 
 
 @dataclass(frozen=True)
@@ -260,40 +261,24 @@ class SignedTable:
 
 @dataclass(frozen=True)
 class KeepTableJob:
-    """Keep a signed table in the store, and show it in MLflow; `folder` is for what is drawn."""
+    """Keep a signed table in the store, and show it in MLflow; `folder` is for what is shown."""
 
     table: Conformance
     envelope: str
     stores: Stores
+    folder: Path
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """Where the table lies in the store."""
+    """Where the table lies in the store, and where MLflow's pages show it.
 
-    key: str
-
-
-@dataclass(frozen=True)
-class KnownWrongJob:
-    """Look a graph's calls up in the tables of today's toolchain, for each of the targets.
-
-    `calls` are the graph's operators with the dtypes of their tensors, and `options` those of the
-    recipe, for which the table without options stands in where there is none.
+    `not_shown` says why MLflow doesn't; the table is kept all the same.
     """
 
-    stores: Stores
-    compiler: str
-    targets: tuple[Target, ...]
-    options: dict[str, object]
-    calls: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class KnownWrong:
-    """What the tables say of the graph, as notes for its record."""
-
-    findings: tuple[Finding, ...]
+    key: str
+    page: str = ""
+    not_shown: str = ""
 
 
 @dataclass(frozen=True)
@@ -311,7 +296,11 @@ class ReadTablesJob:
 
 @dataclass(frozen=True)
 class Tables:
-    """Today's toolchain's table, and the newest of another toolchain; None where there is none."""
+    """Today's toolchain's table, and the newest of another toolchain; None where there is none.
+
+    `is_kept` tells whether today's is in the store: one that comes with the code may not be.
+    """
 
     today: Conformance | None
     before: Conformance | None
+    is_kept: bool = True

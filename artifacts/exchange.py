@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from artifacts.digest import Digest
@@ -54,10 +54,11 @@ class TargetAnswer:
     """What another machine made of one target: its record, and what it was made with.
 
     `delivery` and `plan` are the digests of what it was made from and compared on, which have to be
-    those of the release that it becomes part of.
+    those of the release that it becomes part of. `asked` has the cases that ask for known faults.
     """
 
     record: TargetRecord
     toolchain: dict[str, str]
     plan: str
     delivery: Digest
+    asked: dict[str, str] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from artifacts.archive import require_plain_members
+from artifacts.archive import require_known_members
 from artifacts.checked_inputs import InputChecks
 from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
 from artifacts.extern_kernels import (
@@ -249,7 +249,7 @@ def _file_of(record: TargetRecord, name: FileName) -> PackageFile:
 def _open_package(folder: Path, file: PackageFile, runners: int) -> Run:
     archive = seal_file(folder, file, hold=False)
     try:
-        require_plain_members(archive, file.path)
+        require_known_members(archive, file.path)
         return _open(f"/proc/self/fd/{archive}", folder / file.path, "", runners)
     finally:
         # It is unpacked by now, and dlopen never saw it.

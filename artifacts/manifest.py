@@ -104,6 +104,7 @@ class TargetRecord:
     spreads: tuple[ErrorSpread, ...] = later(())
     crashed: bool = later(False)
     taken_over: TakenOver | None = later(None)
+    atomic_sums: tuple[str, ...] = later(())
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.archive import require_plain_members
+from artifacts.archive import require_known_members
 from artifacts.errors import PackageRefused
 from artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from artifacts.sealing import check_file, read_record
@@ -91,7 +91,7 @@ def check_packages(folder: Path, manifest: Manifest, torch_version: str | None) 
         check_file(folder, file)
         if file.path.endswith(".pt2"):
             with (folder / file.path).open("rb") as package:
-                require_plain_members(package.fileno(), file.path)
+                require_known_members(package.fileno(), file.path)
     _refuse_others(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
     for target in present:
         misfit = target.fit.misfit(torch_version) if target.fit else "it was never built"

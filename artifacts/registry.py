@@ -11,13 +11,16 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from artifacts.catalogue.conformance_runs import run_of_table
 from artifacts.catalogue.description import RunAddress, named_run
-from artifacts.catalogue.experiments import NIGHTS, RELEASES, open_experiment
+from artifacts.catalogue.experiments import CONFORMANCE, NIGHTS, RELEASES, open_experiment
 from artifacts.catalogue.logged_release import ReleaseLog, Upload
-from artifacts.catalogue.nights import log_night
+from artifacts.catalogue.nights import run_of_night
+from artifacts.catalogue.own_runs import OwnRun, log_own_run
 from artifacts.catalogue.session import Session, told_session
 from artifacts.catalogue.tags import run_tags
 from artifacts.catalogue.versions import ListedVersions, Listing, NewVersion
+from artifacts.conformance import Conformance
 from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.digest import Digest
 from artifacts.errors import RegistryFailed
@@ -166,10 +169,16 @@ class Catalogue:
 
     def log_night(self, night: Night, note: str, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""
-        with told_session(self.tracking_uri, self._patience_s, "show the night") as session:
-            experiment = open_experiment(session, NIGHTS, self.artifact_root)
-            run = log_night(session, experiment, night, note, folder)
-            return RunAddress(experiment, run)
+        return self._log_own(NIGHTS, run_of_night(night, note), folder, "show the night")
+
+    def log_conformance(self, table: Conformance, note: str, folder: Path) -> RunAddress:
+        """Show a toolchain's table as a run with the files below `folder`; return where."""
+        return self._log_own(CONFORMANCE, run_of_table(table, note), folder, "show the table")
+
+    def _log_own(self, experiment: str, run: OwnRun, folder: Path, what: str) -> RunAddress:
+        with told_session(self.tracking_uri, self._patience_s, what) as session:
+            opened = open_experiment(session, experiment, self.artifact_root)
+            return RunAddress(opened, log_own_run(session, opened, run, folder))
 
     def _await_earlier(
         self,

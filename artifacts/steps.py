@@ -13,6 +13,7 @@ from artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
 from artifacts.digest import Digest
 from artifacts.evidence import Finding, PassEffect, Timing, Verdict
 from artifacts.folded_graph import FoldedGraphs
+from artifacts.known_faults import KnownFault
 from artifacts.manifest import PackageFile
 from artifacts.recipe import Recipe, VerifyPlan
 from artifacts.signature import Dimension, TensorSpec
@@ -130,7 +131,8 @@ class CompileResult:
     `instruction_sets` are those that were found in the code, by /proc/cpuinfo's names. `reused` is
     what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
     tells each GPU kernel with the configuration that was kept. `code` is the digest of all of the
-    library that its speed depends on; empty where that isn't known.
+    library that its speed depends on; empty where that isn't known. `atomic_sums` are the functions
+    in it that add floating-point numbers in an order that threads decide.
     """
 
     files: tuple[PackageFile, ...]
@@ -142,6 +144,7 @@ class CompileResult:
     assumed: tuple[AssumedRange, ...] = ()
     kernels: tuple[str, ...] = ()
     code: str = ""
+    atomic_sums: tuple[str, ...] = ()
 
     @property
     def library(self) -> PackageFile:
@@ -166,20 +169,25 @@ class FoundPackage:
 
 @dataclass(frozen=True)
 class ReferenceJob:
-    """Run the reference, in its own precision and in float64, on the input plan; keep it all."""
+    """Run the reference, in its own precision and in float64, on the input plan; keep it all.
+
+    The graph is asked for the faults that are `known` of its operators, too.
+    """
 
     staging: Path
     reference: Path | None
     plan: VerifyPlan
     file: Path
+    known: tuple[KnownFault, ...] = ()
 
 
 @dataclass(frozen=True)
 class ReferenceResult:
     """The cases that were run, by name, and what was left out, with the reason.
 
-    `plan` is the digest of all names and inputs, `conditions` that of what the process that runs
-    models and packages has of the machine.
+    `plan` is the digest of all names and inputs that follow from delivery and recipe; `asked` names
+    the further cases by the known faults that they ask for. `conditions` is the digest of what the
+    process that runs models and packages has of the machine.
     """
 
     file: Path
@@ -187,6 +195,7 @@ class ReferenceResult:
     skipped: tuple[str, ...]
     plan: Digest
     conditions: str = ""
+    asked: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,7 +206,8 @@ class VerifyJob:
     the compiler `assumed` there has to be a case. `outputs` are the outputs' names and `target` is
     the target's slug: tolerances may go by either. How well conditioned the outputs are is measured
     with the delivery in `staging`, or with the program in the file `program` where the reference is
-    that program's; with neither, nothing but the agreed tolerance has room.
+    that program's; with neither, nothing but the agreed tolerance has room. Where there are
+    `atomic_sums` in the package, further calls are judged by their numbers and not by their bits.
     """
 
     folder: Path
@@ -209,6 +219,7 @@ class VerifyJob:
     target: str = ""
     staging: Path | None = None
     program: Path | None = None
+    atomic_sums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from prefect.states import Completed
 
 from artifacts.digest import Digest
 from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from artifacts.known_faults import KnownWrongJob
 from artifacts.record import to_plain
 from artifacts.steps import IntakeJob
 from flows import policies
@@ -19,7 +20,7 @@ from flows.elsewhere import told_answer
 from flows.parameters import Attempt, BuildTargetParameters
 from flows.releasing import opened_workspace
 from flows.site import here
-from flows.steps import optimize, receive, send, take_in
+from flows.steps import known_wrong, optimize, receive, send, take_in
 from flows.targets import build
 from tasks import assemble
 from tasks.lanes import open_lanes
@@ -41,10 +42,14 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
         delivered = receive(lanes.registrar(), fetching).folder
         taken = take_in(lanes.graph, IntakeJob(delivered, lanes.jobs.staging))
         optimized = optimize(lanes.graph, lanes.jobs.optimize())
+        looking_up = KnownWrongJob(
+            site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
+        )
+        faults = known_wrong.submit(lanes.registrar(), looking_up)
         lanes.graph.close()
-        built = build(lanes, optimized, assemble.signature_of(taken.contract, optimized))
+        built = build(lanes, optimized, assemble.signature_of(taken.contract, optimized), faults)
         (record,) = built.records
-        answer = TargetAnswer(record, built.toolchain, built.plan, taken.digest)
+        answer = TargetAnswer(record, built.toolchain, built.plan, taken.digest, built.asked)
         lanes.jobs.release.mkdir(parents=True, exist_ok=True)
         text = json.dumps(to_plain(answer))
         (lanes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from prefect import flow
 
-from artifacts.conformance import Conformance
+from artifacts.conformance import Conformance, KeepTableJob
 from artifacts.record import to_plain
 from artifacts.registering import KeyJob
 from artifacts.site import Site
@@ -54,7 +54,10 @@ def make_conformance(
     ):
         signer.run(KeyJob(site.key, site.stores.trusted), limit_s=KEY_LIMIT_S)
         envelope = sign_table(signer, site, table)
-        keep_table(registrar, site, table, envelope)
+        keeping = KeepTableJob(table, envelope, site.stores, scratch / "conformance")
+        kept = keep_table(registrar, keeping)
+    if kept.not_shown:
+        LOGGER.warning("The table is kept, and not shown in MLflow: %s", kept.not_shown)
     return table
 
 

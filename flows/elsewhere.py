@@ -103,7 +103,7 @@ def collect_targets(
     """
     ended = wait_for(runs.values(), policies.LIMITS_S["elsewhere"])
     records = {record.slug: record for record in own.records}
-    toolchain, plan = dict(own.toolchain), own.plan
+    toolchain, plan, asked = dict(own.toolchain), own.plan, dict(own.asked)
     for slug, first in runs.items():
         run = ended[first.id]
         try:
@@ -119,10 +119,11 @@ def collect_targets(
         if not (answer.record.accepted or answer.record.unverified):
             _dismiss(run)
         plan = plan or answer.plan
+        asked |= answer.asked
         records[slug] = answer.record
         # What the release was made with here is told first; other machines add to it.
         toolchain = {**{f"{slug}: {k}": v for k, v in answer.toolchain.items()}, **toolchain}
-    return BuiltTargets(_in_order(wanted.recipe, records), toolchain, plan)
+    return BuiltTargets(_in_order(wanted.recipe, records), toolchain, plan, asked)
 
 
 def _in_order(recipe: Recipe, records: Mapping[str, TargetRecord]) -> tuple[TargetRecord, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from artifacts.conformance import KnownWrongJob
 from artifacts.delivery import read_contract
 from artifacts.delivery_uri import LocalSource, parse_delivery_uri
 from artifacts.errors import HandoffError
 from artifacts.fetching import FetchJob
+from artifacts.known_faults import KnownWrongJob
 from artifacts.registering import KeyJob, LookUpJob
 from artifacts.site import Site
 from artifacts.steps import IntakeJob
@@ -111,11 +111,11 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     looking_up = KnownWrongJob(
         site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
     )
-    known_faults = known_wrong.submit(lanes.registrar(), looking_up)
+    faults = known_wrong.submit(lanes.registrar(), looking_up)
     # The graph is on disk now, and what read it holds as much memory as a compiler.
     lanes.graph.close()
     signature = assemble.signature_of(taken.contract, optimized)
-    built = build(lanes, optimized, signature)
+    built = build(lanes, optimized, signature, faults)
     if away:
         built = collect_targets(lanes, wanted, away, taken.digest, built)
     # Alone, because it times what it captures.
@@ -131,7 +131,7 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
         built=built,
         captures=captures,
         served=known.served,
-        known=known_faults.result().findings,
+        known=faults.result(),
     )
     if assemble.refused_targets(manifest):
         show_refused(manifest)

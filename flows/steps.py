@@ -12,8 +12,6 @@ from artifacts.conformance import (
     Conformance,
     KeepTableJob,
     KeptTable,
-    KnownWrong,
-    KnownWrongJob,
     ReadTablesJob,
     SignedTable,
     SignTableJob,
@@ -21,6 +19,7 @@ from artifacts.conformance import (
 )
 from artifacts.exchange import Received, ReceiveJob, SendJob, Sent
 from artifacts.fetching import FetchJob, FetchResult
+from artifacts.known_faults import KnownWrong, KnownWrongJob
 from artifacts.localization import LocalizeJob, LocalizeResult
 from artifacts.night_notes import (
     NotedRows,
@@ -122,10 +121,9 @@ def sign_table(process: StepProcess, site: Site, table: Conformance) -> str:
 
 
 @task(**policies.KEEP_TABLE)
-def keep_table(process: StepProcess, site: Site, table: Conformance, envelope: str) -> str:
-    """Keep a signed conformance table in the store; return its key."""
-    job = KeepTableJob(table, envelope, site.stores)
-    return cast(KeptTable, _wait(process, job, "keep", policies.LIMITS_S["table"])).key
+def keep_table(process: StepProcess, job: KeepTableJob) -> KeptTable:
+    """Keep a signed conformance table in the store, and show it in MLflow."""
+    return cast(KeptTable, _wait(process, job, "keep", policies.LIMITS_S["table"]))
 
 
 @task(**policies.READ_TABLES)

@@ -20,6 +20,7 @@ from prefect.futures import PrefectFuture, wait
 from artifacts.digest import Digest
 from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from artifacts.evidence import Candidate, choose
+from artifacts.known_faults import KnownWrong
 from artifacts.manifest import TargetRecord, is_large
 from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
 from artifacts.signature import ModelSignature
@@ -84,10 +85,16 @@ class _Probed(_Chosen):
     known: Measured | None
 
 
-def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) -> BuiltTargets:
+def build(
+    lanes: Lanes,
+    optimized: OptimizeResult,
+    signature: ModelSignature,
+    known: PrefectFuture[KnownWrong],
+) -> BuiltTargets:
     """Compile every target, beside the reference, and bless each.
 
-    `signature` is what the release will say that the packages take and give.
+    `signature` is what the release will say that the packages take and give, and `known` what they
+    are asked for because the toolchain is known to get it wrong.
     """
     compiling = [
         (target, compile_package.submit(lanes.compiler(target), job, target.slug))
@@ -99,7 +106,8 @@ def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) ->
         return BuiltTargets((), {}, "")
     if not fit_side_by_side(optimized):
         wait([future for _, future in compiling])
-    reference = run_reference(lanes.runner(), lanes.jobs.reference(optimized))
+    referring = lanes.jobs.reference(optimized, known.result().faults)
+    reference = run_reference(lanes.runner(), referring)
     # All of them first: what is timed beside a compiler says little.
     compiled = [
         _Compiled(Work(lanes, target, optimized, reference, signature), settle(future))
@@ -112,7 +120,7 @@ def build(lanes: Lanes, optimized: OptimizeResult, signature: ModelSignature) ->
             _lighten(lanes.runner(), one.outcome)
     chosen = _one_by_one(_choose, _side_by_side(_verify, compiled))
     records = _one_by_one(_time, _side_by_side(_probe, chosen))
-    return BuiltTargets(tuple(records), toolchain, reference.plan)
+    return BuiltTargets(tuple(records), toolchain, reference.plan, reference.asked)
 
 
 def settle(compiling: PrefectFuture[CompileResult]) -> CompileResult | HandoffError:

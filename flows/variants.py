@@ -108,6 +108,7 @@ def compare(
     verifying = VerifyJob(
         job.folder, reference, lanes.jobs.recipe, compiled.library.digest, compiled.assumed, names,
         slug, lanes.jobs.staging, tapped.program if tapped else work.optimized.reference,
+        compiled.atomic_sums,
     )  # fmt: skip
     return verify(work.lanes.runner(work.target), verifying, slug)
 

@@ -6,7 +6,7 @@ These are the rules of a release, and nothing here runs a model: no torch is imp
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from artifacts.errors import (
     DeliveryUnsound,
     UsageProblem,
 )
-from artifacts.evidence import Finding, Served
+from artifacts.evidence import Served
+from artifacts.known_faults import NOTHING_KNOWN, KnownWrong
 from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.signature import ModelSignature
@@ -30,16 +31,21 @@ from artifacts.steps import (
     TraceabilityResult,
 )
 from artifacts.target import CudaTarget
+from tasks.conformance.known import told_faults
 from tasks.evidence import evidence
 
 
 @dataclass(frozen=True)
 class BuiltTargets:
-    """The records of all targets, what they were compiled with, and the input plan's digest."""
+    """The records of all targets, what they were compiled with, and the input plan's digest.
+
+    `asked` has the cases that ask for known faults of the toolchain, by the faults' names.
+    """
 
     records: tuple[TargetRecord, ...]
     toolchain: dict[str, str]
     plan: str
+    asked: dict[str, str] = field(default_factory=dict)
 
 
 def with_source(taken: IntakeResult, model: str, said: Lineage) -> IntakeResult:
@@ -107,7 +113,7 @@ def assemble(
     built: BuiltTargets,
     captures: tuple[CaptureRow, ...] = (),
     served: Served | None = None,
-    known: tuple[Finding, ...] = (),
+    known: KnownWrong = NOTHING_KNOWN,
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest.
 
@@ -132,7 +138,7 @@ def assemble(
         lineage=contract.source,
         targets=built.records,
         files=tuple(shared),
-        findings=(*judged.findings, *known),
+        findings=(*judged.findings, *told_faults(known, built.asked)),
         passes=optimized.effects,
         toolchain=built.toolchain,
         plan=built.plan,

@@ -11,11 +11,13 @@ import torch.fx
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+import tasks.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
 from artifacts.errors import DeliveryUnsound
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from tasks.export_obstacles import note_size_decision, obstacle_of
 from tasks.lines import written_line
 from tasks.plan import CaseSpec, draw_inputs
+from tasks.ranges import dimension_of
 from tasks.soundness.places import place_of
 
 # Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
@@ -149,7 +151,7 @@ def describe_outputs(
             else:
                 name = f"output{index}_axis{axis}"
                 bounds = size.node.shape_env.bound_sympy(size.node.expr)
-                computed[name] = Dimension(int(bounds.lower), int(bounds.upper))
+                computed[name] = dimension_of(bounds)
                 shape.append(name)
         dtype = str(value.dtype).removeprefix("torch.")
         name = output_names[index] if len(output_names) == len(values) else f"output{index}"

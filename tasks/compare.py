@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from artifacts.tolerance import FEW, Deviation, Tolerance, luck
+from tasks.elements import (
+    FEWEST_RUNS,
+    MOST_AT_STEPS,
+    Moves,
+    Usual,
+    are_mismatched,
+    judge_elements,
+    lay_beside,
+    root_mean_square,
+)
 from tasks.figures import measure
 from tasks.scale import NO_SCALE, Scale
-from tasks.special import OVERFLOWING, Values
+from tasks.special import Values
 
 
 @dataclass(frozen=True)
@@ -25,12 +35,6 @@ class Typical:
 
 EXACT_EVERYWHERE = Typical(0.0, 0.0)
 
-# Below any number that is not zero.
-_TINY = 1e-300
-
-
-Moves = Callable[[int], torch.Tensor]
-
 
 def compare(
     package: torch.Tensor,
@@ -43,6 +47,7 @@ def compare(
     typical: Typical = EXACT_EVERYWHERE,
     values: Values = "drawn",
     moved: Moves | None = None,
+    usual: Usual | None = None,
     scale: Scale = NO_SCALE,
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
@@ -56,7 +61,8 @@ def compare(
     (`Conditioning.moved`); it is asked only where an element lies outside what was agreed, and
     nothing moves without it. An element may be off by as much more as it moves, and a whole number
     or a truth may be another one where it becomes another one when it is moved. Where rounding
-    moves elements by about their own size, they are not comparable, and counted.
+    moves elements by about their own size, they are not comparable, and counted. What is `usual` of
+    the output, as other cases have shown, is enough for most, and `moved` isn't asked then.
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
@@ -67,9 +73,11 @@ def compare(
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _of_another_form(package, eager, output, case)
-    one = _lay_beside(package, eager, float64, scale)
-    mismatched = one.special & _are_mismatched(package, eager, float64, tolerance, values)
-    found = _judge_elements(one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved)
+    one = lay_beside(package, eager, float64, scale)
+    mismatched = one.special & are_mismatched(package, eager, float64, tolerance, values)
+    found = judge_elements(
+        one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved, usual
+    )
     distance, want = one.distance[one.finite], one.want[one.finite]
     deviation = Deviation(
         output, case, _name(eager), eager.numel(),
@@ -86,119 +94,7 @@ def compare(
         at_step=found.at_step, incomparable=found.incomparable,
     )  # fmt: skip
     like = typical if values == "drawn" else None
-    return _with_reasons(deviation, found.beyond, tolerance, like, moved)
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """An output of the package, of eager and in float64, element by element, all in float64.
-
-    `size` is what a distance is relative to, `finite` are the elements to judge by their distance,
-    and `special` those that are not finite in eager and something else in the package.
-    """
-
-    got: torch.Tensor
-    want: torch.Tensor
-    exact: torch.Tensor
-    distance: torch.Tensor
-    size: torch.Tensor
-    special: torch.Tensor
-    finite: torch.Tensor
-    is_float: bool
-
-
-def _lay_beside(
-    package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
-) -> _Beside:
-    special = ~torch.isfinite(eager)
-    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
-    got, want, exact = (_wide(t) for t in (package, eager, float64))
-    distance = (got - want).abs()
-    is_float = eager.is_floating_point()
-    if not is_float:
-        # Those beyond 2^53 can be the same number in float64.
-        distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
-    finite = ~special & ~as_float64
-    size = scale.sizes(want)
-    return _Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
-
-
-@dataclass(frozen=True)
-class _Elements:
-    """What became of the elements: how many are wrong, how many were let off, and why.
-
-    `room` is what each may be off by beyond what was agreed, `mismatched` are the special ones that
-    are wrong, and `usable` those from which an RMSE tells something.
-    """
-
-    room: torch.Tensor
-    mismatched: torch.Tensor
-    usable: torch.Tensor
-    beyond: int
-    at_step: int
-    incomparable: int
-
-
-def _judge_elements(
-    one: _Beside, bound: torch.Tensor, mismatched: torch.Tensor, moved: Moves | None
-) -> _Elements:
-    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
-    outside = one.finite & ~(one.distance <= bound)
-    room = torch.zeros_like(bound)
-    if moved is not None and (bool(outside.any()) or bool(mismatched.any())):
-        room = _room(moved, outside | mismatched, one, bound)
-        mismatched = mismatched & torch.isfinite(room)
-    beyond = outside & ~(one.distance <= bound + room)
-    let_off = outside & ~beyond
-    lost = one.finite & (room > one.size) & one.is_float
-    steps = let_off
-    if one.is_float:
-        # Numbers that rounding moves far more than most of their output are at a step, too.
-        usual = _median(room / one.size.clamp_min(_TINY))
-        is_step = (one.distance > GROSS * bound) & (room > GROSS * usual * one.size)
-        steps = let_off & ~lost & is_step
-    return _Elements(
-        room,
-        mismatched,
-        # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
-        one.finite & torch.isfinite(one.exact) & ~let_off & ~lost,
-        beyond=int(beyond.sum()),
-        at_step=int(steps.sum()),
-        incomparable=int(lost.sum()),
-    )
-
-
-# How often the model is run while it is moved: more often only where few elements ask for it.
-_RUNS = (4, 12, 36)
-FEWEST_RUNS = _RUNS[0]
-_FEW_ASKING = 0.05
-# The largest move over so many runs is some two standard deviations of what rounding does; what
-# another order of operations does stays within twice that.
-ROOM_PER_MOVE = 2.0
-# A difference so many times what was agreed is none of precision any more.
-GROSS = 16.0
-# A share of the elements of an output, beyond which rounding is no excuse for what they are.
-MOST_AT_STEPS = 0.1
-MOST_INCOMPARABLE = 0.1
-
-
-def _room(moved: Moves, asking: torch.Tensor, one: _Beside, bound: torch.Tensor) -> torch.Tensor:
-    """Return what rounding lets each element be off by, beyond what was agreed.
-
-    An element that moved little by luck is taken for like most of its output. Where nothing moves
-    there is no room. More runs are made while some, but few, of those that are `asking` need more.
-    """
-    for runs in _RUNS:
-        moves = moved(runs)
-        if not one.is_float:
-            room = torch.where(moves > 0.0, torch.inf, 0.0)
-        else:
-            usual = (moves / one.size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
-            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * one.size)
-        left = asking & ~(one.distance <= bound + room)
-        if not 0 < int(left.sum()) <= max(8.0, _FEW_ASKING * left.numel()):
-            break
-    return room
+    return _with_reasons(deviation, found.beyond, tolerance, like, _Rounding(moved, usual))
 
 
 def _of_another_form(
@@ -213,29 +109,6 @@ def _of_another_form(
     return Deviation(
         output, case, _name(eager), eager.numel(), inf, inf, inf, 0.0, 0.0, inf, reasons=(reason,)
     )
-
-
-def _are_mismatched(
-    package: torch.Tensor,
-    eager: torch.Tensor,
-    float64: torch.Tensor,
-    tolerance: Tolerance,
-    values: Values,
-) -> torch.Tensor:
-    """Tell for each element whether it may not stand where eager's is NaN or infinite."""
-    mismatched = ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
-    if values in OVERFLOWING:
-        # Of float64 nothing tells what is left when a product leaves the range on the way.
-        mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
-    return mismatched
-
-
-def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Tell for each element whether it is finite and within the bound of a finite float64."""
-    got, exact = _wide(package), _wide(float64)
-    finite = torch.isfinite(got) & torch.isfinite(exact)
-    size = exact.abs().clamp_min(root_mean_square(exact[torch.isfinite(exact)]))
-    return finite & ((got - exact).abs() <= tolerance.atol + tolerance.rtol * size)
 
 
 def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical:
@@ -259,12 +132,27 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical
     )
 
 
+@dataclass(frozen=True)
+class _Rounding:
+    """What is known of an output's rounding, and what tells more of it."""
+
+    moved: Moves | None
+    usual: Usual | None
+
+    def typical(self, known: Typical) -> Iterator[Typical]:
+        """Give eager's typical error as it would be in another order of operations, if need be."""
+        if self.usual is not None:
+            yield replace(known, relative=max(known.relative, self.usual.rmse))
+        if self.moved is not None:
+            yield replace(known, rmse=root_mean_square(_finite(self.moved(FEWEST_RUNS))))
+
+
 def _with_reasons(
     measured: Deviation,
     beyond: int,
     tolerance: Tolerance,
     typical: Typical | None,
-    moved: Moves | None,
+    rounding: _Rounding,
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -287,9 +175,9 @@ def _with_reasons(
     if typical is not None:
         told = _judge_rmse(measured, tolerance, typical)
         # Eager may be nearer to float64 than it would be with the same operations in another order.
-        if told and moved is not None:
-            usual = root_mean_square(_finite(moved(FEWEST_RUNS)))
-            told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
+        for other in rounding.typical(typical) if told else ():
+            if not (told := _judge_rmse(measured, tolerance, other, alike=False)):
+                break
         reasons += told
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
 
@@ -329,23 +217,6 @@ def _what_is_needed(required_rtol: float) -> str:
     return f"which would need rtol {required_rtol:.3g}"
 
 
-def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Tell for each element whether both are the same number, or both NaN."""
-    return (left == right) | (left.isnan() & right.isnan())
-
-
-def identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
-    """Tell whether both are the same tensors: dtypes, shapes and every element, NaN beside NaN."""
-    return len(left) == len(right) and all(
-        a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())
-        for a, b in zip(left, right, strict=True)
-    )
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.float64)
-
-
 def _name(tensor: torch.Tensor) -> str:
     """Return the name of the tensor's dtype: `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
@@ -355,10 +226,6 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
     return values[torch.isfinite(values)]
 
 
-def _median(values: torch.Tensor) -> float:
-    return float(values.median()) if values.numel() else 0.0
-
-
 def _largest(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
 
@@ -366,8 +233,3 @@ def _largest(values: torch.Tensor) -> float:
 def _largest_relative(distance: torch.Tensor, want: torch.Tensor) -> float:
     nonzero = want != 0
     return _largest(distance[nonzero] / want[nonzero].abs())
-
-
-def root_mean_square(values: torch.Tensor) -> float:
-    """Return the root of the mean of the squares; 0 of nothing."""
-    return float(values.square().mean().sqrt()) if values.numel() else 0.0

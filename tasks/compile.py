@@ -19,6 +19,7 @@ from artifacts.held_folder import held
 from artifacts.manifest import PackageFile
 from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
 from artifacts.target import CpuTarget, CudaTarget
+from tasks.compiling.atomic_sums import find_atomic_sums
 from tasks.compiling.cache import Compiled, find_entry, keep_entry, reusable, take_entry
 from tasks.compiling.input_checks import checked_inputs
 from tasks.compiling.instructions import find_instruction_sets
@@ -96,7 +97,7 @@ def run(job: CompileJob) -> CompileResult:
     fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
     return CompileResult(
         files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
-        made.kernels, made.code,
+        made.kernels, made.code, made.atomic_sums,
     )  # fmt: skip
 
 
@@ -109,6 +110,7 @@ class _Made:
     kernels: tuple[str, ...] = ()
     toolchain: dict[str, str] = field(default_factory=dict)
     code: str = ""
+    atomic_sums: tuple[str, ...] = ()
 
 
 def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
@@ -144,7 +146,10 @@ def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
             return None
         tensors = {**program.constants, **program.state_dict}
         take_entry(job.cache, key, entry, tensors, building)
-    return _Made(part, entry.compiled.assumed, code=digest_code(entry.code, program))
+    return _Made(
+        part, entry.compiled.assumed, code=digest_code(entry.code, program),
+        atomic_sums=entry.compiled.atomic_sums,
+    )  # fmt: skip
 
 
 def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
@@ -153,13 +158,14 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
         # There, too: the path of the package is written into it.
         original = place / PACKAGE
         assumed = compile_package(job, program, original)
+        atomic_sums = find_atomic_sums(original)
         _ship(original, building)
         slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
     code = ""
     if job.cache is not None and has_own_operators_only(program):
-        compiled = Compiled(digest_weights(program), slots, assumed)
+        compiled = Compiled(digest_weights(program), slots, assumed, atomic_sums)
         code = digest_code(keep_entry(job.cache, key, building, compiled).code, program)
-    return _Made("", assumed, code=code)
+    return _Made("", assumed, code=code, atomic_sums=atomic_sums)
 
 
 def compile_package(

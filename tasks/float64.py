@@ -35,6 +35,12 @@ def _raise_precision(value: object) -> object:
     return value
 
 
+def _as_single(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+        return value.float()
+    return value
+
+
 def _own_copy(tensor: torch.Tensor) -> object:
     raised = _raise_precision(tensor)
     return tensor.clone() if raised is tensor else raised
@@ -70,6 +76,10 @@ class Float64Interpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         """Call the function with dtype arguments raised."""
         args, kwargs = pytree.tree_map(_raise_precision, (args, kwargs))
+        if "fake_quantize" in getattr(target, "__name__", ""):
+            # What it rounds may be float64, its scale and zero point may not.
+            rest, kwargs = pytree.tree_map(_as_single, (args[1:], kwargs))
+            args = (*args[:1], *rest)
         return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401

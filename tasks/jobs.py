@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from artifacts.delivery import NOTHING_SAID, Lineage
+from artifacts.known_faults import KnownFault
 from artifacts.localization import LocalizeJob
 from artifacts.mechanics import Limits
 from artifacts.probes import ProbeJob
@@ -94,7 +95,7 @@ class Jobs:
         return LocalizeJob(
             optimized.program,
             self.staging,
-            self.reference(optimized).file,
+            self.reference_file,
             target,
             self.recipe.options,
             self.recipe,
@@ -121,10 +122,12 @@ class Jobs:
         """The folder of what was measured of earlier packages."""
         return self.workspace.parent / "measured"
 
-    def reference(self, optimized: OptimizeResult) -> ReferenceJob:
-        """Return the job that runs the reference."""
+    def reference(
+        self, optimized: OptimizeResult, known: tuple[KnownFault, ...] = ()
+    ) -> ReferenceJob:
+        """Return the job that runs the reference, and asks for the faults that are `known`."""
         plan, file = self.recipe.verify, self.reference_file
-        return ReferenceJob(self.staging, optimized.reference, plan, file)
+        return ReferenceJob(self.staging, optimized.reference, plan, file, known)
 
     @property
     def reference_file(self) -> Path:

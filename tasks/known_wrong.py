@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from artifacts.conformance import Conformance, KnownWrong, KnownWrongJob, toolchain_digest
+from artifacts.conformance import Conformance, toolchain_digest
 from artifacts.conformance_tables import read_table, shipped_table
-from artifacts.evidence import Finding
+from artifacts.known_faults import KnownFault, KnownWrong, KnownWrongJob
 from artifacts.signing import Trust, read_trust
 from artifacts.store import Store
 from artifacts.stores.opening import open_store
 from artifacts.target import CpuTarget
-from tasks.conformance.known import findings_of, no_table
+from tasks.conformance.known import known_faults, no_table
 from tasks.conformance.toolchain import conformance_toolchain
 
 
 def run(job: KnownWrongJob) -> KnownWrong:
-    """Return a note for each operator that is known to be wrong, by target, and for no table."""
+    """Return what is known to be wrong of the graph for any of the targets, and lacks of a table.
+
+    A fault that several targets have is told of the first one.
+    """
     store = open_store(job.stores.objects)
     trust = read_trust(job.stores.trusted, may_lack=True)
-    notes: dict[Finding, None] = {}
+    faults: dict[tuple[str, ...], KnownFault] = {}
     lacking = []
     for target in job.targets:
         if not isinstance(target, CpuTarget):
@@ -27,10 +30,10 @@ def run(job: KnownWrongJob) -> KnownWrong:
         if table is None or table.unasked:
             lacking.append(target.slug)
         if table is not None:
-            notes |= dict.fromkeys(findings_of(table, job.calls))
-    if lacking:
-        notes[no_table(lacking)] = None
-    return KnownWrong(tuple(notes))
+            for fault in known_faults(table, job.calls):
+                faults.setdefault(fault.calls, fault)
+    notes = (no_table(lacking),) if lacking else ()
+    return KnownWrong(tuple(faults.values()), notes)
 
 
 def find_table(

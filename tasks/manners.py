@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from tasks.compare import identical
+from tasks.elements import identical
 from tasks.loading import Tensors, copies
 from tasks.reference import ReferenceCase
 from tasks.special import expanded
@@ -15,30 +15,30 @@ from tasks.special import expanded
 Package = Callable[[Tensors], Tensors]
 # A case, and what the package gave for it when it was called alone.
 Given = tuple[ReferenceCase, Tensors]
+# A case, how it was called, and what the package gave: other bits than when it was called alone.
+Differing = tuple[ReferenceCase, str, Tensors]
 
 _THREADS = 4
-_ROUNDS = 2
 
 
-def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[str]:
-    """Give a reason for each case whose bits aren't what it gave before the others were called."""
+def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differing]:
+    """Give each case whose bits aren't what they were before the others were called."""
     for case, before in given:
-        if not identical(package(copies(case.inputs)), before):
-            yield f"{case.name}: called again after others, the package gives other bits"
+        again = package(copies(case.inputs))
+        if not identical(again, before):
+            yield case, "called again after others", again
 
 
-def threaded_calls(package: Package, given: Sequence[Given]) -> Iterator[str]:
-    """Give a reason for each case whose bits change when four threads call the package at once."""
-
-    def call(place: int) -> tuple[int, bool]:
-        case, alone = given[place]
-        return place, identical(package(copies(case.inputs)), alone)
-
-    places = [place for _ in range(_ROUNDS * _THREADS) for place in range(len(given))]
+def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Iterator[Differing]:
+    """Give what has other bits when four threads call the package at once, for so many rounds."""
+    places = [place for _ in range(_THREADS) for place in range(len(given))]
     with ThreadPoolExecutor(_THREADS) as threads:
-        wrong = {place for place, same in threads.map(call, places) if not same}
-    for place in sorted(wrong):
-        yield f"{given[place][0].name}: called by several threads, the package gives other bits"
+        for _ in range(rounds):
+            made = threads.map(lambda place: package(copies(given[place][0].inputs)), places)
+            for place, outputs in zip(places, list(made), strict=True):
+                case, alone = given[place]
+                if not identical(outputs, alone):
+                    yield case, "called by several threads", outputs
 
 
 def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from artifacts.comparison import Comparison, Interval, PackageFigures
 from artifacts.night import ALARMING, Night, NightRow, Outcome
-from tasks.report_page import render_page
+from tasks.report_page import escaped, render_page
 
 _COLUMNS = (
     "model", "outcome", "version", "target", "speed over eager", "new over old", "error", "size",
@@ -41,23 +41,23 @@ def text_table(night: Night) -> str:
 
 def render_night(night: Night, pictures: Iterable[str] = ()) -> str:
     """Return the night in Markdown; `pictures` are the trends' file names."""
-    rows = [tuple(map(_escaped, row)) for row in _rows(night)]
+    rows = [tuple(map(escaped, row)) for row in _rows(night)]
     marked = [(row[0], f"**{row[1]}**" if row[1] in ALARMING else row[1], *row[2:]) for row in rows]
-    parts = [f"# {_escaped(headline(night))}"]
+    parts = [f"# {escaped(headline(night))}"]
     if marked:
         lines = [_COLUMNS, ("---",) * len(_COLUMNS), *marked]
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
-        parts += map(_escaped, [_LEGEND, *_footnote(rows)])
+        parts += map(escaped, [_LEGEND, *_footnote(rows)])
     if reasons := _reasons(night):
-        told = [f"- **{_escaped(model)}**: {_escaped(why)}" for model, why in reasons]
+        told = [f"- **{escaped(model)}**: {escaped(why)}" for model, why in reasons]
         parts.append("## Why\n\n" + "\n".join(told))
     if night.conformance:
-        told = [f"- {_escaped(sentence)}" for sentence in night.conformance]
+        told = [f"- {escaped(sentence)}" for sentence in night.conformance]
         parts.append("## The toolchain's operators\n\n" + "\n".join(told))
     if names := _unchanged(night):
-        parts.append(f"## Unchanged\n\n{_escaped(', '.join(names))}")
+        parts.append(f"## Unchanged\n\n{escaped(', '.join(names))}")
     if night.toolchain:
-        parts.append(f"## Built with\n\n{_escaped(_toolchain(night))}")
+        parts.append(f"## Built with\n\n{escaped(_toolchain(night))}")
     if drawn := [f"Drawn in `{name}`." for name in pictures]:
         parts.append("\n\n".join(["## Trends", *drawn]))
     return "\n\n".join(parts) + "\n"
@@ -183,8 +183,3 @@ def _duration(seconds: float) -> str:
     minutes, left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s"
-
-
-def _escaped(text: str) -> str:
-    """Return text that Markdown takes as it is: what an error quotes stays text."""
-    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))

@@ -23,7 +23,7 @@ def run(job: ReadTablesJob) -> Tables:
     trust = read_trust(job.stores.trusted, may_lack=True)
     wanted = conformance_toolchain(job.compiler, job.target, {})
     digest = toolchain_digest(wanted)
-    today = read_table(store, trust, digest) or shipped_table(digest)
+    own = read_table(store, trust, digest)
     earlier: list[Conformance] = list(shipped_tables())
     for kept in kept_toolchains(store):
         if (table := read_table(store, trust, kept)) is not None:
@@ -33,4 +33,5 @@ def run(job: ReadTablesJob) -> Tables:
         if table.digest != digest
         and (table.target, table.toolchain["options"]) == (wanted["target"], wanted["options"])
     ]  # fmt: skip
-    return Tables(today, max(alike, key=lambda table: table.made, default=None))
+    before = max(alike, key=lambda table: table.made, default=None)
+    return Tables(own or shipped_table(digest), before, is_kept=own is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ import torch
 
 from artifacts.digest import Digest
 from artifacts.errors import first_line
-from artifacts.recipe import VerifyPlan
 from artifacts.steps import ReferenceJob, ReferenceResult
-from tasks.compare import identical
 from tasks.conditions import digest_conditions
+from tasks.elements import identical
 from tasks.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from tasks.intake import LoadedDelivery, read_delivery
+from tasks.open_casts import OpenCasts
 from tasks.plan import (
     CaseSpec,
     eight_bit_cases,
@@ -27,7 +28,8 @@ from tasks.plan import (
     special_cases,
 )
 from tasks.programs import load_program
-from tasks.questions.cases import find_questions
+from tasks.questions.cases import Question, find_questions
+from tasks.questions.known import ask_for
 from tasks.special import EXTREMES, NOT_FINITE, PARTS, UNDECLARED, Values, dynamic_axes
 from tasks.threads import half_of_the_threads
 
@@ -78,9 +80,12 @@ def run(job: ReferenceJob) -> ReferenceResult:
     cases = []
     skipped: list[str] = []
     with half_of_the_threads():
-        for planned in _Planner(delivery, job.plan, eager, float64, skipped).inputs():
+        planner = _Planner(delivery, job, eager, float64, skipped)
+        for planned in planner.inputs():
             try:
                 cases.append(_run_case(planned, eager, float64))
+            except _LeftOpen as error:
+                skipped.append(f"{planned.name}: {error}, and nothing defines the result")
             except Exception as error:
                 if planned.values == "drawn":
                     raise
@@ -90,8 +95,15 @@ def run(job: ReferenceJob) -> ReferenceResult:
     job.file.parent.mkdir(parents=True, exist_ok=True)
     save_cases(cases, job.file)
     names = tuple(case.name for case in cases)
-    plan, conditions = _digest_inputs(cases), digest_conditions()
-    return ReferenceResult(job.file, names, tuple(skipped), plan, conditions)
+    # What a table adds isn't the same wherever the delivery and the recipe are.
+    added = set(planner.asked.values())
+    plan = _digest_inputs([case for case in cases if case.name not in added])
+    asked = {fault: case for fault, case in planner.asked.items() if case in names}
+    return ReferenceResult(job.file, names, tuple(skipped), plan, digest_conditions(), asked)
+
+
+class _LeftOpen(Exception):
+    """Nothing defines what the model gives for undeclared inputs; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +120,12 @@ class _Planned:
 def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCase:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
-    with torch.no_grad():
+    is_served = not planned.undeclared and planned.values not in NOT_FINITE
+    casts = None if is_served else OpenCasts()
+    with torch.no_grad(), casts or nullcontext():
         outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*given)))
+    if casts and casts.found:
+        raise _LeftOpen(f"what the model casts ({casts.found}) lies beyond what that type holds")
     left = () if identical(given, planned.inputs) else given
     exact, _ = float64(planned.inputs)
     return ReferenceCase(
@@ -119,7 +135,7 @@ def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCas
 
 
 def _digest_inputs(cases: Sequence[ReferenceCase]) -> Digest:
-    """Return the digest of all names and inputs: that of the plan, as it was carried out."""
+    """Return the digest of all names and inputs of these cases, as they were carried out."""
     whole = hashlib.sha256()
     for case in cases:
         whole.update(f"{case.name}\n".encode())
@@ -174,6 +190,7 @@ def _in_float64(
 class _Planner:
     """Gives the inputs of the plan, and notes in `skipped` what is left out, and why.
 
+    `asked` has the names of the cases that ask for the job's known faults, by the faults' names.
     What a size takes is extrapolated from the smallest size, whose intermediate results are
     counted: they grow with the product of the dynamic dimensions for most models.
     """
@@ -181,12 +198,13 @@ class _Planner:
     def __init__(
         self,
         delivery: LoadedDelivery,
-        plan: VerifyPlan,
+        job: ReferenceJob,
         eager: Eager,
         float64: Float64,
         skipped: list[str],
     ) -> None:
-        self._delivery, self._plan = delivery, plan
+        self.asked: dict[str, str] = {}
+        self._known, self._plan, self._delivery = job.known, job.plan, delivery
         self._eager, self._float64, self._skipped = eager, float64, skipped
         self._signature = delivery.contract.signature
         self._bytes_per_unit = 0.0
@@ -238,19 +256,23 @@ class _Planner:
 
     def _questions(self, asking: CaseSpec) -> Iterator[tuple[_Planned, Mapping[str, int]]]:
         """Give what is asked at one size, and of all graphs that reduce 8 bits at several."""
+        drawn = self._delivery.draw(asking)
+        questions, tracing = find_questions(self._signature.inputs, self._eager, drawn)
+        for fault in self._known:
+            # First, so that no lack of room leaves it out.
+            one = ask_for(fault, self._signature.inputs, drawn, tracing)
+            if one is not None:
+                planned = _as_planned(one, asking)
+                self.asked[fault.name] = planned.name
+                yield planned, asking.sizes
         for spec in special_cases(self._signature, asking.sizes, PARTS):
             planned = _Planned(
                 spec.name, self._delivery.draw(spec), spec.values,
                 undeclared=self._undeclared(spec.values),
             )  # fmt: skip
             yield planned, spec.sizes
-        drawn = self._delivery.draw(asking)
-        questions, tracing = find_questions(self._signature.inputs, self._eager, drawn)
-        text = sizes_text(asking.sizes)
         for one in questions:
-            values: Values = "asked far" if one.undeclared else "asked"
-            planned = _Planned(f"{text} {one.asks}", one.inputs, values, undeclared=one.undeclared)
-            yield planned, asking.sizes
+            yield _as_planned(one, asking), asking.sizes
         for spec in eight_bit_cases(self._signature) if tracing.eight_bit_reductions else ():
             yield _Planned(spec.name, self._delivery.draw(spec), spec.values), spec.sizes
 
@@ -275,6 +297,14 @@ class _Planner:
         if not self._bytes_per_unit and units:
             self._bytes_per_unit = self._float64(inputs)[1] / units
         return self._bytes_per_unit * units
+
+
+def _as_planned(question: Question, asking: CaseSpec) -> _Planned:
+    values: Values = "asked far" if question.undeclared else "asked"
+    if not all(bool(tensor.isfinite().all()) for tensor in question.inputs):
+        values = "asked not finite"
+    name = f"{sizes_text(asking.sizes)} {question.asks}"
+    return _Planned(name, question.inputs, values, undeclared=question.undeclared)
 
 
 def _asking_size(cheap: Sequence[CaseSpec]) -> CaseSpec:

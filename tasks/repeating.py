@@ -55,6 +55,7 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
         job = VerifyJob(
             folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
             target=slug, staging=jobs.staging, program=optimized.reference,
+            atomic_sums=record.atomic_sums,
         )  # fmt: skip
         verified = lanes.runner(target).run(job, limit_s=_VERIFY_LIMIT_S)
     return _tell(manifest, slug, reference, cast(VerifyResult, verified))

@@ -66,3 +66,8 @@ def _placed(body: str, name: str, figure: str) -> str:
     mention = re.compile(rf"<p>[^<]*<code>{re.escape(name)}</code>[^<]*</p>\n")
     found = mention.search(body)
     return body[: found.start()] + figure + body[found.end() :] if found else body + figure
+
+
+def escaped(text: str) -> str:
+    """Return text that Markdown takes as it is: what an error quotes stays text."""
+    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))

@@ -54,7 +54,7 @@ def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
         return NO_SCALE
     rank = seen[0].dim()
     features = {}
-    for axis in range(min(1, rank - 1), rank):
+    for axis in range(1 if rank > 1 else 0, rank):
         if len({t.shape[axis] for t in seen}) > 1 or seen[0].shape[axis] < 2:
             continue
         rows = torch.cat([t.movedim(axis, 0).reshape(t.shape[axis], -1) for t in seen], dim=1)

@@ -11,7 +11,7 @@ import torch
 from artifacts.signature import TensorSpec
 
 Values = Literal[
-    "drawn", "asked", "asked far",
+    "drawn", "asked", "asked far", "asked not finite",
     "one-sided rows", "upper part", "lower part", "offset rows", "whole numbers and tenths", "ties",
     "zeros", "ends", "repeated", "denormal", "large", "nan", "infinite",
     "large in turns", "nan in turns", "infinite in turns", "near the root of the largest",
@@ -38,12 +38,14 @@ _IN_TURNS: dict[Values, Values] = {
 
 # Kinds that make infinities, their own or by overflowing on the way.
 OVERFLOWING: frozenset[Values] = frozenset({
-    "large", "infinite", "large in turns", "infinite in turns", "asked far",
+    "large", "infinite", "large in turns", "infinite in turns", "asked far", "asked not finite",
     "near the root of the largest",
 })  # fmt: skip
 
 # Kinds that hold what isn't a number, and infinities.
-NOT_FINITE: frozenset[Values] = frozenset({"nan", "infinite", "nan in turns", "infinite in turns"})
+NOT_FINITE: frozenset[Values] = frozenset({
+    "nan", "infinite", "nan in turns", "infinite in turns", "asked not finite",
+})  # fmt: skip
 
 # Kinds that leave what was drawn where nothing was declared: nobody said that it is served.
 UNDECLARED: frozenset[Values] = frozenset({
@@ -87,7 +89,8 @@ def put_in(
     the ends of that range in turns (without one -1 and 1). `repeated` has the first values of each
     dynamic axis all along it. `denormal` and `large` scale what was drawn; `nan` and `infinite` put
     such elements in the first place and the last, and leave the others. Kinds `in turns` do so in
-    one input a row: `turn` is this input's number, and how many there are.
+    one input a row, in one place or in several: `turn` is this input's number, and how many there
+    are.
     """
     if values == "drawn" or not drawn.numel():
         return drawn
@@ -167,9 +170,20 @@ def _put_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
 
 def _rows(drawn: torch.Tensor) -> torch.Tensor:
     """Return each element's row number: its place along the first axis that has several."""
-    axis = next((a for a, size in enumerate(drawn.shape) if size > 3), 0)
+    axis = _row_axis(drawn)
     shape = [-1 if a == axis else 1 for a in range(drawn.dim())]
     return torch.arange(drawn.shape[axis]).reshape(shape).expand(drawn.shape)
+
+
+def _row_axis(drawn: torch.Tensor) -> int:
+    return next((a for a, size in enumerate(drawn.shape) if size > 3), 0)
+
+
+def _places_in_rows(drawn: torch.Tensor) -> torch.Tensor:
+    """Return each element's place within its row."""
+    moved = drawn.movedim(_row_axis(drawn), 0)
+    places = torch.arange(moved[0].numel()).reshape(moved.shape[1:]).expand(moved.shape)
+    return places.movedim(0, _row_axis(drawn))
 
 
 def _in_turns(values: Values, drawn: torch.Tensor, place: int, count: int) -> torch.Tensor:
@@ -180,13 +194,21 @@ def _in_turns(values: Values, drawn: torch.Tensor, place: int, count: int) -> to
     own = rows % (count + 1) == place
     if values == "large":
         return torch.where(own, _put_unlimited(values, drawn), drawn)
-    # One element in each of those rows, another one each time.
-    within = torch.arange(drawn.numel()).reshape(drawn.shape)
-    per_row = max(1, drawn.numel() // int(rows.max() + 1))
-    own &= within % per_row == (rows // (count + 1) * 3 + place) % per_row
+    inside = _places_in_rows(drawn)
+    per_row = int(inside.max()) + 1
+    # One element in each of those rows, another one each time; in every other one its neighbour,
+    # too, and in every fourth both ends, so that a window, a sort and an argmax see several.
+    nth = rows // (count + 1)
+    first = (nth * 3 + place) % per_row
+    own &= (
+        (inside == first)
+        | ((nth % 2 == 1) & (inside == (first + 1) % per_row))
+        | ((nth % 4 == 3) & ((inside == 0) | (inside == per_row - 1)))
+    )
     if values == "nan":
         return torch.where(own, torch.nan, drawn).to(drawn.dtype)
-    sign = torch.where(rows % 2 == 0, 1.0, -1.0)
+    # Of several in a row, both signs.
+    sign = torch.where((rows + inside) % 2 == 0, 1.0, -1.0)
     return torch.where(own, sign * torch.inf, drawn).to(drawn.dtype)
 
 

@@ -17,8 +17,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
 from artifacts.steps import TapJob, TapResult
-from tasks.compare import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
 from tasks.conditioning import Conditioning
+from tasks.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
 from tasks.float64 import lifted_inputs, run_in_float64
 from tasks.programs import load_program, save_program
 from tasks.reference import ReferenceCase, load_cases, save_cases

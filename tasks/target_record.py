@@ -51,6 +51,7 @@ def bless(
         reused=compiled.reused,
         notes=(*verified.notes, *_notes_of(slug, timed)),
         spreads=verified.spreads,
+        atomic_sums=compiled.atomic_sums,
     )
 
 

@@ -14,17 +14,17 @@ from artifacts.errors import first_line
 from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation, Tolerance
-from tasks.compare import (
+from tasks.compare import Typical, compare, typical_error
+from tasks.compiling.packages import digest_library, read_kernels
+from tasks.conditioning import Conditioning
+from tasks.elements import (
     FEWEST_RUNS,
     GROSS,
     MOST_INCOMPARABLE,
-    Typical,
-    compare,
+    Usual,
     identical,
-    typical_error,
+    usual_of,
 )
-from tasks.compiling.packages import digest_library, read_kernels
-from tasks.conditioning import Conditioning
 from tasks.intake import read_delivery
 from tasks.loading import (
     PACKAGE,
@@ -55,6 +55,9 @@ _AGREE = 'if that is of no account, agree on propagation = "note" under [verify]
 _FEW = 2
 
 
+# So often each thread calls with each of the few cases.
+_ROUNDS, _MORE_ROUNDS = 2, 4
+
 # After so many wrong cases nothing more is asked of how well conditioned the others are.
 _WRONG_ENOUGH = 4
 
@@ -72,6 +75,7 @@ class _Findings:
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
     wrong: int = 0
     conditioned: dict[str, Conditioning] = field(default_factory=dict)
+    usual: dict[int, Usual] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
@@ -98,6 +102,27 @@ class _Findings:
             self.reasons += told
         self.wrong += len(self.reasons) > before
 
+    def differs(self, case: ReferenceCase, manner: str, outputs: Tensors, what: str) -> None:
+        """Judge what a further call, made in a `manner`, gave in other bits: `what` refuses it.
+
+        Where the package's own code adds in an order that threads decide, its numbers are judged
+        like any others instead: they have to be as right as those of the first call.
+        """
+        if self.job.atomic_sums:
+            self.compare(f"{case.name}, {manner}", case, outputs)
+        elif (reason := f"{case.name}: {what}") not in self.reasons:
+            self.reasons.append(reason)
+
+    def tell_atomic_sums(self) -> None:
+        """Note that the package isn't repeatable bit for bit, and why, if its code is so."""
+        if names := self.job.atomic_sums:
+            more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+            self.notes.append(
+                "the package isn't repeatable bit for bit: its threads add floating-point numbers "
+                f"to the same places in any order (in {', '.join(names[:_FEW])}{more}), and its "
+                "further calls were judged by their numbers"
+            )
+
     def _judge(self, name: str, case: ReferenceCase, index: int, got: torch.Tensor) -> Deviation:
         want, yardstick = case.eager[index], self.yardsticks[index]
         agreed = self.job.recipe.tolerance_for(
@@ -108,7 +133,7 @@ class _Findings:
             return compare(
                 got, want, case.float64[index], tolerance, output=index, case=name,
                 typical=yardstick.typical, scale=yardstick.scale, values=case.values,
-                moved=self._moved(case, index),
+                moved=self._moved(case, index), usual=self.usual.get(index),
             )  # fmt: skip
 
         found = judge(agreed)
@@ -134,9 +159,21 @@ class _Findings:
                 self.conditioned[case.name] = Conditioning(
                     model(), case.inputs, case.eager, case.name
                 )
+                if case.values == "drawn":
+                    self._learn(case, self.conditioned[case.name])
             return self.conditioned[case.name].moved(index, int(min(runs, most)))
 
         return moved
+
+    def _learn(self, case: ReferenceCase, conditioning: Conditioning) -> None:
+        """Note what rounding does to each output of an ordinary case, for the cases after it."""
+        for index, want in enumerate(case.eager):
+            if not want.is_floating_point():
+                continue
+            size = self.yardsticks[index].scale.sizes(want.double())
+            if found := usual_of(conditioning.moved(index, FEWEST_RUNS), size):
+                before = self.usual.get(index, found)
+                self.usual[index] = max(found, before, key=lambda one: one.move)
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""
@@ -209,11 +246,12 @@ def run(job: VerifyJob) -> VerifyResult:
     # Its copy of the weights goes with it, before another comes.
     del library
     package = from_the_host(open_package(job.folder / PACKAGE, device), device)
-    found.reasons += _other_bits(package, (_drawn(cases) or cases)[:_FEW], given)
+    _compare_package(found, package, (_drawn(cases) or cases)[:_FEW], given)
     found.reasons += _beyond_assumptions(job.assumed, cases)
     if not cases:
         found.reasons.append("no case of the input plan could be compared")
     found.tell_set_aside()
+    found.tell_atomic_sums()
     blind = _blind_outputs(cases)
     found.notes += [f"output {index} is {value:g} at every input" for index, value in blind]
     return VerifyResult(
@@ -257,20 +295,20 @@ def _compare_all(
     return gave
 
 
-def _other_bits(
-    package: Package, cases: Sequence[ReferenceCase], gave: dict[str, Tensors]
-) -> Iterator[str]:
-    """Give a reason for each case for which the package gives other bits than its library gave."""
+def _compare_package(
+    found: _Findings, package: Package, cases: Sequence[ReferenceCase], gave: dict[str, Tensors]
+) -> None:
+    """Call torch's loader of packages: it has to give what the bare library gave."""
     for case in cases:
         if case.name not in gave:
             continue
         try:
             again = package(copies(case.inputs))
         except RuntimeError as error:
-            yield f"{case.name}: the package failed: {first_line(error)}"
+            found.reasons.append(f"{case.name}: the package failed: {first_line(error)}")
             continue
         if not identical(gave[case.name], again):
-            yield f"{case.name}: model.pt2 and model.so give different bits"
+            found.differs(case, "in model.pt2", again, "model.pt2 and model.so give different bits")
 
 
 def _inputs_changed(case: ReferenceCase, given: Tensors) -> Iterator[str]:
@@ -289,8 +327,12 @@ def _try_manners(
 ) -> None:
     """Call the package in other manners: what it gives has to be right, or an error."""
     few = [(case, gave[case.name]) for case in _drawn(cases)[:_FEW]]
-    found.reasons += repeated_calls(library, few)
-    found.reasons += threaded_calls(library, few)
+    for case, manner, outputs in repeated_calls(library, few):
+        found.differs(case, manner, outputs, f"{manner}, the package gives other bits")
+    # What isn't told by its bits has to show in numbers, and is given more occasions to.
+    rounds = _MORE_ROUNDS if found.job.atomic_sums else _ROUNDS
+    for case, manner, outputs in threaded_calls(library, few, rounds):
+        found.differs(case, manner, outputs, f"{manner}, the package gives other bits")
     refused = set()
     for case, name, inputs in _laid_out_differently(cases):
         try:

@@ -93,7 +93,8 @@ class QuantizesBehindLength(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x * len(x)
-        return torch.fake_quantize_per_tensor_affine(y, 0.05, 0, -128, 127)
+        scale, zero = torch.full((1,), 0.05), torch.zeros(1)
+        return torch._fake_quantize_learnable_per_tensor_affine(y, scale, zero, -128, 127)
 
 
 class BranchOnLength(nn.Module):

@@ -1,4 +1,4 @@
-"""The experiments that runs are logged in: releases in one, nights in another."""
+"""The experiments that runs are logged in: releases in one, nights and tables in others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from artifacts.catalogue.session import Session
 
 RELEASES = "handoff"
 NIGHTS = "handoff nights"
+CONFORMANCE = "handoff conformance"
 # MLflow's pages take an experiment for one with language models otherwise.
 _TAGS = {"mlflow.experimentKind": "custom_model_development"}
 

@@ -4,42 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 
-from artifacts.catalogue.logged_release import NOTE_TAG
-from artifacts.catalogue.session import Session
+from artifacts.catalogue.own_runs import OwnRun
 from artifacts.night import ALARMING, OUTCOMES, Night, NightRow
 
 STAMP_TAG = "handoff.night"
-# MLflow takes no more at once.
-_BATCH = 1000
 
 
-def log_night(session: Session, experiment: str, night: Night, note: str, folder: Path) -> str:
-    """Log the night as a run with the files below `folder`; return the run's id.
-
-    `note` is its description in Markdown. A run of the same night that is there already is taken
-    up, so that a night which is told again has one run.
-    """
-    from mlflow.entities import Metric
-
-    client, call = session.client, session.call
-    query = f"tags.`{STAMP_TAG}` = '{night.stamp}'"
-    known = list(call(client.search_runs, [experiment], query, max_results=1))
-    began = _milliseconds(night.started)
-    run = known[0] if known else call(
-        client.create_run, experiment, began, {STAMP_TAG: night.stamp}, f"night {night.date}"
+def run_of_night(night: Night, note: str) -> OwnRun:
+    """Return the run that shows the night; `note` is its description in Markdown."""
+    return OwnRun(
+        STAMP_TAG, night.stamp, f"night {night.date}", note,
+        _milliseconds(night.started), _milliseconds(night.ended), _metrics(night),
+        has_failed=bool(night.exit_status),
     )  # fmt: skip
-    identity: str = run.info.run_id
-    call(client.set_tag, identity, NOTE_TAG, note)
-    ended = _milliseconds(night.ended)
-    metrics = [Metric(name, value, ended, 0) for name, value in _metrics(night).items()]
-    for place in range(0, len(metrics), _BATCH):
-        call(client.log_batch, identity, metrics[place : place + _BATCH])
-    call(client.log_artifacts, identity, str(folder))
-    status = "FAILED" if night.exit_status else "FINISHED"
-    call(client.set_terminated, identity, status, _milliseconds(night.ended))
-    return identity
 
 
 def _milliseconds(iso: str) -> int:

@@ -14,7 +14,6 @@
 namespace handoff {
 namespace {
 
-constexpr std::size_t kKernelsLimit = 16 << 20;
 constexpr char kFile[] = "model.json";
 
 bool is_word(const std::string& text) {
@@ -80,7 +79,11 @@ const PackageFile* kernels_of(const Target& target) {
 }
 
 void require_known_operators(const SealedFile& kernels, const std::string& what) {
-  const Json record = Json::parse(bytes_of(kernels, what));
+  require_known_operators(bytes_of(kernels, what), what);
+}
+
+void require_known_operators(const std::string& kernels, const std::string& what) {
+  const Json record = Json::parse(kernels);
   for (const Json& node : record.at("nodes").items()) {
     const std::string& target = node.at("node").at("target").string();
     if (!is_known(target)) {

@@ -2,6 +2,7 @@
 // artifacts/extern_kernels.py, which does the same.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "release.h"
@@ -12,8 +13,12 @@ namespace handoff {
 // The record of the target's file of operators called by name; null where it calls none so.
 const PackageFile* kernels_of(const Target& target);
 
-// Throws `Refused` unless a sealed JSON names operators of libtorch alone.
+// What a JSON of operators may take. A node takes some 400 bytes.
+inline constexpr std::size_t kKernelsLimit = 16 << 20;
+
+// Throws `Refused` unless a JSON, sealed or its bytes, names operators of libtorch alone.
 void require_known_operators(const SealedFile& kernels, const std::string& what);
+void require_known_operators(const std::string& kernels, const std::string& what);
 
 // Links to a held library and a sealed JSON of operators, side by side in a folder of mode 700 in
 // TMPDIR, where torch's runner looks for it; gone with this. What they hold can't be exchanged

@@ -59,7 +59,7 @@ Model::Model(const Release& release, const OpenOptions& options)
   std::string library;
   if (options.file == "model.pt2") {
     archive.emplace(release.folder, file);
-    require_plain_members(*archive, file.path);
+    require_known_members(*archive, file.path);
   } else {
     // A GPU's kernels are read from files beside the library, by their path and after this check.
     if (device_.is_cuda()) {

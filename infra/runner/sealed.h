@@ -38,7 +38,8 @@ class SealedFile {
 std::string held_copy(const std::string& folder, const PackageFile& file);
 
 // Throws `Refused` unless every member of a ZIP archive lies below one folder: torch's loader joins
-// a member's name to a folder in TMPDIR as it is, and `model/../../x` would be written outside.
-void require_plain_members(const SealedFile& archive, const std::string& what);
+// a member's name to a folder in TMPDIR as it is, and `model/../../x` would be written outside. And
+// unless the JSON beside each library in it has operators of libtorch alone called by name.
+void require_known_members(const SealedFile& archive, const std::string& what);
 
 }  // namespace handoff

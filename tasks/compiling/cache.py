@@ -36,11 +36,13 @@ class Compiled:
     """What is to be told of a compiled package: its weights, where they lie, what was assumed.
 
     `weights` are the digests of the program's; without `slots` they are part of the code.
+    `atomic_sums` are its functions that add in an order that threads decide.
     """
 
     weights: dict[str, str]
     slots: tuple[WeightSlot, ...]
     assumed: tuple[AssumedRange, ...]
+    atomic_sums: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from artifacts.errors import BlessingRefused, EnvironmentLacking
 from artifacts.signature import Dimension
 from artifacts.steps import AssumedRange
 from tasks.compiling.patching import replaced
+from tasks.ranges import dimension_of
 
 # Place of an input, and its axis.
 Axis = tuple[int, int]
@@ -127,5 +128,5 @@ def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt):
                 limits = bound_sympy(size.node.expr, program.range_constraints)
-                found[place, axis] = Dimension(int(limits.lower), int(limits.upper))
+                found[place, axis] = dimension_of(limits)
     return found

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 from artifacts.conformance import Conformance, PlainTensor, Row
 from artifacts.evidence import Finding
+from artifacts.known_faults import KnownFault, KnownWrong
 
 _SHOWN_VALUES = 6
 
 # What a graph does beside computing: such calls prove nothing about another graph.
-_BYSTANDERS = ("aten._assert_scalar", "aten.sym_size", "aten._assert_async", "aten.alias")
+_BYSTANDERS = (
+    "aten._assert_scalar", "aten.sym_size", "aten._assert_async", "aten._assert_tensor_metadata",
+    "aten.alias",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Known:
-    """One row of a table that concerns a graph: it calls all that the row's wrong graph calls.
-
-    `calls` are those operators, with their dtypes.
-    """
-
-    row: Row
-    calls: tuple[str, ...]
-
-    @property
-    def inputs(self) -> tuple[PlainTensor, ...]:
-        """The values that show it, in the order of the operator's tensors; empty if not kept."""
-        return self.row.showing.inputs if self.row.showing else ()
-
-    @property
-    def questions(self) -> tuple[str, ...]:
-        """What has to be asked to see it: `multiples`, `one-sided, negative`."""
-        return self.row.questions
-
-
-def known_wrong(table: Conformance, calls: Collection[str]) -> tuple[Known, ...]:
+def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault, ...]:
     """Return what the table knows to be wrong, or to crash, of a graph that makes these calls.
 
     `calls` are the graph's operators with the dtypes of their tensors, as
     `tasks.conformance.looking_up.calls_of` gives them. A row concerns the graph where it calls all
     that the row's smallest wrong graph calls: a fault of several operators is told where all of
     them come together. An operator's overloads count as one where their tensors are of the same
-    dtypes: what is wrong with a tensor beside it is so with a number.
+    dtypes: what is wrong with a tensor beside it is so with a number. Rows of the same calls are
+    told together, by the first one's values.
     """
     present = set(map(_kind, calls))
-    found = []
+    by_calls: dict[tuple[str, ...], list[Row]] = {}
     for row in table.rows:
         if row.standing not in ("wrong", "crashes"):
             continue
@@ -54,8 +37,8 @@ def known_wrong(table: Conformance, calls: Collection[str]) -> tuple[Known, ...]
             if not call.startswith(_BYSTANDERS)
         )  # fmt: skip
         if needed and present.issuperset(map(_kind, needed)):
-            found.append(Known(row, needed))
-    return tuple(found)
+            by_calls.setdefault(needed, []).append(row)
+    return tuple(_fault(table, calls, rows) for calls, rows in by_calls.items())
 
 
 def _kind(call: str) -> tuple[str, frozenset[str]]:
@@ -65,39 +48,43 @@ def _kind(call: str) -> tuple[str, frozenset[str]]:
     return operator, frozenset(kinds.split(", "))
 
 
-def values_that_show(table: Conformance, call: str) -> tuple[Known, ...]:
-    """Return what shows that one call is wrong (`aten.amax.default(int8)`): values and questions.
-
-    Nothing for a call that the table holds to be right.
-    """
-    return known_wrong(table, (call,))
-
-
-def findings_of(table: Conformance, calls: Collection[str]) -> tuple[Finding, ...]:
-    """Return a note for each operator of a graph that this toolchain is known to get wrong."""
-    by_calls: dict[tuple[str, ...], list[Known]] = {}
-    for known in known_wrong(table, calls):
-        by_calls.setdefault(known.calls, []).append(known)
-    return tuple(_finding(table, group) for group in by_calls.values())
-
-
-def _finding(table: Conformance, group: list[Known]) -> Finding:
-    first = group[0]
-    names = ", ".join(dict.fromkeys(known.row.pair for known in group))
-    told = f"{' with '.join(first.calls)} is known to be {_how(first.row)} in packages for "
+def _fault(table: Conformance, calls: tuple[str, ...], rows: list[Row]) -> KnownFault:
+    first = rows[0]
+    names = ", ".join(dict.fromkeys(row.pair for row in rows))
+    told = f"{' with '.join(calls)} is known to be {_how(first)} in packages for "
     told += f"{table.target} by torch {table.toolchain['torch']} (conformance: {names})"
-    if showing := first.row.showing:
+    if showing := first.showing:
         told += f": {showing.question}, {showing.arguments}"
         if showing.inputs:
             told += f", such as {'; '.join(map(shown, showing.inputs))}"
         told += f": got {showing.got}, expected {showing.want}"
-    if reports := sorted({number for known in group for number in known.row.reports}):
+    if reports := sorted({number for row in rows for number in row.reports}):
         told += f" (pytorch {', '.join(map(str, reports))})"
-    return Finding(
-        "known-wrong-operator", "note", told,
-        "The package is compared on the inputs of the plan: see whether they hold such values. "
-        f"'handoff conformance --show {first.row.operator}' prints the script that repeats it",
-    )  # fmt: skip
+    return KnownFault(calls, first.operator, told, showing.inputs if showing else ())
+
+
+def told_faults(known: KnownWrong, asked: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return the notes on all that is known; `asked` is as for `finding_of`."""
+    return (*known.notes, *(finding_of(fault, asked) for fault in known.faults))
+
+
+def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
+    """Return the note on a fault: whether, and as which case, the graph was asked for it.
+
+    `asked` has the cases by the faults' names.
+    """
+    if case := asked.get(fault.name):
+        told = (
+            f"The input plan leads such values there: see what became of '{case}'. A package that "
+            "is wrong there is refused"
+        )
+    else:
+        told = (
+            "No such values were found, within what is declared, that reach it through the graph: "
+            "its constants, the operators before it or the declared ranges keep them away"
+        )
+    told += f". 'handoff conformance --show {fault.operator}' prints the script that repeats it"
+    return Finding("known-wrong-operator", "note", fault.told, told)
 
 
 def _how(row: Row) -> str:

@@ -72,11 +72,15 @@ class Kept:
     """The rows that are known: those that runs left in `folder`, and those of a table `begun`."""
 
     folder: Path
-    begun: tuple[Row, ...] = ()
+    begun: Conformance | None = None
 
-    def rows(self) -> dict[str, Row]:
-        """Return what is known by its pairs; what a run has found out goes before `begun`."""
-        rows = {row.pair: row for row in self.begun}
+    def known(self) -> tuple[dict[str, Row], float]:
+        """Return what is known by its pairs, and the seconds that it took to ask.
+
+        What a run has found out goes before what was `begun`.
+        """
+        rows = {row.pair: row for row in self.begun.rows} if self.begun else {}
+        seconds = self.begun.seconds if self.begun else 0.0
         for path in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             try:
                 found = from_plain(ConformResult, json.loads(path.read_text("utf-8")), path.name)
@@ -84,14 +88,15 @@ class Kept:
                 # Cut short, or of another Handoff: asked again.
                 continue
             rows |= {row.pair: row for row in found.rows}
-        return rows
+            seconds += found.seconds
+        return rows, seconds
 
-    def keep(self, rows: tuple[Row, ...]) -> None:
-        """Write rows down, all or none."""
+    def keep(self, rows: tuple[Row, ...], seconds: float) -> None:
+        """Write rows down, and the seconds of the run that they took, all or none."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
         beside = self.folder / f"{name}.partial"
-        beside.write_text(json.dumps(to_plain(ConformResult(rows))), "utf-8")
+        beside.write_text(json.dumps(to_plain(ConformResult(rows, seconds))), "utf-8")
         beside.replace(self.folder / f"{name}.json")
 
 
@@ -101,7 +106,6 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
     What was asked before is taken from the plan's folder, and from the table that comes with the
     code, unless the plan says `again`.
     """
-    began = time.monotonic()
     workers = plan.workers or min(os.cpu_count() or 1, 4)
     processes = [
         StepProcess(_process(plan.target, number), plan.folder / "logs" / f"worker-{number}.log")
@@ -112,14 +116,16 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
         listed: Pairs = processes[0].run(listing, limit_s=_LISTING_S)
         digest = toolchain_digest(listed.toolchain)
         shipped = shipped_table(digest)
-        begun = shipped.rows if shipped and shipped.questions == QUESTIONS else ()
+        begun = shipped if shipped and shipped.questions == QUESTIONS else None
         kept = Kept(plan.folder / f"{digest.short}-{QUESTIONS}", begun)
-        rows = _ask_all(plan, listed.pairs, kept, processes, tell)
+        rows, seconds = _ask_all(plan, listed.pairs, kept, processes, tell)
     finally:
         for process in processes:
             process.close()
     ordered = sorted(map(with_reports, rows), key=lambda row: (row.operator, row.dtype))
-    seconds = time.monotonic() - began
+    if begun and not plan.again and tuple(ordered) == begun.rows:
+        # Nothing was asked: it stays what it is.
+        return begun
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return Conformance(listed.toolchain, made, round(seconds), tuple(ordered), host_cpu_model())
 
@@ -138,9 +144,9 @@ def _ask_all(
     kept: Kept,
     processes: list[StepProcess],
     tell: Tell,
-) -> list[Row]:
-    """Return a row for each pair: as it is known, or asked now."""
-    known = {} if plan.again else kept.rows()
+) -> tuple[list[Row], float]:
+    """Return a row for each pair, as it is known or asked now, and the seconds that all took."""
+    known, seconds = ({}, 0.0) if plan.again else kept.known()
     rows = [known[pair] for pair in pairs if pair in known]
     due = [pair for pair in pairs if pair not in known]
     bundles = [
@@ -150,12 +156,13 @@ def _ask_all(
     free = list(processes)
 
     def ask(bundle: tuple[str, ...]) -> tuple[Row, ...]:
-        process = free.pop()
+        process, since = free.pop(), time.monotonic()
         try:
             found = _ask(process, plan, bundle)
         finally:
             free.append(process)
-        kept.keep(found)
+        # The others are asked meanwhile.
+        kept.keep(found, (time.monotonic() - since) / len(processes))
         return found
 
     with ThreadPoolExecutor(len(processes)) as pool:
@@ -165,7 +172,7 @@ def _ask_all(
             asked += len(found)
             left = (time.monotonic() - began) / asked * (len(due) - asked)
             tell(Progress(len(rows), len(pairs), left))
-    return rows
+    return rows, seconds + time.monotonic() - began
 
 
 def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row, ...]:

@@ -18,6 +18,7 @@ from tasks.conditioning import Conditioning
 from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
 from tasks.loading import Tensors
 from tasks.passes.state import lifted_tensors
+from tasks.ranges import dimension_of
 
 
 class _Recording(torch.fx.Interpreter):
@@ -193,5 +194,5 @@ class _Cutter:
             if isinstance(declared, torch.SymInt) and size > 1:
                 limits = bound_sympy(declared.node.expr, self._program.range_constraints)
                 # Inductor can't compile for a size without a bound.
-                found[axis] = int(limits.upper) if limits.upper.is_Integer else 1 << 31
+                found[axis] = min(dimension_of(limits).max, 1 << 31)
         return found

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from artifacts.errors import BlessingRefused, HandoffError, first_line
 from artifacts.evidence import PassEffect
 from artifacts.recipe import PassChoice, Recipe
-from tasks.compare import root_mean_square
+from tasks.elements import root_mean_square
 from tasks.optimizing.exporting import ExportBroken
 from tasks.optimizing.folding import ModuleMemory, changes_between
 from tasks.optimizing.running import (

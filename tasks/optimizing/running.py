@@ -11,7 +11,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from artifacts.recipe import Recipe
-from tasks.compare import root_mean_square, same_elements
+from tasks.elements import root_mean_square, same_elements
 from tasks.float64 import Float64Interpreter, flat_tensors, lifted_inputs, run_in_float64
 
 Outputs = tuple[torch.Tensor, ...]

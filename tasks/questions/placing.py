@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import torch
 
 from artifacts.signature import TensorSpec
 from tasks.questions.targets import Target
+from tasks.questions.tracing import Derived
 
 _HALVINGS = 60
+# How far from what was drawn they are looked for first, in shares of the range, or of what is drawn
+# where none is declared.
+_NEAR = (2.0**-8, 2.0**-4)
 # Where nothing is declared, inputs are looked for up to this magnitude.
 _FURTHEST = 2.0**40
 
@@ -24,7 +30,7 @@ def place_targets(
     elements = torch.arange(flat.numel())
     for turn, target in enumerate(targets):
         chosen = (elements % 2 == 0) & ((elements // 2) % len(targets) == turn)
-        found, reached = _solve(spec, drawn, target)
+        found, reached = _solve(spec, drawn, target.use.operand, target.values)
         side = (elements // (2 * len(targets))) % 4
         found = torch.where(side == 1, _beside(found, -1), found)
         found = torch.where(side == 3, _beside(found, 1), found)
@@ -34,16 +40,35 @@ def place_targets(
     return flat.reshape(drawn.shape) if changed else None
 
 
+def fill_with(
+    spec: TensorSpec, drawn: torch.Tensor, operand: Derived, wanted: torch.Tensor
+) -> torch.Tensor | None:
+    """Return `drawn` with every value in it that leads to what is wanted; None if none does.
+
+    `wanted` has a value for each element of `operand`. Of an input without a declared range they
+    may be infinite, or not a number.
+    """
+    found, reached = _solve(spec, drawn, operand, wanted)
+    allowed = reached & (_within(spec, found) | (_is_free(spec) & ~torch.isfinite(found)))
+    return (
+        torch.where(allowed, found, drawn.flatten()).reshape(drawn.shape) if allowed.any() else None
+    )
+
+
+def _is_free(spec: TensorSpec) -> bool:
+    return "float" in spec.dtype and spec.low is None
+
+
 def _solve(
-    spec: TensorSpec, drawn: torch.Tensor, target: Target
+    spec: TensorSpec, drawn: torch.Tensor, operand: Derived, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values for all elements of an input, and which of them lead to their target.
 
     Where the operand is the input itself the target is the answer. Else the operators between are
-    run again and again on halved intervals, as if they were monotone; where they aren't, and the
-    operand doesn't come near the target, there is no answer.
+    run again and again on halved intervals, first small ones around what was drawn, in which they
+    are likely monotone and each element has an answer of its own, last all that may be served.
+    Where the operand doesn't come near the target there is no answer.
     """
-    operand = target.use.operand
     count = drawn.numel()
     # Of each input element, the first operand element that it leads to.
     sources = operand.source.flatten()
@@ -51,7 +76,7 @@ def _solve(
     at = torch.full((count,), none).scatter_reduce(0, sources, torch.arange(none), "amin")
     used = at < none
     at = torch.where(used, at, 0)
-    wanted = target.values.flatten()[at]
+    wanted = targets.flatten()[at]
     if operand.length == 0:
         return wanted.to(drawn.dtype), used
 
@@ -61,20 +86,49 @@ def _solve(
         return computed.nan_to_num(nan=torch.inf)
 
     want = wanted.double()
-    low, high = _ends(spec, drawn)
-    below = torch.full((count,), low, dtype=torch.float64)
-    above = torch.full((count,), high, dtype=torch.float64)
+    room = 1e-4 * want.abs().clamp_min(float(want.abs().mean()) + 1e-6)
+    found, reached = drawn.flatten().clone(), torch.zeros(count, dtype=torch.bool)
     with torch.no_grad():
-        rises = lead(above) >= lead(below)
-        for _ in range(_HALVINGS):
-            middle = (below + above) / 2
-            is_less = (lead(middle) < want) == rises
-            below = torch.where(is_less, middle, below)
-            above = torch.where(is_less, above, middle)
-        found = above.to(drawn.dtype)
-        apart = (lead(found) - want).abs()
-    near = apart <= 1e-4 * want.abs().clamp_min(float(want.abs().mean()) + 1e-6)
-    return found, used & near
+        for below, above in _intervals(spec, drawn):
+            candidate = _halve(lead, want, below, above).to(drawn.dtype)
+            taken = used & ~reached & ((lead(candidate) - want).abs() <= room)
+            found = torch.where(taken, candidate, found)
+            reached |= taken
+            if bool(reached[used].all()):
+                break
+    return found, reached
+
+
+def _halve(
+    lead: Callable[[torch.Tensor], torch.Tensor],
+    want: torch.Tensor,
+    below: torch.Tensor,
+    above: torch.Tensor,
+) -> torch.Tensor:
+    """Return where, between each `below` and `above`, `lead` passes what is wanted."""
+    rises = lead(above) >= lead(below)
+    for _ in range(_HALVINGS):
+        middle = (below + above) / 2
+        is_less = (lead(middle) < want) == rises
+        below = torch.where(is_less, middle, below)
+        above = torch.where(is_less, above, middle)
+    return above
+
+
+def _intervals(
+    spec: TensorSpec, drawn: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Give intervals to look in, each wider than the one before; ends for each element."""
+    flat = drawn.flatten().double()
+    low, high = _ends(spec, drawn)
+    middle = flat.nan_to_num(0.0, 0.0, 0.0)
+    width = float(middle.abs().mean()) if spec.low is None else high - low
+    for share in _NEAR:
+        yield (
+            (middle - share * width).clamp(low, high),
+            (middle + share * width).clamp(low, high),
+        )
+    yield torch.full_like(flat, low), torch.full_like(flat, high)
 
 
 def _ends(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:

@@ -158,6 +158,15 @@ def _slip(pulled: Pulled, _: Path) -> None:
     pulled.release_with("model.pt2", package.read_bytes())
 
 
+def _call_another(pulled: Pulled, _: Path) -> None:
+    package = pulled.best / "model.pt2"
+    nodes = {"nodes": [{"name": "n", "node": {"target": "aten::from_file"}}]}
+    with zipfile.ZipFile(package, "a") as archive:
+        (library,) = [name for name in archive.namelist() if name.endswith(".so")]
+        archive.writestr(library.removesuffix(".so") + ".json", json.dumps(nodes))
+    pulled.release_with("model.pt2", package.read_bytes())
+
+
 def _put_ledger_entry(pulled: Pulled, _: Path) -> None:
     digest = pulled.manifest.digest
     entry = LedgerEntry(
@@ -245,6 +254,11 @@ TAMPERINGS = (
     Tampering(
         "a .pt2 that unpacks beside its folder, signed", _slip,
         "expected members with plain names below one folder, got .model/../../slipped",
+        file="model.pt2",
+    ),
+    Tampering(
+        "a .pt2 that has an operator called which opens files, signed", _call_another,
+        "expected operators of libtorch alone, none that opens files, got .aten::from_file",
         file="model.pt2",
     ),
     Tampering(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from artifacts.archive import require_plain_members
+from artifacts.archive import require_known_members, require_plain_members
 from artifacts.errors import PackageRefused
 
 
@@ -57,3 +58,39 @@ def test_plain_members_below_one_folder_are_taken(tmp_path: Path) -> None:
         archive.writestr("model/.data/version", b"3")
         archive.writestr("model/data/..weights", b"x")
     check(tmp_path / "it.pt2")
+
+
+def _with_kernels(path: Path, data: bytes, method: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/a.wrapper.so", b"library")
+        archive.writestr("model/data/a.wrapper.json", data, method)
+        archive.writestr("model/data/a.wrapper_metadata.json", b"{}")
+
+
+def _naming(operator: str) -> bytes:
+    return json.dumps({"nodes": [{"name": "n", "node": {"target": operator}}]}).encode()
+
+
+def test_operators_of_libtorch_may_be_called_by_name_from_a_package(tmp_path: Path) -> None:
+    _with_kernels(tmp_path / "it.pt2", _naming("aten::bincount"))
+    with (tmp_path / "it.pt2").open("rb") as stream:
+        require_known_members(stream.fileno(), "model.pt2")
+
+
+@pytest.mark.parametrize("operator", ["mine::run", "aten::from_file"])
+def test_a_package_that_has_others_called_is_refused(operator: str, tmp_path: Path) -> None:
+    _with_kernels(tmp_path / "it.pt2", _naming(operator))
+    with (
+        (tmp_path / "it.pt2").open("rb") as stream,
+        pytest.raises(PackageRefused, match=r"model\.pt2 calls what a package may not"),
+    ):
+        require_known_members(stream.fileno(), "model.pt2")
+
+
+def test_names_that_are_compressed_are_refused(tmp_path: Path) -> None:
+    _with_kernels(tmp_path / "it.pt2", _naming("aten::bincount"), zipfile.ZIP_DEFLATED)
+    with (
+        (tmp_path / "it.pt2").open("rb") as stream,
+        pytest.raises(PackageRefused, match="stored as they are"),
+    ):
+        require_known_members(stream.fileno(), "model.pt2")

@@ -3,9 +3,10 @@
 `kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass,
 `clean` releases right packages, `reports` delivers models on which public reports of wrong results
 show, and `hard` right ones that are hard to judge. With names, only those; without any, all.
-`--write FILE` puts the tables between their marks in a Markdown file. Ends with 1 where a kind
-isn't caught, more than 1 % of the clean releases are refused, or a report or a hard model becomes
-something else than it must. `--quick` doesn't look for the operators that make reports wrong.
+`--write FILE` puts the tables between their marks in a Markdown file, and `--brief FILE` a short
+one of the reports. Ends with 1 where a kind isn't caught, more than 1 % of the clean releases are
+refused, or a report or a hard model becomes something else than it must. `--quick` doesn't look for
+the operators that make reports wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from tests.faults.clean import FAMILIES, SEEDS, clean_table, release_clean
 from tests.faults.hard import HARD, hard_table, judge_hard
 from tests.faults.kinds import KINDS, judge_kinds, kinds_table
-from tests.faults.reports import REPORTS, judge_reports, reports_table
+from tests.faults.reports import REPORTS, brief_table, judge_reports, reports_table
 from tests.faults.sizes import SIZES, find_limits, sizes_table
 from tests.marked import write_between_marks
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", type=Path, help="where to work, and leave what was built")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--brief", type=Path)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
@@ -43,7 +45,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for part in parts:
             began = time.monotonic()
-            run = partial(_reports, localizes=False) if part == "reports" and given.quick else None
+            run = None
+            if part == "reports":
+                run = partial(_reports, localizes=not given.quick, brief=given.brief)
             work = (given.folder or Path(scratch)) / part
             is_good, lines = (run or _PARTS[part])(given.names, work)
             lines[-1] += f", in {time.monotonic() - began:.0f} s on this machine."
@@ -77,9 +81,13 @@ def _clean(names: list[str], folder: Path) -> tuple[bool, list[str]]:
     return bool(releases) and share <= _ALLOWED_SHARE, [*clean_table(releases), "", told]
 
 
-def _reports(names: list[str], folder: Path, *, localizes: bool = True) -> tuple[bool, list[str]]:
+def _reports(
+    names: list[str], folder: Path, *, localizes: bool = True, brief: Path | None = None
+) -> tuple[bool, list[str]]:
     chosen = [one for one in REPORTS if not names or one.name in names]
     rows = judge_reports(chosen, folder, localizes=localizes)
+    if brief:
+        write_between_marks(brief, "faults reports", "\n".join(brief_table(rows)))
     good = [row for row in rows if row.good]
     told = f"{len(good)} of {len(rows)} became what they must"
     return 0 < len(rows) == len(good), [*reports_table(rows), "", told]

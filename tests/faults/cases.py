@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,21 @@ class Case:
         """Return the example, the same every time."""
         torch.manual_seed(1)
         return self.example()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Case):
+    """A pattern of a public report: what must become of it, who is to blame, who sees it.
+
+    `issue` is its number in PyTorch's tracker, 0 where none was found. `operator` is how the wrong
+    operator's name begins, and `question` what its inputs have to ask, in plain words; both are ''
+    for a right one.
+    """
+
+    issue: int
+    must: Literal["refused", "released"]
+    operator: str = ""
+    question: str = ""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,10 @@ def _to_scatter() -> Inputs:
     return {"values": torch.randn(6, 40), "ids": _whole(0, 7, 40)}
 
 
+def _graph() -> Inputs:
+    return {"x": torch.randn(200, 8), "edges": torch.randint(0, 200, (2, 3000))}
+
+
 def _hard(
     name: str,
     why: str,
@@ -64,14 +68,16 @@ def _hard(
     batch: tuple[int, int] | None = (1, 64),
     verdict: str = _COMPARED,
     rtol: float = 1e-4,
+    rows_are_apart: bool = True,
 ) -> Hard:
     return Hard(
         name=name, why=why, build=build, example=draw, shows=draw, ranges=ranges or {},
-        batch=batch, verdict=verdict, rtol=rtol,
+        batch=batch, verdict=verdict, rtol=rtol, rows_are_apart=rows_are_apart,
     )  # fmt: skip
 
 
 _F16, _BF16, _F64 = torch.float16, torch.bfloat16, torch.float64
+_NODES: dict[str, tuple[float, float]] = {"edges": (0, 199)}
 _SIGNAL: dict[str, tuple[float, float]] = {"x": (-4, 4)}
 
 HARD: tuple[Hard, ...] = (
@@ -146,6 +152,17 @@ HARD: tuple[Hard, ...] = (
           ranges={"age": (0, 100)}),
     _hard("hour of the day", "a remainder of computed numbers that stay below the divisor",
           hm.HourOfDay, _uniform("hour", 1, 22, 8), ranges={"hour": (1, 22)}),
+    _hard("mean of neighbours", "a mean over an edge list, some of it of nothing",
+          hm.MeanOfNeighbours, _graph, ranges=_NODES, batch=None),
+    _hard("sum of neighbours", "added atomically: other last bits in each call",
+          hm.SumOfNeighbours, _graph, ranges=_NODES, batch=None),
+    _hard("attention along edges", "a softmax over an edge list, added atomically",
+          hm.GraphAttention, _graph, ranges=_NODES, batch=None),
+    _hard("counts and means of groups", "how long bincount's result is, only the data tells",
+          hm.Histogram, _to_scatter, ranges={"ids": (0, 7)}, rows_are_apart=False),
+    _hard("rounded as in training", "fake quantisation: a half is rounded to even",
+          hm.RoundedAsInTraining, _drawn(16), ranges=_SIGNAL, rtol=2e-2,
+          verdict="released, numbers at a step named and counted"),
 )  # fmt: skip
 
 

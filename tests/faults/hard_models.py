@@ -373,3 +373,79 @@ class HourOfDay(nn.Module):
     def forward(self, hour: Tensor) -> Any:
         angle = torch.remainder(hour * 0.25, 6.0)
         return torch.cat([torch.sin(angle), torch.cos(angle)], 1)
+
+
+class MeanOfNeighbours(nn.Module):
+    """GraphSAGE over edges `[2, E]`: nodes `[N, 8]`, and the mean of those that point at each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(8, 6), nn.Linear(8, 6)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Any:
+        sinks = edges[1][:, None].expand(-1, 8)
+        mean = torch.zeros_like(x).scatter_reduce(0, sinks, x[edges[0]], "mean", include_self=False)
+        return self.own(x) + self.others(mean)
+
+
+class SumOfNeighbours(nn.Module):
+    """A graph convolution over an edge list `[2, E]`, nodes `[N, 8]`, added up with `index_add`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 6)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Any:
+        source, sink = edges[0], edges[1]
+        degree = torch.ones(x.shape[0]).index_add(0, sink, torch.ones(edges.shape[1]))
+        weight = (degree[source] * degree[sink]).rsqrt()
+        h = self.layer(x)
+        return h / degree[:, None] + torch.zeros_like(h).index_add(
+            0, sink, h[source] * weight[:, None]
+        )
+
+
+class GraphAttention(nn.Module):
+    """Attention along edges `[2, E]`, nodes `[N, 8]`: a softmax over the edges of each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.score = nn.Linear(8, 6), nn.Linear(12, 1)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Any:
+        source, sink = edges[0], edges[1]
+        h = self.layer(x)
+        score = functional.leaky_relu(self.score(torch.cat([h[source], h[sink]], 1))[:, 0], 0.2)
+        largest = torch.full((x.shape[0],), -1e30).scatter_reduce(0, sink, score, "amax")
+        weight = (score - largest[sink]).exp()
+        total = torch.zeros(x.shape[0]).index_add(0, sink, weight)
+        told = h[source] * (weight / total[sink])[:, None]
+        return torch.zeros_like(h).index_put((sink,), told, accumulate=True)
+
+
+class Histogram(nn.Module):
+    """Values `[N, 40]` and ids `[N, 40]` of 8 groups: how many are in each, and their mean."""
+
+    def forward(self, values: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
+        counts = torch.bincount(ids.flatten(), minlength=8)
+        sums = torch.zeros(8).index_add(0, ids.flatten(), values.flatten())
+        return counts, sums / counts.clamp_min(1)
+
+
+class RoundedAsInTraining(nn.Module):
+    """Features `[N, 16]` fake-quantised all together, a layer's outputs channel by channel."""
+
+    scales: Tensor
+    zeros: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+        self.register_buffer("scales", torch.tensor([0.01, 0.02, 0.03, 0.05]))
+        self.register_buffer("zeros", torch.tensor([0, 3, -5, 0], dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.fake_quantize_per_tensor_affine(x, 1.0 / 32.0, 0, -128, 127)
+        return torch.fake_quantize_per_channel_affine(
+            self.layer(h), self.scales, self.zeros, 1, -128, 127
+        )

@@ -134,7 +134,7 @@ class Verifier:
         (library,) = [file.digest for file in compiled.files if file.path.endswith(".so")]
         job = VerifyJob(
             package, prepared.reference, recipe or Recipe(), library, compiled.assumed,
-            staging=prepared.staging, program=prepared.intended,
+            staging=prepared.staging, program=prepared.intended, atomic_sums=compiled.atomic_sums,
         )  # fmt: skip
         try:
             return cast(VerifyResult, self._process.run(job, limit_s=_VERIFY_LIMIT_S))

@@ -211,3 +211,60 @@ class Tenths(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return torch.floor(x * 10.0)
+
+
+class LowestQuantised(nn.Module):
+    """Signals `[N, 48]` from 0 to 1, quantised to bytes, to the lowest of each."""
+
+    def forward(self, x: Tensor) -> Any:
+        return (x * 255).to(torch.uint8).amin(-1).float() / 255
+
+
+class LateInPeriod(nn.Module):
+    """Which of the times `[N, 24]` lie in the later half of their period."""
+
+    def __init__(self, period: float) -> None:
+        super().__init__()
+        self.period = period
+
+    def forward(self, time: Tensor) -> Any:
+        return (time % self.period) > self.period / 2
+
+
+class BinnedByFeature(nn.Module):
+    """Features `[N, 4]` to the bin of each, by widths of their own."""
+
+    widths: Tensor
+
+    def __init__(self, *widths: float) -> None:
+        super().__init__()
+        self.register_buffer("widths", torch.tensor(widths))
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.div(x, self.widths, rounding_mode="floor")
+
+
+class LostByRounding(nn.Module):
+    """Features `[N, 20]` to what a narrower type loses of them."""
+
+    def forward(self, x: Tensor) -> Any:
+        return x - x.to(torch.bfloat16).to(torch.float32)
+
+
+class Stretched(nn.Module):
+    """Maps `[N, 3, 9, 5]`, enlarged by a factor along each axis."""
+
+    def __init__(self, height: float, width: float) -> None:
+        super().__init__()
+        self.factors = (height, width)
+
+    def forward(self, x: Tensor) -> Any:
+        return functional.interpolate(x, scale_factor=self.factors, mode="nearest")
+
+
+class ScaledByExtremes(nn.Module):
+    """Rows `[N, 32]` of bytes to numbers from 0 to 1, by both extremes at once."""
+
+    def forward(self, x: Tensor) -> Any:
+        low, high = torch.aminmax(x, dim=-1, keepdim=True)
+        return (x.float() - low) / (high.float() - low + 1)

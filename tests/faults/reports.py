@@ -10,28 +10,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tests.faults import report_models as rm
-from tests.faults.cases import Case, Inputs, Judge, Judged
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report(Case):
-    """A pattern of a public report: what must become of it, who is to blame, who sees it.
-
-    `issue` is its number in PyTorch's tracker, 0 where none was found. `operator` is how the wrong
-    operator's name begins, and `question` what its inputs have to ask, in plain words; both are ''
-    for a right one.
-    """
-
-    issue: int
-    must: Literal["refused", "released"]
-    operator: str = ""
-    question: str = ""
+from tests.faults.cases import Inputs, Judge, Judged, Report
+from tests.faults.neighbours import NEIGHBOURS
 
 
 def _whole(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -58,7 +43,7 @@ def _bytes(low: int, high: int, dtype: torch.dtype) -> Inputs:
 
 _MULTIPLES = torch.arange(1, 25).expand(6, 24)
 
-REPORTS: tuple[Report, ...] = (
+_PUBLIC: tuple[Report, ...] = (
     Report(
         name="min-max normalisation of bytes",
         issue=191499,
@@ -510,6 +495,8 @@ REPORTS: tuple[Report, ...] = (
     ),
 )
 
+REPORTS = (*_PUBLIC, *NEIGHBOURS)
+
 
 @dataclass(frozen=True)
 class ReportRow:
@@ -569,4 +556,22 @@ def reports_table(rows: Iterable[ReportRow]) -> list[str]:
             f"| {report.name} | {issue} | {report.must} | {report.question} | {became} "
             f"| {judged.operator} |"
         )
+    return lines
+
+
+def brief_table(rows: Iterable[ReportRow]) -> list[str]:
+    """Return for a page of the documents what became of each pattern, and what saw it."""
+    lines = ["| report | pattern | became | seen by |", "|---|---|---|---|"]
+    for row in rows:
+        report, judged = row.report, row.judged
+        address = f"https://github.com/pytorch/pytorch/issues/{report.issue}"
+        issue = f"[{report.issue}]({address})" if report.issue else "none found"
+        if not judged.refused:
+            became = "released: what is declared excludes it"
+            became = became if report.must == "released" else "**released**"
+            lines.append(f"| {issue} | {report.name} | {became} | |")
+            continue
+        case = judged.result.reasons[0].partition(",")[0]
+        became = "refused" if row.good else f"**{judged.told}**"
+        lines.append(f"| {issue} | {report.name} | {became} | {report.question}: `{case}` |")
     return lines

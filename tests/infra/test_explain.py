@@ -14,11 +14,11 @@ import torch
 
 import artifacts
 import infra
-from artifacts.conformance import KnownWrongJob
 from artifacts.conformance_tables import shipped_tables
 from artifacts.delivery import CONTRACT_FILE, DeliveryContract, ModelSection, format_contract
 from artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
 from artifacts.evidence import Finding
+from artifacts.known_faults import KnownWrongJob
 from artifacts.recipe import Recipe
 from artifacts.registering import Stores
 from artifacts.signature import Dimension
@@ -30,7 +30,7 @@ from infra.explaining.telling import hint_for, hint_for_error
 from infra.explaining.texts import Explanation, code_of, explanations, find_explanation
 from infra.init import read_wishes
 from tasks import known_wrong, optimize
-from tasks.conformance.known import findings_of
+from tasks.conformance.known import finding_of, known_faults
 from tasks.intake import take_in
 from tasks.traceability import run
 from tests.infra.test_cli import assert_is_a_sentence, handoff
@@ -133,8 +133,8 @@ def known_of_toolchain(folder: Path) -> tuple[Finding, ...]:
     calls = optimize.run(job).calls
     stores = Stores(str(folder / "store"), "")
     lacking = known_wrong.run(KnownWrongJob(stores, "g++", (CpuTarget("amx"),), {}, calls))
-    told = [one for table in shipped_tables() for one in findings_of(table, calls)]
-    return (*lacking.findings, *told)
+    faults = [one for table in shipped_tables() for one in known_faults(table, calls)]
+    return (*lacking.notes, *(finding_of(one, {}) for one in faults))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
-from tasks.compare import Moves, Typical, compare, same_elements, typical_error
+from tasks.compare import Typical, compare, typical_error
+from tasks.elements import Moves, same_elements
 from tasks.scale import find_scale
 
 FLOAT32 = DEFAULT_TOLERANCES["float32"]

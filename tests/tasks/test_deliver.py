@@ -178,7 +178,7 @@ def test_refuses_what_no_capture_can_follow_with_the_models_own_line(tmp_path: P
         (toys.BranchBehindLength, "if y.sum() > 0:", "what a tensor's value decides"),
         (
             toys.QuantizesBehindLength,
-            "return torch.fake_quantize",
+            "return torch._fake_quantize",
             "fake_quantize.*It rounds as in",
         ),
     ],

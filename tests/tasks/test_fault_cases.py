@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.faults.cases import Case, Judge
+from tests.faults.cases import Case, Judge, Report
 from tests.faults.confirming import confirm
 from tests.faults.hard import HARD, Hard
-from tests.faults.reports import REPORTS, Report, ReportRow
+from tests.faults.reports import REPORTS, ReportRow
 
 CASES: tuple[Case, ...] = (*REPORTS, *HARD)
 

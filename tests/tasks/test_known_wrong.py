@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.conformance import Conformance, KnownWrongJob, ReadTablesJob
+from artifacts.conformance import Conformance, ReadTablesJob
 from artifacts.conformance_tables import conformance_statement, keep_table
 from artifacts.errors import PackageRefused
 from artifacts.key_pair import make_key
+from artifacts.known_faults import KnownWrongJob
 from artifacts.registering import Stores
 from artifacts.signing import open_signer, sign_statement
 from artifacts.stores.folder import FolderStore
 from artifacts.target import CpuTarget, CudaTarget
 from tasks import known_wrong, read_tables
+from tasks.conformance.known import told_faults
 from tasks.conformance.toolchain import conformance_toolchain
 from tests.artifacts.conformance_samples import ADD, AMAX, table, toolchain
 
@@ -45,7 +47,7 @@ def job(stores: Stores, options: dict[str, object] | None = None) -> KnownWrongJ
 
 
 def codes(found: KnownWrongJob) -> list[str]:
-    return [finding.code for finding in known_wrong.run(found).findings]
+    return [finding.code for finding in told_faults(known_wrong.run(found), {})]
 
 
 def test_a_graph_with_a_wrong_operator_is_told_by_the_stores_table(
@@ -57,7 +59,7 @@ def test_a_graph_with_a_wrong_operator_is_told_by_the_stores_table(
 
 
 def test_without_a_table_that_is_told_and_nothing_else(stores: Stores) -> None:
-    (finding,) = known_wrong.run(job(stores)).findings
+    (finding,) = known_wrong.run(job(stores)).notes
     assert (finding.code, finding.severity) == ("no-conformance-table", "note")
     assert "cpu-amx" in finding.message
 
@@ -80,7 +82,7 @@ def test_the_table_without_options_stands_in_where_there_is_none_of_the_recipes(
 def test_a_gpus_operators_are_not_known(stores: Stores, tmp_path: Path) -> None:
     keep(stores, tmp_path, todays())
     both = replace(job(stores), targets=(TARGET, CudaTarget(90)))
-    assert codes(both) == ["known-wrong-operator", "no-conformance-table"]
+    assert sorted(codes(both)) == ["known-wrong-operator", "no-conformance-table"]
 
 
 def test_a_table_that_nobody_who_is_trusted_has_signed_is_refused(
@@ -98,9 +100,11 @@ def test_the_night_reads_todays_table_and_the_newest_of_another_toolchain(
 ) -> None:
     looking = ReadTablesJob(stores, COMPILER, TARGET, 0.0)
     assert read_tables.run(looking).today is None
+    assert not read_tables.run(looking).is_kept
     older = replace(table(), toolchain={**todays().toolchain, "torch": "2.13.0"}, made="2026-01-01")
     old = replace(table(), toolchain={**todays().toolchain, "torch": "2.14.0"}, made="2026-06-01")
     for one in (older, old, todays()):
         keep(stores, tmp_path, one)
     assert read_tables.run(looking).today == todays()
+    assert read_tables.run(looking).is_kept
     assert read_tables.run(looking).before == old

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,9 +130,11 @@ def test_a_size_baked_into_the_graph_is_told_at_capture(tmp_path: Path) -> None:
 
 
 class Quantizes(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         scores = x.mean((1, 2, 3))
-        return torch.fake_quantize_per_tensor_affine(scores, 0.05, 0, -128, 127)
+        scale, zero = torch.full((1,), 0.05), torch.zeros(1)
+        learnt = torch.ops.aten._fake_quantize_learnable_per_tensor_affine.default
+        return learnt(scores, scale, zero, -128, 127)
 
 
 def test_an_operator_that_export_does_not_know_is_told_as_that_with_its_line(
@@ -139,10 +142,34 @@ def test_an_operator_that_export_does_not_know_is_told_as_that_with_its_line(
 ) -> None:
     with pytest.raises(DeliveryUnsound, match=r"can't capture one of its operators") as caught:
         run(tmp_path, module=Quantizes())
-    assert "fake_quantize_per_tensor_affine" in caught.value.got
+    assert "_fake_quantize_learnable_per_tensor_affine" in caught.value.got
     number = int(caught.value.where.removeprefix("module.py:"))
     lines = (tmp_path / "delivery" / "module.py").read_text().splitlines()
     assert "fake_quantize" in lines[number - 1]
+
+
+class RoundsAsInTraining(nn.Module):
+    scale: torch.Tensor
+    zero: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([0.05, 0.1, 0.2]))
+        self.register_buffer("zero", torch.tensor([0, 3, -2], dtype=torch.int32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.fake_quantize_per_channel_affine(x, self.scale, self.zero, 1, -128, 127)
+        one = torch.fake_quantize_per_tensor_affine(h, 0.05, 0, -128, 127)
+        return torch.fake_quantize_per_tensor_affine(
+            one, self.scale[0], self.zero[0], -128, 127
+        ).mean((1, 2, 3))
+
+
+def test_what_rounds_as_in_training_is_captured_for_any_size(tmp_path: Path) -> None:
+    program = torch.export.load(run(tmp_path, module=RoundsAsInTraining()).program)
+    for size in (2, 9):
+        x = torch.randn(size, 3, 8, 8)
+        torch.testing.assert_close(program.module()(x), RoundsAsInTraining()(x))
 
 
 def test_a_tolerance_for_an_output_that_is_not_there_is_told(tmp_path: Path) -> None:

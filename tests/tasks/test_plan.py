@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from tasks.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
+from tasks.special import Values, put_in
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:
@@ -148,6 +149,31 @@ def test_special_values_lie_in_the_declared_ranges_and_nowhere_else() -> None:
         assert ids.max() <= 9
         assert mask.dtype is torch.bool
         assert _IS_SPECIAL[case.values](x, ids), case.name
+
+
+@pytest.mark.parametrize("shape", [(16, 3, 9, 9), (2, 16, 9, 9), (16, 6)])
+def test_some_rows_hold_several_special_values_and_some_one(shape: tuple[int, ...]) -> None:
+    spec = TensorSpec("x", "float32", shape)
+    axis = 1 if shape[0] == 2 else 0
+    drawn = torch.zeros(shape)
+    kinds: tuple[Values, ...] = ("nan in turns", "infinite in turns")
+    rows = {kind: put_in(kind, spec, drawn).movedim(axis, 0).flatten(1) for kind in kinds}
+    counts = rows["nan in turns"].isnan().sum(1).tolist()
+    assert {0, 1, 2, 4} <= set(counts)
+    of_two = rows["nan in turns"][counts.index(2)].isnan().nonzero()[:, 0].tolist()
+    assert of_two[1] - of_two[0] == 1
+    of_most = rows["nan in turns"][counts.index(4)].isnan()
+    assert of_most[0]
+    assert of_most[-1]
+    assert {torch.inf, -torch.inf} <= set(rows["infinite in turns"][counts.index(2)].tolist())
+
+
+def test_a_vector_and_a_number_may_be_special_in_turns() -> None:
+    kinds: tuple[Values, ...] = ("nan in turns", "infinite in turns", "large in turns")
+    for shape in ((9,), (1,), ()):
+        for values in kinds:
+            put = put_in(values, TensorSpec("x", "float32", shape), torch.ones(shape))
+            assert not torch.equal(put, torch.ones(shape))
 
 
 _IS_SPECIAL: dict[str, Callable[[torch.Tensor, torch.Tensor], bool]] = {

@@ -43,3 +43,9 @@ def test_what_is_not_finite_has_no_part_in_a_size() -> None:
     drawn = torch.randn(40, 2)
     drawn[0, 0] = torch.inf
     assert bool(torch.isfinite(find_scale([drawn]).sizes(drawn.double())[1:]).all())
+
+
+def test_a_number_without_axes_has_its_own_size() -> None:
+    drawn = [torch.tensor(3.0), torch.tensor(-4.0)]
+    assert not find_scale(drawn).features
+    assert float(find_scale(drawn).sizes(drawn[1].double())) == 4.0

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from artifacts.steps import TraceabilityJob, TraceabilityResult
+from tasks.intake import read_delivery
+from tasks.soundness.behaviour import run_twice
 from tasks.traceability import run
 from tests.tasks.deliveries import write_delivery
 
@@ -125,6 +127,43 @@ def test_a_random_operator_is_told_with_its_line(tmp_path: Path) -> None:
     line = int(finding.where.removeprefix("module.py:"))
     source = (tmp_path / "delivery" / "module.py").read_text().splitlines()[line - 1]
     assert "randn_like" in source
+
+
+class Accumulates(Base):
+    """Adds 48 000 rows to 50 places, which eager does in any order with several threads."""
+
+    ids: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("ids", torch.randint(50, (48_000,)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.net(x).repeat(6000, 1)
+        return torch.zeros(50, 4).index_put((self.ids,), rows, accumulate=True)
+
+
+def _run_twice_in_threads(tmp_path: Path, module: torch.nn.Module) -> set[tuple[str, str]]:
+    torch.manual_seed(0)
+    folder = write_delivery(tmp_path / "delivery", module.eval(), {"x": torch.randn(8, 16)})
+    delivery, threads = read_delivery(folder), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = list(run_twice(delivery, delivery.cases[0].inputs))
+    finally:
+        torch.set_num_threads(threads)
+    assert not torch.are_deterministic_algorithms_enabled()
+    return {(finding.code, finding.severity) for finding in found}
+
+
+def test_sums_in_any_order_are_told_and_refuse_nothing(tmp_path: Path) -> None:
+    # By luck the threads may agree, and then there is nothing to tell.
+    assert _run_twice_in_threads(tmp_path, Accumulates()) <= {("sums-in-any-order", "note")}
+
+
+def test_random_numbers_are_no_sums_in_any_order(tmp_path: Path) -> None:
+    assert ("not-repeatable", "unsound") in _run_twice_in_threads(tmp_path, Noise())
 
 
 class KeepsASum(Base):

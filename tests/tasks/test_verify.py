@@ -54,6 +54,7 @@ def verify_functions(
     *,
     inside: bytes = LIBRARY,
     staging: Path | None = None,
+    atomic_sums: tuple[str, ...] = (),
 ) -> VerifyResult:
     """Return the verdict on two functions in the place of `model.so` and `model.pt2`."""
 
@@ -69,7 +70,10 @@ def verify_functions(
     (file.parent / "model.so").write_bytes(LIBRARY)
     with zipfile.ZipFile(file.parent / "model.pt2", "w") as archive:
         archive.writestr("model/data/wrapper.so", inside)
-    return verify.run(VerifyJob(file.parent, file, recipe, outputs=("scores",), staging=staging))
+    job = VerifyJob(
+        file.parent, file, recipe, outputs=("scores",), staging=staging, atomic_sums=atomic_sums
+    )
+    return verify.run(job)
 
 
 @pytest.mark.parametrize("module", [Masked(), DoublesItsInput()])
@@ -200,6 +204,56 @@ def test_a_package_that_keeps_something_of_an_earlier_call_is_refused(
     result = verify_functions(monkeypatch, affine_reference(tmp_path), remembers)
 
     assert any(f"{told}, the package gives other bits" in reason for reason in result.reasons)
+
+
+def _last_bits_by_chance(inputs: Tensors) -> Tensors:
+    (y,) = affine(inputs)
+    return (y * (1.0 + 1e-7 * torch.randint(-1, 2, y.shape)),)
+
+
+def test_a_package_that_adds_atomically_is_judged_by_its_numbers_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = affine_reference(tmp_path)
+    result = verify_functions(
+        monkeypatch, file, _last_bits_by_chance, atomic_sums=("cpp_fused_index_add_0",)
+    )
+    assert result.accepted, result.reasons
+    (note,) = [note for note in result.notes if "isn't repeatable bit for bit" in note]
+    assert "cpp_fused_index_add_0" in note
+    told = {deviation.case for deviation in result.deviations}
+    assert "batch=2 seed=0, called by several threads" in told
+    assert "batch=1 seed=0, in model.pt2" in told
+
+
+def test_the_same_bits_by_chance_are_refused_where_nothing_adds_atomically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = verify_functions(monkeypatch, affine_reference(tmp_path), _last_bits_by_chance)
+    assert any("called again after others, the package gives" in r for r in result.reasons)
+
+
+@pytest.mark.parametrize(
+    ("wrong_from", "told"),
+    [(2, "called again after others"), (3, "called by several threads")],
+)
+def test_atomic_sums_are_no_excuse_for_other_numbers(
+    wrong_from: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: dict[int, int] = {}
+
+    def loses_a_term(inputs: Tensors) -> Tensors:
+        size = len(inputs[0])
+        calls[size] = calls.get(size, 0) + 1
+        (y,) = _last_bits_by_chance(inputs)
+        if size < 3 and calls[size] >= wrong_from:
+            y[0, 0] -= 0.1
+        return (y,)
+
+    result = verify_functions(
+        monkeypatch, affine_reference(tmp_path), loses_a_term, atomic_sums=("kernel",)
+    )
+    assert any(f"seed=0, {told}, output 0: " in reason for reason in result.reasons)
 
 
 def test_a_package_that_gives_other_bits_to_several_threads_is_refused(

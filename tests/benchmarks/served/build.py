@@ -135,7 +135,7 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
         outputs = tuple(spec.name for spec in optimized.outputs)
         verifying = VerifyJob(
             job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
-            compiled.assumed, outputs, target.slug,
+            compiled.assumed, outputs, target.slug, atomic_sums=compiled.atomic_sums,
         )  # fmt: skip
         verified = cast(VerifyResult, lanes.runner(target).run(verifying, limit_s=_LIMIT_S))
     except HandoffError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from tasks.compare import root_mean_square
+from tasks.elements import root_mean_square
 from tasks.float64 import flat_tensors
 from tests.benchmarks.failures import NotMadeError, told_of
 from tests.benchmarks.served.competitors import (

@@ -221,7 +221,7 @@ SLOTS = (WeightSlot("w", 50_000, 200_000),)
 
 def test_an_entry_holds_no_weights_and_gives_the_same_bytes_with_them(tmp_path: Path) -> None:
     package, cache, taken = some_package(tmp_path / "package"), tmp_path / "cache", tmp_path / "to"
-    keep_entry(cache, KEY, package, Compiled({"w": "1"}, SLOTS, ()))
+    keep_entry(cache, KEY, package, Compiled({"w": "1"}, SLOTS, (), ()))
     kept = sum(file.stat().st_blocks * 512 for file in (cache / KEY.hex).iterdir())
     assert kept < 150_000
     entry = find_entry(cache, KEY)
@@ -234,7 +234,7 @@ def test_an_entry_holds_no_weights_and_gives_the_same_bytes_with_them(tmp_path: 
 
 def test_an_entry_without_slots_holds_its_weights(tmp_path: Path) -> None:
     package, cache, taken = some_package(tmp_path / "package"), tmp_path / "cache", tmp_path / "to"
-    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), ()))
+    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), (), ()))
     entry = find_entry(cache, KEY)
     assert entry is not None
     taken.mkdir()
@@ -244,7 +244,7 @@ def test_an_entry_without_slots_holds_its_weights(tmp_path: Path) -> None:
 
 def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
     package, cache = some_package(tmp_path / "package"), tmp_path / "cache"
-    keep_entry(cache, KEY, package, Compiled({}, (), ()))
+    keep_entry(cache, KEY, package, Compiled({}, (), (), ()))
     assert find_entry(cache, KEY) is not None
     (cache / KEY.hex / "entry.json").write_text("{")
     assert find_entry(cache, KEY) is None
@@ -252,7 +252,7 @@ def test_an_entry_that_was_cut_off_is_no_entry(tmp_path: Path) -> None:
 
 def test_looking_into_the_cache_leaves_it_as_it_is(tmp_path: Path) -> None:
     package, cache = some_package(tmp_path / "package"), tmp_path / "cache"
-    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), ()))
+    keep_entry(cache, KEY, package, Compiled({"w": "1"}, (), (), ()))
     file = cache / KEY.hex / "entry.json"
     os.utime(file, (1.0, 1.0))
     entry = read_entry(cache, KEY)

@@ -105,10 +105,10 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
     told: list[Progress] = []
     pairs = tuple(f"op{number}:float32" for number in range(250))
     first: Any = Fragile(set())
-    rows = _ask_all(plan(tmp_path), pairs[:120], Kept(tmp_path / "kept"), [first], told.append)
+    rows, _ = _ask_all(plan(tmp_path), pairs[:120], Kept(tmp_path / "kept"), [first], told.append)
     assert len(rows) == 120
     second: Any = Fragile(set())
-    rows = _ask_all(plan(tmp_path), pairs, Kept(tmp_path / "kept"), [second], told.append)
+    rows, _ = _ask_all(plan(tmp_path), pairs, Kept(tmp_path / "kept"), [second], told.append)
     assert {row.pair for row in rows} == set(pairs)
     assert {pair for bundle in second.asked for pair in bundle} == set(pairs[120:])
     assert (told[-1].done, told[-1].total, told[-1].left_s) == (250, 250, 0.0)

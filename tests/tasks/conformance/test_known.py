@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from artifacts.conformance import Row
-from tasks.conformance.known import findings_of, known_wrong, values_that_show
+from tasks.conformance.known import finding_of, known_faults
 from tasks.conformance.looking_up import calls_of
 from tasks.conformance.script import repeating_script
 from tests.artifacts.conformance_samples import ADD, AMAX, right_add, table, wrong_amax
@@ -29,45 +29,46 @@ def test_a_graph_is_read_as_operators_with_their_dtypes() -> None:
 
 
 def test_an_operator_that_is_wrong_in_one_dtype_is_told_for_that_dtype_alone() -> None:
-    (known,) = known_wrong(table(), {AMAX, ADD})
-    assert known.row.pair == "amax:int8"
-    assert known.questions == ("one-sided, negative",)
+    (known,) = known_faults(table(), {AMAX, ADD})
+    assert (known.operator, known.name) == ("amax", "amax of int8")
     assert known.inputs[0].values[:3] == (-1, -2, -3)
-    assert known_wrong(table(), {"aten.amax.default(float32)", ADD}) == ()
+    assert known_faults(table(), {"aten.amax.default(float32)", ADD}) == ()
 
 
 def test_overloads_of_an_operator_count_as_one_where_their_dtypes_are_the_same() -> None:
     whole = "aten.amax.out(int8, int8)"
-    assert len(known_wrong(table(), {whole})) == 1
-    assert known_wrong(table(), {"aten.amax.out(int8, float32)", "aten.amin.default(int8)"}) == ()
+    assert len(known_faults(table(), {whole})) == 1
+    assert known_faults(table(), {"aten.amax.out(int8, float32)", "aten.amin.default(int8)"}) == ()
 
 
 def test_a_fault_of_several_operators_is_told_where_all_of_them_are() -> None:
     showing = wrong_amax().showing
     assert showing is not None
     both = replace(wrong_amax(), showing=replace(showing, calls=(AMAX, ADD)))
-    assert known_wrong(table(both), {AMAX}) == ()
-    assert len(known_wrong(table(both), {AMAX, ADD, "aten.relu.default(float32)"})) == 1
+    assert known_faults(table(both), {AMAX}) == ()
+    assert len(known_faults(table(both), {AMAX, ADD, "aten.relu.default(float32)"})) == 1
 
 
 def test_an_operator_that_crashes_is_told_too() -> None:
     row = Row("add", "float32", "crashes", "signal SIGFPE", calls=(ADD,))
-    (finding,) = findings_of(table(row), {ADD})
-    assert "crashing" in finding.message
+    (fault,) = known_faults(table(row), {ADD})
+    assert "crashing" in fault.told
 
 
 def test_the_finding_tells_values_results_and_reports() -> None:
-    (finding,) = findings_of(table(), {AMAX, ADD})
+    (fault,) = known_faults(table(), {AMAX, ADD})
+    finding = finding_of(fault, {})
     assert (finding.code, finding.severity) == ("known-wrong-operator", "note")
     for part in (AMAX, "cpu-avx512", "torch 2.15.0", "-1, -2, -3", "got 0, expected -1", "191499"):
         assert part in finding.message
     assert "handoff conformance --show amax" in finding.remedy
 
 
-def test_the_values_that_show_one_call_are_given() -> None:
-    (known,) = values_that_show(table(), AMAX)
-    assert known.inputs[0].shape == (1, 16)
-    assert values_that_show(table(), ADD) == ()
+def test_the_finding_says_which_case_asked_for_it_or_that_none_could() -> None:
+    (fault,) = known_faults(table(), {AMAX})
+    case = f"batch=7 what {fault.name} gets wrong"
+    assert case in finding_of(fault, {fault.name: case}).remedy
+    assert "keep them away" in finding_of(fault, {}).remedy
 
 
 def test_of_what_no_input_was_kept_there_is_no_script() -> None:

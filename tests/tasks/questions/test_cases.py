@@ -154,3 +154,32 @@ def test_reductions_of_8_bits_are_noticed(dtype: torch.dtype) -> None:
     spec = TensorSpec("x", str(dtype).removeprefix("torch."), ("batch", 6))
     assert find_questions([spec], lambda x: x.amax(-1), (x,))[1].eight_bit_reductions
     assert not find_questions([spec], lambda x: x[:, :2], (x,))[1].eight_bit_reductions
+
+
+@pytest.mark.parametrize(
+    ("model", "declared"),
+    [
+        (lambda x: torch.remainder(x, 0.1) > 0.05, (0.0, 10.0)),
+        (lambda x: torch.sin(x * 7.0) > 0.5, (-5.0, 5.0)),
+        (lambda x: (x * x - x) >= 1.5, (-4.0, 4.0)),
+    ],
+    ids=["saw tooth", "sine", "parabola"],
+)
+def test_what_rises_and_falls_is_asked_at_every_place_where_it_decides(
+    model: Model, declared: tuple[float, float]
+) -> None:
+    low, high = declared
+    x = drawn(64, 6).abs().fmod(1.0) * (high - low) + low
+    decides = []
+
+    def watched(x: torch.Tensor) -> object:
+        decides.append(x.clone())
+        return model(x)
+
+    questions = ask(watched, x, ranges={0: declared})
+    (asked,) = [one for name, one in questions.items() if name.startswith("around")]
+    changed = asked.inputs[0][asked.inputs[0] != x]
+    assert changed.numel() > x.numel() // 4
+    # Not one crossing again and again: as many as there are, and both outcomes beside each.
+    assert len({round(value, 2) for value in changed.tolist()}) >= 2
+    assert 0.2 < float(torch.as_tensor(model(changed)).float().mean()) < 0.8

@@ -1,0 +1,221 @@
+"""Judges each element of an output: within what was agreed, within what rounding does, or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from artifacts.tolerance import Tolerance
+from tasks.scale import Scale
+from tasks.special import OVERFLOWING, Values
+
+# Below any number that is not zero.
+_TINY = 1e-300
+
+# How far rounding alone moves each element, over so many runs.
+Moves = Callable[[int], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """An output of the package, of eager and in float64, element by element, all in float64.
+
+    `size` is what a distance is relative to, `finite` are the elements to judge by their distance,
+    and `special` those that are not finite in eager and something else in the package.
+    """
+
+    got: torch.Tensor
+    want: torch.Tensor
+    exact: torch.Tensor
+    distance: torch.Tensor
+    size: torch.Tensor
+    special: torch.Tensor
+    finite: torch.Tensor
+    is_float: bool
+
+
+def lay_beside(
+    package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
+) -> Beside:
+    """Return an output of the package beside eager's and float64's, of the same shape."""
+    special = ~torch.isfinite(eager)
+    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
+    got, want, exact = (_wide(t) for t in (package, eager, float64))
+    distance = (got - want).abs()
+    is_float = eager.is_floating_point()
+    if not is_float:
+        # Those beyond 2^53 can be the same number in float64.
+        distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
+    finite = ~special & ~as_float64
+    size = scale.sizes(want)
+    return Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What became of the elements: how many are wrong, how many were let off, and why.
+
+    `room` is what each may be off by beyond what was agreed, `mismatched` are the special ones that
+    are wrong, and `usable` those from which an RMSE tells something.
+    """
+
+    room: torch.Tensor
+    mismatched: torch.Tensor
+    usable: torch.Tensor
+    beyond: int
+    at_step: int
+    incomparable: int
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What rounding does to an output, found where it was measured, relative to the output's size.
+
+    `move` is the median of the largest moves of its elements over the fewest runs, and `rmse` their
+    root mean square.
+    """
+
+    move: float
+    rmse: float
+
+
+def usual_of(moves: torch.Tensor, size: torch.Tensor) -> Usual | None:
+    """Return what is usual of an output whose elements, of this size, rounding moves so far.
+
+    None where rounding does more than take a few digits: of such each element is asked for itself.
+    """
+    relative = (moves / size.clamp_min(_TINY)).flatten()
+    if not relative.numel() or not bool(torch.isfinite(relative).all()):
+        return None
+    usual = Usual(_median(relative), root_mean_square(relative))
+    return usual if usual.rmse <= _MOST_USUAL else None
+
+
+def judge_elements(
+    one: Beside,
+    bound: torch.Tensor,
+    mismatched: torch.Tensor,
+    moved: Moves | None,
+    usual: Usual | None = None,
+) -> Elements:
+    """Judge each element: within its `bound`, within what rounding does beyond it, or wrong.
+
+    `mismatched` are those that may not stand where eager's are not finite, unless rounding makes
+    them so. What is `usual` of the output lets elements off before how far they move is asked.
+    """
+    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
+    outside = one.finite & ~(one.distance <= bound)
+    room = torch.zeros_like(bound)
+    if usual is not None and one.is_float:
+        room = ROOM_PER_USUAL * usual.move * one.size
+    asking = (outside & ~(one.distance <= bound + room)) | mismatched
+    if moved is not None and bool(asking.any()):
+        room = _room(moved, outside | mismatched, one, bound)
+        mismatched = mismatched & torch.isfinite(room)
+    beyond = outside & ~(one.distance <= bound + room)
+    let_off = outside & ~beyond
+    lost = one.finite & (room > one.size) & one.is_float
+    steps = let_off
+    if one.is_float:
+        # Numbers that rounding moves far more than most of their output are at a step, too.
+        most = _median(room / one.size.clamp_min(_TINY))
+        is_step = (one.distance > GROSS * bound) & (room > GROSS * most * one.size)
+        steps = let_off & ~lost & is_step
+    return Elements(
+        room,
+        mismatched,
+        # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
+        one.finite & torch.isfinite(one.exact) & ~let_off & ~lost,
+        beyond=int(beyond.sum()),
+        at_step=int(steps.sum()),
+        incomparable=int(lost.sum()),
+    )
+
+
+# How often the model is run while it is moved: more often only where few elements ask for it.
+_RUNS = (4, 12, 36)
+FEWEST_RUNS = _RUNS[0]
+_FEW_ASKING = 0.05
+# The largest move over so many runs is some two standard deviations of what rounding does; what
+# another order of operations does stays within twice that.
+ROOM_PER_MOVE = 2.0
+# Half of the elements move less than 1.5 standard deviations over the fewest runs, so that this is
+# five of them: as much as the most runs give an element of its own.
+ROOM_PER_USUAL = 3.5
+# Beyond it rounding is no matter of the last digits.
+_MOST_USUAL = 1e-3
+# A difference so many times what was agreed is none of precision any more.
+GROSS = 16.0
+# A share of the elements of an output, beyond which rounding is no excuse for what they are.
+MOST_AT_STEPS = 0.1
+MOST_INCOMPARABLE = 0.1
+
+
+def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) -> torch.Tensor:
+    """Return what rounding lets each element be off by, beyond what was agreed.
+
+    An element that moved little by luck is taken for like most of its output. Where nothing moves
+    there is no room. More runs are made while some, but few, of those that are `asking` need more.
+    """
+    for runs in _RUNS:
+        moves = moved(runs)
+        if not one.is_float:
+            room = torch.where(moves > 0.0, torch.inf, 0.0)
+        else:
+            usual = (moves / one.size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * one.size)
+        left = asking & ~(one.distance <= bound + room)
+        if not 0 < int(left.sum()) <= max(8.0, _FEW_ASKING * left.numel()):
+            break
+    return room
+
+
+def are_mismatched(
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor,
+    tolerance: Tolerance,
+    values: Values,
+) -> torch.Tensor:
+    """Tell for each element whether it may not stand where eager's is NaN or infinite."""
+    mismatched = ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
+    if values in OVERFLOWING:
+        # Of float64 nothing tells what is left when a product leaves the range on the way.
+        mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
+    return mismatched
+
+
+def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """Tell for each element whether it is finite and within the bound of a finite float64."""
+    got, exact = _wide(package), _wide(float64)
+    finite = torch.isfinite(got) & torch.isfinite(exact)
+    size = exact.abs().clamp_min(root_mean_square(exact[torch.isfinite(exact)]))
+    return finite & ((got - exact).abs() <= tolerance.atol + tolerance.rtol * size)
+
+
+def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Tell for each element whether both are the same number, or both NaN."""
+    return (left == right) | (left.isnan() & right.isnan())
+
+
+def identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    """Tell whether both are the same tensors: dtypes, shapes and every element, NaN beside NaN."""
+    return len(left) == len(right) and all(
+        a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64)
+
+
+def _median(values: torch.Tensor) -> float:
+    return float(values.median()) if values.numel() else 0.0
+
+
+def root_mean_square(values: torch.Tensor) -> float:
+    """Return the root of the mean of the squares; 0 of nothing."""
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
