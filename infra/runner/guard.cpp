@@ -65,7 +65,8 @@ void Guard::check(const Tensors& inputs) const {
                     "a contiguous tensor: the last axis side by side in memory",
                     "strides " + text_of(tensor.strides()) + " for the shape " +
                         text_of(tensor.sizes()),
-                    "Give it as tensor.contiguous()");
+                    "Call contiguous() on it, and give the model what its signature declares "
+                    "(manifest.json)");
     }
     if (input.checks_values && tensor.numel() > 0) check_values(input, tensor);
   }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from artifacts.catalogue.tags import contract_parameters
+from artifacts.difference import differences
 from artifacts.narrowing import refused_requests
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from tests.artifacts.samples import sample_manifest
 
 IDS = TensorSpec("ids", "int64", ("batch", 20), 0, 4999)
 X = TensorSpec("x", "float32", ("batch", "length"))
@@ -87,3 +91,21 @@ def test_a_catalogue_has_a_row_for_each_input_and_size_and_few_enough_rows() -> 
     rows = contract_parameters(ModelSignature(many))
     assert len(rows) < 100
     assert "input x149: float32 [4]" in rows["further inputs"]
+
+
+def test_a_difference_has_rows_for_what_is_taken_and_where_it_comes_from() -> None:
+    before = sample_manifest()
+    ids = TensorSpec("ids", "int64", ("batch",), 0, 4999, "table users of 5000 rows")
+    wide, narrow = (
+        replace(before, signature=ModelSignature((one,), (), {"batch": limits}))
+        for one, limits in (
+            (ids, Dimension(1, 64)),
+            (replace(ids, low=21.0, high=821.0, origin="example"), Dimension(2, 64)),
+        )
+    )
+    told = {(one.name, one.before, one.after) for one in differences(wide, narrow)}
+    assert told == {
+        ("values ids", "0 to 4999 (table users of 5000 rows)", "21 to 821 (example)"),
+        ("size batch", "1 to 64", "2 to 64"),
+    }
+    assert differences(wide, wide) == ()
