@@ -13,6 +13,7 @@
 # make bench-transformers [MODELS=...] [DEVICE=...] ...  the corpus' transformers by the seeds' protocol
 # make bench-night-curve [NIGHT=50,100,200,400] [WORKERS=1x16] [WRITE=FILE]  how a night grows
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
+# make corpus-release [MODELS="bert demo"]  release those 24 with the default recipe, as far as the verdict
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
 # make outages  kills, failing stores, full disks, many at once: what a release survives (an hour)
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
@@ -61,7 +62,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
+.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -111,6 +112,10 @@ bench-targets: ready
 # An environment of its own over the product's, since those packages pin what they please.
 corpus: ready $(CORPUS)/.ready
 	$(CORPUS)/bin/python -m tests.corpus $(MODELS)
+
+corpus-release: ready $(CORPUS)/.ready
+	$(CORPUS)/bin/python -W ignore -m tests.corpus.release --folder $(CORPUS)/release \
+	  $(if $(MODELS),$(MODELS),--write tests/corpus/README.md)
 
 faults: ready
 	$(BIN)/python -m tests.faults $(PART)

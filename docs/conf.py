@@ -21,6 +21,7 @@ include_patterns = [
     "infra/stack/README.md",
     "tests/artifacts/tampering.md",
     "tests/benchmarks/README.md",
+    "tests/corpus/README.md",
     "tests/faults/README.md",
     "tests/outages/README.md",
 ]

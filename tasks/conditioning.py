@@ -98,6 +98,8 @@ class Perturbing(TorchDispatchMode):
         if _is_exact(func):
             return func(*args, **kwargs)
         adds_up = torch.Tag.pointwise not in func.tags
+        if adds_up and not func._schema.is_mutable and _rounds_for_sure(args, kwargs):
+            return self._run_moved(func, args, kwargs)
         # Before it runs: it may work in place.
         wider = _run_wider(func, args, kwargs)
         nudged = self._run_nudged(func, args, kwargs) if adds_up else None
@@ -127,19 +129,40 @@ class Perturbing(TorchDispatchMode):
             return torch.view_as_complex(real.contiguous())
         kind = _WIDER.get(result.dtype, torch.float64)
         value = result.to(kind)
-        room = value.abs() * torch.finfo(result.dtype).eps
+        # In place from here on: a model has millions of these.
+        room = value.abs().mul_(torch.finfo(result.dtype).eps)
         if wide is None:
             exact = _ends_in_zeros(result)
         else:
             exact = value == wide
             # What eager's own kernel is off by, another kernel may be off by the other way.
-            room += 2.0 * (value - wide).abs().nan_to_num(0.0, 0.0, 0.0)
-        unit = torch.rand(value.shape, generator=self._random, dtype=torch.float32).to(kind)
-        moved = value + (2.0 * unit - 1.0) * room
+            room.add_((value - wide).abs_().nan_to_num_(0.0, 0.0, 0.0), alpha=2.0)
+        moved = room.mul_(self._draw(value.shape)).add_(value)
         if nudged is not None:
             before = value if wide is None else wide
-            moved = moved + (nudged.to(kind) - before)
+            moved.add_(nudged.to(kind) - before)
         return torch.where(exact | ~torch.isfinite(value), result, moved.to(result.dtype))
+
+    def _run_moved(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
+        """Run an operator that rounds for sure on what is a little off, in its own precision.
+
+        That is all that its rounding does, for a fraction of what a wider precision takes; layers
+        that have to be taken apart were, so that the fastest kernel may run.
+        """
+
+        def nudge(value: Any) -> Any:  # noqa: ANN401 - as above
+            if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
+                return value
+            moved = self._draw(value.shape).mul_(torch.finfo(value.dtype).eps).mul_(value)
+            return moved.add_(value)
+
+        changed = pytree.tree_map(nudge, (args, dict(kwargs)))
+        with _mkldnn(enabled=True):
+            return func(*changed[0], **changed[1])
+
+    def _draw(self, shape: torch.Size) -> torch.Tensor:
+        """Return numbers between -1 and 1."""
+        return torch.empty(shape, dtype=torch.float32).uniform_(-1.0, 1.0, generator=self._random)
 
     def _run_nudged(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
         """Return what the operator gives for what is a little off."""
@@ -152,9 +175,8 @@ class Perturbing(TorchDispatchMode):
             if value.is_complex():
                 return torch.view_as_complex(nudge(torch.view_as_real(value)).contiguous())
             kind = _WIDER.get(value.dtype, torch.float64)
-            unit = torch.rand(value.shape, generator=self._random, dtype=torch.float32).to(kind)
-            own = torch.finfo(value.dtype).eps
-            return value.to(kind) * (1.0 + (2.0 * unit - 1.0) * own)
+            moved = self._draw(value.shape).to(kind).mul_(torch.finfo(value.dtype).eps).add_(1.0)
+            return moved.mul_(value)
 
         return _attempt(func, *pytree.tree_map(nudge, (args, dict(kwargs))))
 
@@ -179,6 +201,36 @@ def _run_wider(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa:
         return float(torch.tensor(value, dtype=torch.float32)) if type(value) is float else value
 
     return _attempt(func, *pytree.tree_map(widen, (args, dict(kwargs))))
+
+
+# Of float32, and how many of a tensor's elements are looked at.
+_LOW_BITS = 0xFF
+_LOOKED_AT = 4096
+
+
+def _rounds_for_sure(args: Any, kwargs: Mapping[str, Any]) -> bool:  # noqa: ANN401 - as above
+    """Tell whether what an operator adds up has too many digits for any sum of it to be exact.
+
+    That is so where it takes several tensors of float32 and nearly all numbers in each have digits
+    in their last places; whole numbers, masks and one-hot rows don't.
+    """
+    tensors = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    floating = [one for one in tensors if one.dtype in _FLOATING and one.numel() > 1]
+    if len(floating) < 2 or any(one.dtype is not torch.float32 for one in floating):
+        return False
+    return all(map(_has_all_digits, floating))
+
+
+def _has_all_digits(tensor: torch.Tensor) -> bool:
+    if not tensor.is_contiguous():
+        # Rows of it, so that nothing large is copied.
+        tensor = tensor[..., : min(tensor.shape[-1], 64)]
+    numbers = tensor.reshape(-1)[:_LOOKED_AT]
+    numbers = numbers[(numbers != 0) & torch.isfinite(numbers)]
+    if numbers.numel() < 2:
+        return False
+    low = numbers.contiguous().view(torch.int32) & _LOW_BITS
+    return bool((low != 0).double().mean() > 0.9)
 
 
 def _attempt(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -266,12 +318,17 @@ def _run(
 @contextlib.contextmanager
 def _taken_apart() -> Iterator[None]:
     """Have attention and recurrent layers run as the operators that they are made of."""
+    with _mkldnn(enabled=False), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+@contextlib.contextmanager
+def _mkldnn(*, enabled: bool) -> Iterator[None]:
     # `torch.backends.mkldnn.flags` sets more than this, and warns of what this machine lacks.
     before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    torch._C._set_mkldnn_enabled(enabled)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
         torch._C._set_mkldnn_enabled(before)
 

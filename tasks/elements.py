@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from artifacts.tolerance import Tolerance
-from tasks.scale import Scale
+from tasks.scale import NO_SCALE, Scale
 from tasks.special import OVERFLOWING, Values
 
 # Below any number that is not zero.
@@ -69,47 +69,22 @@ class Elements:
     incomparable: int
 
 
-@dataclass(frozen=True)
-class Usual:
-    """What rounding does to an output, found where it was measured, relative to the output's size.
-
-    `move` is the median of the largest moves of its elements over the fewest runs, and `rmse` their
-    root mean square.
-    """
-
-    move: float
-    rmse: float
-
-
-def usual_of(moves: torch.Tensor, size: torch.Tensor) -> Usual | None:
-    """Return what is usual of an output whose elements, of this size, rounding moves so far.
-
-    None where rounding does more than take a few digits: of such each element is asked for itself.
-    """
-    relative = (moves / size.clamp_min(_TINY)).flatten()
-    if not relative.numel() or not bool(torch.isfinite(relative).all()):
-        return None
-    usual = Usual(_median(relative), root_mean_square(relative))
-    return usual if usual.rmse <= _MOST_USUAL else None
-
-
 def judge_elements(
     one: Beside,
     bound: torch.Tensor,
     mismatched: torch.Tensor,
     moved: Moves | None,
-    usual: Usual | None = None,
+    noise: Scale = NO_SCALE,
 ) -> Elements:
     """Judge each element: within its `bound`, within what rounding does beyond it, or wrong.
 
     `mismatched` are those that may not stand where eager's are not finite, unless rounding makes
-    them so. What is `usual` of the output lets elements off before how far they move is asked.
+    them so. What eager itself is off by, by features whose usual `noise` is known, lets elements
+    off before how far they move is asked.
     """
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = one.finite & ~(one.distance <= bound)
-    room = torch.zeros_like(bound)
-    if usual is not None and one.is_float:
-        room = ROOM_PER_USUAL * usual.move * one.size
+    room = _room_of_eagers_error(one, bound, noise)
     asking = (outside & ~(one.distance <= bound + room)) | mismatched
     if moved is not None and bool(asking.any()):
         room = _room(moved, outside | mismatched, one, bound)
@@ -134,18 +109,17 @@ def judge_elements(
     )
 
 
-# How often the model is run while it is moved: more often only where few elements ask for it.
-_RUNS = (4, 12, 36)
-FEWEST_RUNS = _RUNS[0]
+# How often the model is run while it is moved: as rarely as lets all elements off, the fewest that
+# tell how many are not comparable, and more often only where few elements ask for it.
+_RUNS = (1, 2, 4, 12, 36)
+FEWEST_RUNS = 4
 _FEW_ASKING = 0.05
 # The largest move over so many runs is some two standard deviations of what rounding does; what
 # another order of operations does stays within twice that.
 ROOM_PER_MOVE = 2.0
-# Half of the elements move less than 1.5 standard deviations over the fewest runs, so that this is
-# five of them: as much as the most runs give an element of its own.
-ROOM_PER_USUAL = 3.5
-# Beyond it rounding is no matter of the last digits.
-_MOST_USUAL = 1e-3
+# The package's error and eager's are two samples of the same rounding: five standard deviations of
+# their difference.
+ROOM_PER_ERROR = 7.0
 # A difference so many times what was agreed is none of precision any more.
 GROSS = 16.0
 # A share of the elements of an output, beyond which rounding is no excuse for what they are.
@@ -153,11 +127,21 @@ MOST_AT_STEPS = 0.1
 MOST_INCOMPARABLE = 0.1
 
 
+def _room_of_eagers_error(one: Beside, bound: torch.Tensor, noise: Scale) -> torch.Tensor:
+    """Return what elements may be off by because eager's are: some digits, and never a step."""
+    most = GROSS * bound
+    own = torch.where(one.finite & torch.isfinite(one.exact), one.want - one.exact, 0.0)
+    # One at a step says nothing of its neighbours.
+    known = noise.sizes(torch.where(own.abs() <= most, own, 0.0))
+    return (ROOM_PER_ERROR * known).minimum(most)
+
+
 def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) -> torch.Tensor:
     """Return what rounding lets each element be off by, beyond what was agreed.
 
     An element that moved little by luck is taken for like most of its output. Where nothing moves
-    there is no room. More runs are made while some, but few, of those that are `asking` need more.
+    there is no room. More runs, which only add to it, are made while some, but few, of those that
+    are `asking` need more.
     """
     for runs in _RUNS:
         moves = moved(runs)
@@ -166,8 +150,10 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
         else:
             usual = (moves / one.size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
             room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * one.size)
-        left = asking & ~(one.distance <= bound + room)
-        if not 0 < int(left.sum()) <= max(8.0, _FEW_ASKING * left.numel()):
+        left = int((asking & ~(one.distance <= bound + room)).sum())
+        if runs < FEWEST_RUNS and (left or bool((room > one.size).any())):
+            continue
+        if not 0 < left <= max(8.0, _FEW_ASKING * asking.numel()):
             break
     return room
 

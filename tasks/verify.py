@@ -14,16 +14,22 @@ from artifacts.errors import first_line
 from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
 from artifacts.tolerance import Deviation, Tolerance
-from tasks.compare import Typical, compare, typical_error
+from tasks.compare import (
+    Typical,
+    compare,
+    decided_otherwise,
+    is_decision,
+    typical_error,
+)
 from tasks.compiling.packages import digest_library, read_kernels
 from tasks.conditioning import Conditioning
 from tasks.elements import (
     FEWEST_RUNS,
     GROSS,
+    MOST_AT_STEPS,
     MOST_INCOMPARABLE,
-    Usual,
+    Moves,
     identical,
-    usual_of,
 )
 from tasks.intake import read_delivery
 from tasks.loading import (
@@ -75,7 +81,6 @@ class _Findings:
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
     wrong: int = 0
     conditioned: dict[str, Conditioning] = field(default_factory=dict)
-    usual: dict[int, Usual] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
@@ -129,20 +134,23 @@ class _Findings:
             str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
         )
 
-        def judge(tolerance: Tolerance) -> Deviation:
+        def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
             return compare(
                 got, want, case.float64[index], tolerance, output=index, case=name,
                 typical=yardstick.typical, scale=yardstick.scale, values=case.values,
-                moved=self._moved(case, index), usual=self.usual.get(index),
+                moved=moved, noise=yardstick.noise,
             )  # fmt: skip
 
-        found = judge(agreed)
-        if not found.reasons or not case.undeclared:
-            return found
+        asks = self._moved(case, index)
+        if not case.undeclared:
+            return judge(agreed, asks)
         # What isn't declared as served can't refuse by its precision what all that is allows.
-        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol))
-        if loose.reasons:
+        found = judge(agreed, None)
+        if not found.reasons:
             return found
+        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), asks)
+        if loose.reasons:
+            return judge(agreed, asks)
         told = f"{name}, output {index}: {found.reasons[0]}"
         self.notes.append(f"{told}, which refuses nothing: nobody declared it. {_declare(case)}")
         return loose
@@ -159,24 +167,27 @@ class _Findings:
                 self.conditioned[case.name] = Conditioning(
                     model(), case.inputs, case.eager, case.name
                 )
-                if case.values == "drawn":
-                    self._learn(case, self.conditioned[case.name])
             return self.conditioned[case.name].moved(index, int(min(runs, most)))
 
         return moved
 
-    def _learn(self, case: ReferenceCase, conditioning: Conditioning) -> None:
-        """Note what rounding does to each output of an ordinary case, for the cases after it."""
-        for index, want in enumerate(case.eager):
-            if not want.is_floating_point():
-                continue
-            size = self.yardsticks[index].scale.sizes(want.double())
-            if found := usual_of(conditioning.moved(index, FEWEST_RUNS), size):
-                before = self.usual.get(index, found)
-                self.usual[index] = max(found, before, key=lambda one: one.move)
-
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""
+
+    def refuse_decisions(self) -> None:
+        """Refuse outputs too many of whose decisions are others than eager's, over all cases."""
+        for index in range(len(self.yardsticks)):
+            own = [
+                d for d in self.deviations if d.output == index and not d.special and is_decision(d)
+            ]
+            at_step, elements = sum(d.at_step for d in own), sum(d.elements for d in own)
+            if at_step <= MOST_AT_STEPS * elements or any(d.reasons for d in own):
+                continue
+            worst = max(own, key=lambda one: one.at_step)
+            reason = decided_otherwise(at_step, elements)
+            place = self.deviations.index(worst)
+            self.deviations[place] = replace(worst, reasons=(reason,))
+            self.reasons.append(f"{worst.case} and others, output {index}: {reason}")
 
     def not_comparable(self) -> tuple[int, ...]:
         """Return the outputs too many of whose elements can't be compared."""
@@ -226,6 +237,7 @@ class _Yardstick:
 
     typical: Typical
     scale: Scale
+    noise: Scale
 
 
 def run(job: VerifyJob) -> VerifyResult:
@@ -250,6 +262,7 @@ def run(job: VerifyJob) -> VerifyResult:
     found.reasons += _beyond_assumptions(job.assumed, cases)
     if not cases:
         found.reasons.append("no case of the input plan could be compared")
+    found.refuse_decisions()
     found.tell_set_aside()
     found.tell_atomic_sums()
     blind = _blind_outputs(cases)
@@ -369,13 +382,18 @@ def _yardsticks(cases: Sequence[ReferenceCase]) -> list[_Yardstick]:
     """Return what each output is judged by, over all cases that aren't special."""
     drawn = _drawn(cases) or list(cases)
     count = min((len(case.eager) for case in cases), default=0)
-    return [
-        _Yardstick(
-            typical_error((case.eager[index], case.float64[index]) for case in drawn),
-            find_scale(case.eager[index] for case in drawn),
-        )
-        for index in range(count)
-    ]
+    return [_yardstick(drawn, index) for index in range(count)]
+
+
+def _yardstick(cases: Sequence[ReferenceCase], index: int) -> _Yardstick:
+    scale = find_scale(case.eager[index] for case in cases)
+    return _Yardstick(
+        typical_error((case.eager[index], case.float64[index]) for case in cases), scale,
+        find_scale(
+            case.eager[index].double() - case.float64[index].double() for case in cases
+            if case.eager[index].shape == case.float64[index].shape
+        ),
+    )  # fmt: skip
 
 
 def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, float]]:

@@ -429,3 +429,32 @@ def test_the_model_is_read_again_only_where_an_element_lies_outside_what_was_agr
     )
     assert not wrong.accepted
     assert reads == [staging]
+
+
+class Best(nn.Module):
+    """Which of two scores is the larger one, where rounding alone decides that for most rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        near = torch.stack([x.sum(1) * 0.1, (x * 0.1).sum(1)], dim=1)
+        return near.argmax(1)
+
+
+def test_decisions_are_counted_over_all_cases_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, staging = make_reference(tmp_path, Best()), tmp_path / "staging"
+
+    def deciding(share: float) -> VerifyResult:
+        def library(inputs: Tensors) -> Tensors:
+            decided = Best()(*inputs)
+            rows = torch.arange(decided.numel())
+            # Spread, so that no case has many.
+            other = (rows * 0.618) % 1.0 < share
+            return (torch.where(other, 1 - decided, decided),)
+
+        return verify_functions(monkeypatch, file, library, staging=staging)
+
+    few, many = deciding(0.03), deciding(0.6)
+    assert not any("decided otherwise" in reason for reason in few.reasons), few.reasons
+    assert any("decided otherwise" in reason for reason in many.reasons)
+    assert any(deviation.reasons for deviation in many.deviations)
