@@ -79,9 +79,10 @@ def deliver(
 
     `example_inputs` and `example_kwargs` are what forward is called with. `dynamic` names each
     input's dynamic axes (`{"x": {0: "batch"}}`; by default axis 0), `dimensions` their smallest and
-    largest sizes (1 to 1024), `ranges` what random inputs may hold. `lineage` says where the model
-    comes from; without it the git checkout is asked in which the process runs. `module` is left as
-    it was.
+    largest sizes (1 to 1024), `ranges` what inputs may hold: without it that is read off what the
+    model does with them, and a note tells of each that is only the example's. `lineage` says where
+    the model comes from; without it the git checkout is asked in which the process runs. `module`
+    is left as it was.
 
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.

@@ -157,10 +157,8 @@ def _by_kinds(own: InputUses, tensor: torch.Tensor) -> Reading:
 def _as_mask(own: InputUses, tensor: torch.Tensor) -> Reading:
     least, most = min(own.constants, default=0.0), max(own.constants, default=0.0)
     if least >= 0.0 and most <= 1.0:
-        mask = Reading(0.0, 1.0, "mask", "a mask: only told apart from 0"
-                       if own.constants or "masked" not in own.kinds
-                       else "a mask: only multiplied with")  # fmt: skip
-        return mask if _holds(mask, tensor) else guess(tensor, "used like a mask")
+        mask = Reading(0.0, 1.0, "mask", "a mask: told apart from 0, or multiplied with")
+        return mask if _holds(mask, tensor) else guess(tensor, "used like a mask, and holds more")
     # One more than the last number that it is told apart from: that is a case, too.
     high = min(math.floor(most) + 1.0, _ends(tensor.dtype)[1])
     numbers = f"{least:g}" if least == most else f"{least:g} to {most:g}"
