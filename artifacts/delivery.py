@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Literal
 from artifacts.errors import DeliveryUnreadable
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from artifacts.strict_toml import parse_toml
 
 CONTRACT_FILE = "delivery.toml"
 EXAMPLES_FILE = "examples.safetensors"
@@ -172,7 +172,7 @@ def read_contract(folder: Path) -> DeliveryContract:
     """Return the contract of the delivery in `folder`; raise `DeliveryUnreadable` with a reason."""
     path = folder / CONTRACT_FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         raise DeliveryUnreadable(
             f"{folder} has no contract",
@@ -180,14 +180,14 @@ def read_contract(folder: Path) -> DeliveryContract:
             got="none",
             remedy="'handoff init FOLDER' writes one, 'handoff deliver' always does",
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DeliveryUnreadable(
-            f"{path} can't be read", expected="a UTF-8 text file", got=str(error),
+            f"{path} can't be read", expected="a UTF-8 text file", got=error.strerror or str(error),
             remedy="Deliver the model again",
         ) from error  # fmt: skip
     try:
-        return parse_contract(text)
-    except (tomllib.TOMLDecodeError, RecordInvalid) as error:
+        return parse_contract(data)
+    except RecordInvalid as error:
         raise DeliveryUnreadable(
             f"{CONTRACT_FILE} is not a delivery contract",
             expected="the keys that 'handoff deliver' writes",
@@ -197,9 +197,10 @@ def read_contract(folder: Path) -> DeliveryContract:
         ) from error
 
 
-def parse_contract(text: str) -> DeliveryContract:
-    """Return the contract that `text` (TOML) holds; raise `TOMLDecodeError` or `RecordInvalid`."""
-    return from_plain(DeliveryContract, tomllib.loads(text), where=CONTRACT_FILE)
+def parse_contract(text: str | bytes) -> DeliveryContract:
+    """Return the contract that `text` (TOML) holds; raise `RecordInvalid` for anything else."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", errors="surrogatepass")
+    return from_plain(DeliveryContract, parse_toml(data), where=CONTRACT_FILE)
 
 
 def format_contract(contract: DeliveryContract) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from artifacts.printable import one_line, printable
+
 
 class HandoffError(Exception):
     """What went wrong, what was expected, what was found, and what to do about it."""
@@ -16,12 +18,12 @@ class HandoffError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, expected: str, got: str, remedy: str, where: str = "") -> None:
-        """Hold the parts of the sentence; `where` is a place such as `module.py:12`."""
-        self.what = what
-        self.expected = expected
-        self.got = got
-        self.remedy = remedy
-        self.where = where
+        """Hold the parts of the sentence, made printable; `where` is such as `module.py:12`."""
+        self.what = printable(what)
+        self.expected = printable(expected)
+        self.got = printable(got)
+        self.remedy = printable(remedy)
+        self.where = one_line(where)
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -58,6 +60,10 @@ class EnvironmentLacking(HandoffError):
 
 class StepCrashed(HandoffError):
     """A child process ended without a result: by a signal, by its time limit, by its memory."""
+
+
+class BudgetSpent(StepCrashed):
+    """A step took more time or memory than a step may: it was ended."""
 
 
 class DeliveryUnsound(HandoffError):
@@ -130,6 +136,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         UsageProblem,
         EnvironmentLacking,
         StepCrashed,
+        BudgetSpent,
         DeliveryUnsound,
         DeliveryUnreadable,
         DeliveryUnreachable,
@@ -147,7 +154,7 @@ ERRORS: dict[str, type[HandoffError]] = {
 
 def first_line(error: BaseException, limit: int = 300) -> str:
     """Return the first line of an error's message, cut at `limit`; its class where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
+    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0][:limit])
 
 
 def error_from_record(record: dict[str, str]) -> HandoffError:

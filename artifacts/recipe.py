@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from artifacts.errors import UsageProblem
 from artifacts.evidence import Goal
 from artifacts.record import RecordInvalid, from_plain, later
 from artifacts.signature import require_identifier
+from artifacts.strict_toml import parse_toml
 from artifacts.target import TARGETS, Target, parse_target
 from artifacts.tolerance import (
     CUDA_TOLERANCES,
@@ -292,7 +292,7 @@ class Recipe:
 def read_recipe(path: Path) -> Recipe:
     """Return the recipe in the TOML file `path`; raise `UsageProblem` with the place and reason."""
     try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        plain = parse_toml(path.read_bytes())
         recipe = from_plain(Recipe, plain, path.name)
     except OSError as error:
         raise UsageProblem(
@@ -301,7 +301,7 @@ def read_recipe(path: Path) -> Recipe:
             got=error.strerror or str(error),
             remedy="Name an existing recipe, or leave --recipe out for the defaults",
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecordInvalid) as error:
+    except RecordInvalid as error:
         raise UsageProblem(
             "the recipe is not valid",
             expected=f"TOML with keys among {', '.join(f.name for f in fields(Recipe))}",

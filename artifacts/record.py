@@ -61,6 +61,23 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
+def absolute(value: T) -> T:
+    """Return a record with each path in it made absolute."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        before = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        after = {name: absolute(item) for name, item in before.items()}
+        changed = {name: item for name, item in after.items() if item is not before[name]}
+        return dataclasses.replace(value, **changed) if changed else value
+    if isinstance(value, Path) and not value.is_absolute():
+        return cast(T, value.absolute())
+    if isinstance(value, tuple):
+        items = tuple(absolute(item) for item in value)
+        return (
+            cast(T, items) if any(a is not b for a, b in zip(items, value, strict=True)) else value
+        )
+    return value
+
+
 def from_plain(kind: type[T], plain: object, where: str = "") -> T:
     """Return the `kind` that `plain` describes.
 
@@ -156,7 +173,10 @@ def _decode_scalar(kind: Any, plain: object, where: str) -> object:  # noqa: ANN
         if isinstance(plain, str) and plain in ("nan", "inf", "-inf"):
             return float(plain)
         if isinstance(plain, (int, float)) and not isinstance(plain, bool):
-            return float(plain)
+            try:
+                return float(plain)
+            except OverflowError:
+                raise _fail(where, "a number that a float can hold", "a longer one") from None
         raise _fail(where, "a number", plain)
     if kind is Path and isinstance(plain, str):
         return Path(plain)

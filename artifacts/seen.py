@@ -12,6 +12,7 @@ from pathlib import Path
 
 from artifacts.errors import PackageRefused
 from artifacts.held_folder import held
+from artifacts.strict_json import parse_json
 
 
 class SeenLedgers:
@@ -47,15 +48,17 @@ class SeenLedgers:
 
     def _read(self) -> dict[str, tuple[int, str]]:
         try:
-            plain = json.loads(self.file.read_text(encoding="utf-8"))
+            plain = parse_json(self.file.read_bytes())
+            return {
+                str(place): (int(number), str(digest)) for place, (number, digest) in plain.items()
+            }
         except FileNotFoundError:
             return {}
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise PackageRefused(
                 f"{self.file} can't be read", expected="what was seen of each ledger",
                 got=str(error)[:100], remedy="Remove it: it is written anew",
             ) from error  # fmt: skip
-        return {str(place): (int(number), str(digest)) for place, (number, digest) in plain.items()}
 
     def _write(self, place: str, sequence: int, digest: str) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -14,12 +15,14 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """Return what the UTF-8 JSON in `data` says.
 
     Raises `ValueError` for anything else, and for what two readers may take for different things:
-    a repeated key, NaN and infinities, half of a surrogate pair, more than 64 levels.
+    a repeated key, NaN, infinities and numbers beyond a float's, half of a surrogate pair, more
+    than 64 levels.
     """
     try:
         value = json.loads(
-            data.decode(), object_pairs_hook=_unique_names, parse_constant=_refuse_constant
-        )
+            data.decode(), object_pairs_hook=_unique_names, parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )  # fmt: skip
     except RecursionError as error:
         raise ValueError(f"expected at most {_MOST_LEVELS} levels") from error
     _check_levels(value)
@@ -35,6 +38,13 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"expected a number, got {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"expected a number that a float can hold, got {text[:40]}")
+    return value
 
 
 def _check_levels(value: object) -> None:

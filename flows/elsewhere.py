@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -16,11 +15,12 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Failed
 
 from artifacts.digest import Digest
-from artifacts.errors import HandoffError, StepCrashed
+from artifacts.errors import HandoffError, StepCrashed, StoreFailed
 from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
 from artifacts.manifest import TargetRecord
 from artifacts.recipe import Recipe
 from artifacts.record import from_plain, to_plain
+from artifacts.strict_json import parse_json
 from artifacts.target import CudaTarget
 from flows import policies
 from flows.children import Child, find_deployment, start, wait_for
@@ -142,12 +142,22 @@ def _fetch(lanes: Lanes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswe
         )
     folder = lanes.jobs.workspace / "elsewhere" / slug
     receive(lanes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group(1)), folder))
-    plain = json.loads((folder / ANSWER_FILE).read_text(encoding="utf-8"))
+    answer = _read_answer(folder / ANSWER_FILE)
     lanes.jobs.release.mkdir(parents=True, exist_ok=True)
     built = folder / slug
     if built.is_dir():
         _take_place(built, lanes.jobs.release / slug)
-    return from_plain(TargetAnswer, plain, ANSWER_FILE)
+    return answer
+
+
+def _read_answer(file: Path) -> TargetAnswer:
+    try:
+        return from_plain(TargetAnswer, parse_json(file.read_bytes()), ANSWER_FILE)
+    except ValueError as error:
+        raise StoreFailed(
+            "the answer of the target's machine can't be read", expected="what Handoff sends",
+            got=str(error)[:300], remedy="Is the same Handoff there? Then run the release again",
+        ) from error  # fmt: skip
 
 
 def _dismiss(run: FlowRun) -> None:

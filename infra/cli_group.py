@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import traceback
@@ -19,6 +20,7 @@ from artifacts.errors import (
 )
 from infra import interruption
 from infra.cli_options import is_quiet
+from infra.echoing import echo
 
 # What may end well when the same command is given again, once the machine or a server is mended.
 _WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
@@ -35,7 +37,7 @@ class HandoffGroup(click.Group):
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            click.echo(interruption.TOLD, err=True)
+            echo(interruption.TOLD, err=True)
             _tell_repetition()
             sys.exit(interruption.EXIT_CODE)
         except click.UsageError as error:
@@ -47,38 +49,49 @@ class HandoffGroup(click.Group):
         except Exception as error:  # noqa: BLE001 - the last border before the user
             sys.exit(_tell_defect(error))
 
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as above
+        """Run the command as a program of ours, which may leave the folder that it began in."""
+        # Not for a Tab, nor for help, which wait for no imports.
+        from infra import standing
+        from infra.environments import with_absolute_paths
+
+        # Settings are read again after it has stepped aside.
+        os.environ.update(with_absolute_paths(os.environ))
+        with standing.as_a_program():
+            return super().invoke(ctx)
+
 
 def _tell_usage(error: click.UsageError) -> int:
     command = error.ctx.command_path if error.ctx else "handoff"
     message = error.format_message().rstrip(".")
-    click.echo(f"handoff: {message}. See '{command} --help'", err=True)
+    echo(f"handoff: {message}. See '{command} --help'", err=True)
     return UsageProblem.exit_code
 
 
 def _tell(error: HandoffError) -> int:
     _tell_debug()
-    click.echo(f"handoff: {error}", err=True)
+    echo(f"handoff: {error}", err=True)
     if isinstance(error, _WORTH_REPEATING):
         _tell_repetition()
     if not is_quiet():
         from infra.explaining.telling import hint_for_error
 
         if hint := hint_for_error(error):
-            click.echo(f"  more:  {hint}", err=True)
+            echo(f"  more:  {hint}", err=True)
     return error.exit_code
 
 
 def _tell_repetition() -> None:
     """Print the line that gives the same command again; what it was told is no secret."""
     if not is_quiet():
-        click.echo(f"  again: {shlex.join(['handoff', *sys.argv[1:]])}", err=True)
+        echo(f"  again: {shlex.join(['handoff', *sys.argv[1:]])}", err=True)
 
 
 def _tell_os_error(error: OSError) -> int:
     _tell_debug()
     place = f" {error.filename}" if error.filename else ""
     reason = error.strerror or str(error)
-    click.echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
+    echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
     _tell_repetition()
     return HandoffError.exit_code
 
@@ -86,7 +99,7 @@ def _tell_os_error(error: OSError) -> int:
 def _tell_defect(error: Exception) -> int:
     _tell_debug()
     line = (str(error).strip().splitlines() or [""])[0][:300]
-    click.echo(
+    echo(
         f"handoff: that should not have happened: {type(error).__name__}: {line}. "
         "Run it again with --debug, and report the trace",
         err=True,
@@ -96,4 +109,4 @@ def _tell_defect(error: Exception) -> int:
 
 def _tell_debug() -> None:
     if "--debug" in sys.argv:
-        traceback.print_exc()
+        echo(traceback.format_exc().rstrip("\n"), err=True)

@@ -6,9 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-import click
-
 from artifacts.captures import CaptureRow, recommend
+from artifacts.printable import one_line
 from artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
@@ -21,6 +20,7 @@ from artifacts.target import installed_torch
 from infra.captures import print_captures
 from infra.cli_options import is_quiet
 from infra.console import print_findings, print_json, print_table, size
+from infra.echoing import echo
 from infra.explaining.telling import hint_for
 from infra.release import require_folder
 from infra.settings import read_settings
@@ -43,9 +43,7 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
         print_json(_inspection(taken, judged, rows))
     else:
         weights = size(taken.weights_bytes)
-        click.echo(
-            f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})"
-        )
+        echo(f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})")
         if not is_quiet():
             _tell_inspection(taken, judged, rows)
     return 2 if judged.verdict == "unsound" else 0
@@ -68,12 +66,12 @@ def judge_delivery(
 def _tell_inspection(
     taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
 ) -> None:
-    click.echo(f"  {_origin(taken)}")
+    echo(f"  {_origin(taken)}")
     print_findings(judged.findings)
     if rows:
         print_captures(rows)
     if hint := hint_for(judged.findings):
-        click.echo(f"  more: {hint}")
+        echo(f"  more: {hint}")
 
 
 def _origin(taken: IntakeResult) -> str:
@@ -81,7 +79,7 @@ def _origin(taken: IntakeResult) -> str:
     source = taken.contract.source
     commit = f"{source.repository} {source.commit[:12]}".strip()
     told = [commit, source.training_run, source.author, source.created]
-    return ", ".join([taken.digest.short, *(part for part in told if part)])
+    return one_line(", ".join([taken.digest.short, *(part for part in told if part)]))
 
 
 def _inspection(
@@ -135,7 +133,7 @@ def list_passes(*, as_json: bool) -> None:
     print_table("", columns, [tuple(map(str, row)) for row in rows])
     for name, chosen in PASSES.items():
         for parameter, meaning in chosen.parameters.items():
-            click.echo(f"{name}: {parameter} is {meaning}")
+            echo(f"{name}: {parameter} is {meaning}")
 
 
 def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None:
@@ -160,9 +158,9 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
         print_json({**told, "repeated": repeated})
         return
     targets = ", ".join(checked.targets)
-    click.echo(
+    echo(
         f"{manifest.model} version {checked.claim.version}: {targets}: signed by a key that is "
         "trusted, nothing was changed, and this machine can run it"
     )
     for line in repeated:
-        click.echo(f"  {line}")
+        echo(f"  {line}")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import click
-
 from artifacts.conformance import (
     STANDINGS,
     Conformance,
@@ -24,6 +22,7 @@ from artifacts.stores.opening import open_store
 from artifacts.target import CpuTarget, parse_target
 from infra.cli_options import is_quiet
 from infra.console import print_json, print_table
+from infra.echoing import echo
 from infra.flow_calls import call_flow
 from infra.release import require_compiler
 from infra.settings import Settings, compiler_name, read_settings, require_writable_home
@@ -110,7 +109,7 @@ def show_known(slug: str, operator: str, *, as_json: bool) -> None:
     print_table("", ("operator", "dtype", "standing", "asked", ""), [_cells(row) for row in rows])
     for script in filter(None, (repeating_script(table, row) for row in rows)):
         # One is enough to go by; the others differ in their dtype.
-        click.echo(script)
+        echo(script)
         break
 
 
@@ -131,7 +130,7 @@ def show_changes(before: str, after: str, *, as_json: bool) -> None:
         )  # fmt: skip
         return
     if not changes:
-        click.echo("Every operator stands as it stood")
+        echo("Every operator stands as it stood")
         return
     cells = [(a.pair, a.standing, b.standing, _why(b)) for a, b in changes]
     print_table("", ("operator and dtype", "before", "after", ""), cells)
@@ -184,13 +183,13 @@ def _named(settings: Settings, name: str) -> Conformance:
 def _print_summary(table: Conformance) -> None:
     operators = len({row.operator for row in table.rows})
     counts = ", ".join(f"{table.counts[standing]} {standing}" for standing in STANDINGS)
-    click.echo(f"Toolchain {table.digest.short}: " + ", ".join(_toolchain(table)))
+    echo(f"Toolchain {table.digest.short}: " + ", ".join(_toolchain(table)))
     if table.unasked:
-        click.echo(
+        echo(
             f"Not whole: {table.unasked} more were not asked yet; "
             f"'handoff conformance --target {table.target}' goes on"
         )
-    click.echo(
+    echo(
         f"{operators} operators, {len(table.rows)} with a dtype: {counts} "
         f"(made {table.made[:10]} in {table.seconds / 60:.0f} min)"
     )

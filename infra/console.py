@@ -8,12 +8,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import click
+from typing import Any, Literal
 
 from artifacts.evidence import Finding
+from artifacts.printable import one_line, printable, printable_json
 from infra.cli_options import is_quiet
+from infra.echoing import echo, styled
 
 _MARGIN = " " * 10
 _COLOURS = {"unsound": "red", "limit": "yellow", "note": None}
@@ -21,7 +21,7 @@ _COLOURS = {"unsound": "red", "limit": "yellow", "note": None}
 
 def print_json(value: object) -> None:
     """Print one JSON object."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -29,16 +29,22 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=Text(one_line(title)) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for index, column in enumerate(columns):
         cells = [row[index] for row in rows]
         numeric = all(cell[:1].isdigit() or cell in ("-", "") for cell in cells)
-        table.add_column(
-            column, justify="right" if numeric and index else "left", no_wrap=not index
-        )
+        justify: Literal["left", "right"] = "right" if numeric and index else "left"
+        table.add_column(Text(one_line(column)), justify=justify, no_wrap=not index)
     for row in rows:
-        table.add_row(*row)
+        # As text, because a string would be read for markup: colours, links.
+        table.add_row(*(Text(printable(cell)) for cell in row))
     # A log has no width of its own: give it one that no table of ours outgrows.
     width = None if sys.stdout.isatty() else 160
     Console(width=width, highlight=False, soft_wrap=False).print(table)
@@ -51,10 +57,11 @@ def print_findings(findings: Sequence[Finding]) -> None:
     """
     for finding in findings:
         place = f"{finding.where}: " if finding.where else ""
-        severity = click.style(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
-        told = fitted(f"{place}{finding.message} [{finding.code}]", len(_MARGIN))
-        click.echo(f"  {severity}{told}")
-        click.echo(_MARGIN + fitted(finding.remedy, len(_MARGIN)))
+        message, remedy = one_line(f"{place}{finding.message}"), one_line(finding.remedy)
+        severity = styled(f"{finding.severity:8}", fg=_COLOURS[finding.severity])
+        told = fitted(f"{message} [{finding.code}]", len(_MARGIN))
+        echo("  ", severity, told)
+        echo(_MARGIN + fitted(remedy, len(_MARGIN)))
 
 
 def fitted(text: str, margin: int) -> str:
@@ -79,13 +86,13 @@ def shown_transfer() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
         rows: dict[str, Any] = {}
 
         def tell(file: str, count: int, size_bytes: int) -> None:
             if file not in rows:
-                rows[file] = progress.add_task(file, total=size_bytes)
+                rows[file] = progress.add_task(one_line(file), total=size_bytes)
             progress.update(rows[file], advance=count)
 
         yield tell

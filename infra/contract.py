@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import click
-
 from artifacts.delivery import DeliveryContract
 from artifacts.signature import Dimension, TensorSpec
 from infra.console import fitted, print_table
+from infra.echoing import echo
 
 _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
 
@@ -20,9 +19,9 @@ def print_contract(contract: DeliveryContract) -> None:
     print_table("", columns, rows)
     for name, limits in contract.dimensions.items():
         came = f", {limits.origin}" if limits.origin else ""
-        click.echo(f"  {name}: {limits.min} to {limits.max}{came}")
+        echo(f"  {name}: {limits.min} to {limits.max}{came}")
     for line in _draws(contract):
-        click.echo(f"  {fitted(line, 2)}")
+        echo(f"  {fitted(line, 2)}")
 
 
 def _row(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> tuple[str, ...]:

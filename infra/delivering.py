@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import click
-
 from artifacts.record import to_plain
 from artifacts.signature import TensorSpec
 from artifacts.steps import DeliverJob, DeliverResult, Prepared, PrepareJob
 from infra.cli_options import is_quiet
 from infra.console import fitted, print_json
 from infra.contract import print_contract
+from infra.echoing import echo
 from infra.questions import ask_name, ask_values
 from tasks.child import ProcessPlan, StepProcess
 
@@ -37,7 +36,7 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
         if tells:
             named = "" if name or asks_name else f", by the name of {prepared.named_by}"
-            click.echo(f"{chosen}: delivering {factory}{named}")
+            echo(f"{chosen}: delivering {factory}{named}")
         ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
         job = DeliverJob(factory, search_path, place, chosen, ranges)
         result = cast(DeliverResult, process.run(job, limit_s=_LIMIT_S))
@@ -47,12 +46,12 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     elif tells:
         _tell(result)
     else:
-        click.echo(str(result.folder))
+        echo(str(result.folder))
 
 
 def _ask_range(spec: TensorSpec) -> tuple[float, ...]:
     why = spec.origin.partition(": ")[2] or "nothing tells"
-    click.echo(f"{spec.name}: which numbers will be served? The example has {spec.values}, and "
+    echo(f"{spec.name}: which numbers will be served? The example has {spec.values}, and "
                f"nothing else says so ({why})", err=True)  # fmt: skip
     answered = ask_values(spec)
     assert answered.low is not None
@@ -62,11 +61,11 @@ def _ask_range(spec: TensorSpec) -> tuple[float, ...]:
 
 def _tell(result: DeliverResult) -> None:
     contract = result.contract
-    click.echo(f"{contract.model.name}: delivered to {result.folder}, captured by "
+    echo(f"{contract.model.name}: delivered to {result.folder}, captured by "
                f"{contract.model.captured_by}")  # fmt: skip
     print_contract(contract)
     for note in result.notes:
-        click.echo(f"  {fitted(note, 2)}")
+        echo(f"  {fitted(note, 2)}")
 
 
 @contextmanager

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import click
-
 from artifacts.errors import EnvironmentLacking, UsageProblem
 from artifacts.target import TARGETS
 from flows.names import RECOMPILE, RESUME
@@ -21,6 +19,7 @@ from infra.deployments import (
     Schedule,
     deployments,
 )
+from infra.echoing import echo
 from infra.environments import prepare_prefect
 from infra.pools import ensure_pools
 from infra.prefect_api import told_in_sentences
@@ -62,7 +61,7 @@ def deploy(
         for name, one in zip(ids, wanted, strict=True)
     ]
     print_table("", ("deployment", "work pool", "cron", "at once"), rows)
-    click.echo(f"applied to {settings.prefect_api}; the nightly runs at {cron} ({time_zone})")
+    echo(f"applied to {settings.prefect_api}; the nightly runs at {cron} ({time_zone})")
 
 
 def _require_schedule(cron: str, time_zone: str) -> Schedule:

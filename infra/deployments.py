@@ -21,7 +21,7 @@ POOLS = {
 }
 
 # Python of the worker's own environment, which `handoff worker` puts first on the PATH.
-FLOW_RUN_COMMAND = "python -m infra.flow_run"
+FLOW_RUN_COMMAND = "python -P -m infra.flow_run"
 
 
 @dataclass(frozen=True)

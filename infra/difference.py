@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import click
-
 from artifacts.difference import differences
 from artifacts.record import to_plain
 from infra.console import print_json, print_table
+from infra.echoing import echo
 from infra.registry import parse_reference, releases_of
 from infra.settings import read_settings
 
@@ -25,7 +24,7 @@ def show_difference(before: str, after: str, *, as_json: bool) -> None:
         print_json({"before": names[0], "after": names[1], "changes": to_plain(found)})
         return
     if not found:
-        click.echo(f"{names[0]} and {names[1]} differ in nothing but when they were made")
+        echo(f"{names[0]} and {names[1]} differ in nothing but when they were made")
         return
     rows = [(one.section, one.name, one.before or "-", one.after or "-") for one in found]
     print_table("", ("", "", *names), rows)

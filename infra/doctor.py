@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-import click
-
 from artifacts.delivery_uri import without_login
 from artifacts.errors import HandoffError
 from artifacts.target import TARGETS, host_cpu_flags
 from infra.console import print_json
+from infra.echoing import echo
 from infra.landlock import landlock_version
 from infra.settings import (
     Settings,
@@ -53,9 +52,9 @@ def examine(*, as_json: bool) -> int:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
         return code
     for check in checks:
-        click.echo(f"{check.answer:8} {check.name:10} {check.found}")
+        echo(f"{check.answer:8} {check.name:10} {check.found}")
         if check.remedy:
-            click.echo(f"{'':19} {check.remedy}")
+            echo(f"{'':19} {check.remedy}")
     return code
 
 

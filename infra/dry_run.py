@@ -6,8 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import click
-
 from artifacts.delivery_uri import redacted
 from artifacts.errors import HandoffError
 from artifacts.recipe import Recipe
@@ -16,6 +14,7 @@ from artifacts.steps import Reused
 from artifacts.target import CudaTarget, parse_target
 from infra.cli_options import is_quiet
 from infra.console import print_findings, print_json, print_table, seconds, size
+from infra.echoing import echo
 from infra.progress import shown_progress
 from infra.rehearsal import Rehearsal, rehearse
 from infra.settings import Settings
@@ -98,22 +97,22 @@ def _steps(found: Rehearsal) -> list[str]:
 def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> None:
     taken, model = found.taken, found.taken.contract.model.name
     would = "would be built" if found.version is None else "would be found again, and not built"
-    click.echo(f"{model}: {would}: {found.why}")
+    echo(f"{model}: {would}: {found.why}")
     if is_quiet():
         return
-    click.echo(f"  delivery    {found.judged.verdict}, {taken.nodes} nodes, "
+    echo(f"  delivery    {found.judged.verdict}, {taken.nodes} nodes, "
                f"{size(taken.weights_bytes)}, {taken.digest.short}")  # fmt: skip
     print_findings(found.judged.findings)
-    click.echo(f"  fingerprint {found.fingerprint.short}")
-    click.echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
+    echo(f"  fingerprint {found.fingerprint.short}")
+    echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores
-    click.echo(f"  registered  in {stores.objects}, as {model}@{alias}")
-    click.echo(f"  shown       in {redacted(stores.tracking_uri)}")
+    echo(f"  registered  in {stores.objects}, as {model}@{alias}")
+    echo(f"  shown       in {redacted(stores.tracking_uri)}")
     if found.targets:
         rows = [_target_row(found.times, *one) for one in found.targets.items()]
         print_table("", ("target", "package", "took before"), rows)
         _tell_times(found)
-    click.echo("Nothing was written: that was a dry run")
+    echo("Nothing was written: that was a dry run")
 
 
 def _target_row(times: StepTimes, slug: str, cached: Reused) -> tuple[str, str, str]:
@@ -131,7 +130,7 @@ def _tell_times(found: Rehearsal) -> None:
     known = [(step, found.times.expected(step)) for step in _steps(found)]
     told = [f"{step} {seconds(took_s)}" for step, took_s in known if took_s is not None]
     if told:
-        click.echo(f"Before, on this machine: {', '.join(told)}")
+        echo(f"Before, on this machine: {', '.join(told)}")
     whole = found.times.expected(_whole(found))
     if whole is not None:
-        click.echo(f"The whole release took {seconds(whole)}")
+        echo(f"The whole release took {seconds(whole)}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from artifacts.errors import EnvironmentLacking
+from artifacts.isolated import isolated
 from infra.answers import get_status, last_words
 from infra.environments import child_environment, settings_of_prefect
 from infra.orphans import marks
@@ -28,15 +29,16 @@ _END_S = 5.0
 _started: list[EmbeddedServer] = []
 
 
-def begin_server() -> EmbeddedServer | None:
+def begin_server(folder: Path) -> EmbeddedServer | None:
     """Start the server that this process's flows are recorded by, once, and import Prefect.
 
+    It stands in `folder`, where nothing lies: it would read settings and import modules from there.
     None where Prefect was imported before: it has read its settings then, and starts its own.
     """
     if not _started:
         if "prefect" in sys.modules:
             return None
-        server = EmbeddedServer()
+        server = EmbeddedServer(folder)
         _started.append(server)
         atexit.register(server.end)
         # Prefect reads it when it is imported; for others there is no server that one may name.
@@ -51,20 +53,21 @@ def begin_server() -> EmbeddedServer | None:
 class EmbeddedServer:
     """A Prefect server in a process of its own, on this machine alone, with the home's database."""
 
-    def __init__(self) -> None:
-        """Start it; it answers after seconds."""
+    def __init__(self, folder: Path) -> None:
+        """Start it in `folder`; it answers after seconds."""
         self._told: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.api = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
             # The options are those that Prefect starts its own with. The socket is handed over, so
             # that no other process can take the port in between.
             self._process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "uvicorn", "--factory",
+                isolated(
+                    "uvicorn", "--factory",
                     "prefect.server.api.server:create_app", "--fd", str(listening.fileno()),
                     "--log-level", "error", "--lifespan", "on",
-                ],
-                env=_environment(), pass_fds=(listening.fileno(),), stdin=subprocess.DEVNULL,
+                ),
+                cwd=folder, env=_environment(), pass_fds=(listening.fileno(),),
+                stdin=subprocess.DEVNULL,
                 stdout=self._told, stderr=self._told,
                 # Ctrl-C is the command's, which ends it when it has reported.
                 start_new_session=True,

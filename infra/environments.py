@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from infra.settings import Settings, signing_key_scheme
+from artifacts.isolated import for_children
+from infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
+from infra.standing import step_aside
 
 # In the environment of all that `handoff up` starts: the home folder, and the service's name.
 STACK_MARK, SERVICE_MARK = "HANDOFF_STACK", "HANDOFF_SERVICE"
@@ -30,12 +33,23 @@ _BEARING = {"PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}
 _CHILD_NAMES = frozenset(
     {
         "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV",
-        "PYTHONPATH", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "LD_LIBRARY_PATH", "LD_PRELOAD",
+        "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "LD_LIBRARY_PATH", "LD_PRELOAD",
         "CC", "CXX", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
         "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_SPINCOUNT",
         "MKL_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
     }
 )  # fmt: skip
+# Settings that name files and folders, which may be relative to the folder that one stands in.
+_PATHS = frozenset(
+    {
+        "HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_SIGNING_KEY",
+        "HANDOFF_SIGNING_PUBLIC_KEY", "HANDOFF_RECIPES", "HANDOFF_POSTGRES", "TMPDIR",
+        "PREFECT_HOME", "PREFECT_PROFILES_PATH", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
+        "GOOGLE_APPLICATION_CREDENTIALS", "XDG_CONFIG_HOME", "CUDA_HOME", "VIRTUAL_ENV",
+    }
+)  # fmt: skip
+_SEVERAL = "HANDOFF_TRUSTED_KEYS"
 _NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
 _NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
 _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
@@ -60,6 +74,7 @@ def child_environment(
     for signing: with a key that is held by a service, the credentials for that service, too.
     """
     if whole:
+        # With `PYTHONPATH`, which the user's own code is found by.
         return dict(os.environ)
     prefixes: tuple[str, ...] = ()
     if stores:
@@ -73,20 +88,22 @@ def child_environment(
     names = _CHILD_NAMES | (_NETWORK_NAMES if _NETWORK_PREFIXES[0] in prefixes else frozenset())
     if sources:
         names |= _SOURCE_NAMES
-    return {
+    return for_children({
         name: value
         for name, value in os.environ.items()
         if name in names or name.startswith(prefixes)
-    }
+    })  # fmt: skip
 
 
 def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
     """Set what Prefect reads at import: quiet, offline, and its own state below the home folder.
 
-    Only what the user has not set is set. Without a server the embedded one keeps its database
+    It may leave the working folder, too (`infra.standing`). Only what the user has not set is set.
+    Without a server the embedded one keeps its database
     in the home folder, so that a person's own Prefect profile is left alone. `retries` is how often
     a request is sent again, with waits that double, where a person or a sender waits for it.
     """
+    step_aside(settings.home)
     defaults = (
         QUIET
         | _BEARING
@@ -108,12 +125,35 @@ def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
 
 def supervisor_environment(home: Path) -> dict[str, str]:
     """Return the environment that the served stack's supervisor starts in: this one, marked."""
-    environment = {**os.environ, STACK_MARK: str(home)}
-    if places := environment.get("PYTHONPATH", ""):
-        # It works in a folder of its own.
-        absolute = (str(Path(place).absolute()) for place in places.split(os.pathsep) if place)
-        environment["PYTHONPATH"] = os.pathsep.join(absolute)
-    return environment
+    # It works in a folder of its own.
+    return {**os.environ, **absolute_python_path(), STACK_MARK: str(home)}
+
+
+def with_absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of an environment's paths has to be set to mean the same in another folder."""
+    changed = {
+        name: _absolute(value) for name, value in environment.items() if name in _PATHS and value
+    }
+    if places := environment.get(_SEVERAL, "").split(os.pathsep):
+        changed[_SEVERAL] = os.pathsep.join(_absolute(place) for place in places if place)
+    if tracking := environment.get("MLFLOW_TRACKING_URI", ""):
+        changed["MLFLOW_TRACKING_URI"] = absolute_tracking_uri(tracking)
+    return {n: value for n, value in changed.items() if value != environment.get(n, "")}
+
+
+def _absolute(place: str) -> str:
+    # A URI, such as that of a store or of a key, means the same everywhere.
+    if place.startswith("~") or ":" in place:
+        return place
+    return str(Path(place).absolute())
+
+
+def absolute_python_path() -> dict[str, str]:
+    """Return `PYTHONPATH` as it reads in another folder; nothing where there is none."""
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if not places:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in places)}
 
 
 def service_environment(keeps: Literal["little", "stores", "prefect", "all"]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from infra.environments import prepare_prefect
 from infra.interruption import ending_soon
 from infra.orphans import end_orphans_later
 from infra.settings import Settings, read_site
+from infra.standing import empty_folder
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
     server = None
     if settings.is_embedded:
         end_orphans_later()
-        server = begin_server()
+        server = begin_server(empty_folder(settings.home))
     from flows import site
 
     site.tell(lambda: read_site(settings, workspace))

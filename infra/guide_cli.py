@@ -6,6 +6,7 @@ import click
 
 from infra.cli_options import debug_option, json_option
 from infra.completion import SHELLS, complete_code, completion_script
+from infra.echoing import echo
 
 
 @click.command()
@@ -41,7 +42,7 @@ def completion(context: click.Context, shell: str) -> None:
     eval "$(handoff completion zsh)"                                     in ~/.zshrc
     handoff completion fish > ~/.config/fish/completions/handoff.fish    once
     """  # noqa: D301 - as above
-    click.echo(completion_script(context.find_root().command, shell))
+    echo(completion_script(context.find_root().command, shell))
 
 
 COMMANDS = (explain, completion)

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
-import click
-
 from artifacts.delivery import (
     CONTRACT_FILE,
     DeliveryContract,
@@ -27,6 +25,7 @@ from artifacts.record import to_plain
 from artifacts.signature import DECLARED, Dimension, TensorSpec
 from artifacts.whole_file import write_whole
 from infra.console import print_json
+from infra.echoing import echo
 from infra.input_flags import format_spec, parse_dimension, parse_input, parse_range
 from infra.questions import ask_dimension, ask_input, ask_name, ask_values
 from infra.release import require_folder
@@ -60,6 +59,12 @@ def read_wishes(
     **lineage: str,
 ) -> Wishes:
     """Return what the flags say; raise `UsageProblem` for one that can't be read."""
+    for flag, text in {"name": name, **lineage}.items():
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise UsageProblem(
+                "that is no text", expected=f"UTF-8 in --{flag.replace('_', '-')}", got=text[:80],
+                remedy="Write it in UTF-8",
+            )  # fmt: skip
     return Wishes(
         name=name,
         inputs=tuple(parse_input(text) for text in inputs),
@@ -195,19 +200,19 @@ def _require_running(trial: TryResult) -> None:
 
 
 def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> None:
-    click.echo(f"{contract.model.name}: wrote {folder / CONTRACT_FILE}")
+    echo(f"{contract.model.name}: wrote {folder / CONTRACT_FILE}")
     whys = {found.name: found.why for found in proposal.inputs}
     for spec in contract.inputs:
         values = "" if spec.low is None else f", values {spec.low:g} to {spec.high:g}"
-        click.echo(f"  {spec}{values}: {whys[spec.name]}")
+        echo(f"  {spec}{values}: {whys[spec.name]}")
     for name, limits in contract.dimensions.items():
-        click.echo(f"  {name} from {limits.min} to {limits.max}")
-    click.echo(
+        echo(f"  {name} from {limits.min} to {limits.max}")
+    echo(
         "The model runs with that. There are no golden outputs: only 'handoff deliver' writes them"
     )
     if not contract.source.commit:
-        click.echo("Nothing says where it comes from: --repository, --commit and --author would")
-    click.echo(f"Next: handoff inspect {folder}")
+        echo("Nothing says where it comes from: --repository, --commit and --author would")
+    echo(f"Next: handoff inspect {folder}")
 
 
 def on_terminal() -> bool:

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import click
-
 from artifacts.errors import UsageProblem
 from artifacts.registering import KeyJob, KeyResult
 from artifacts.signing import public_key_of, read_trust
 from infra.console import print_json
+from infra.echoing import echo
 from infra.settings import Settings, read_settings, trusted_folder
 from tasks.child import StepProcess
 from tasks.moving import KEY_LIMIT_S, SIGNER
@@ -31,12 +30,12 @@ def show_keys(*, as_json: bool) -> None:
         print_json({"signing": signing, "public_key": pem, "trusted": ids})
         return
     if own is None:
-        click.echo("No key signs here yet: the first release makes one", err=True)
+        echo("No key signs here yet: the first release makes one", err=True)
     else:
-        click.echo(f"signs here: {own.key_id[:12]}", err=True)
-    click.echo(f"trusted: {', '.join(trust.ids) or 'none'}", err=True)
+        echo(f"signs here: {own.key_id[:12]}", err=True)
+    echo(f"trusted: {', '.join(trust.ids) or 'none'}", err=True)
     if own is not None:
-        click.echo(own.public_pem.strip())
+        echo(own.public_pem.strip())
 
 
 def _own_key(settings: Settings) -> KeyResult | None:
@@ -65,5 +64,5 @@ def trust_key(file: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = folder / f"{key.keyid[:12]}.pub"
     shutil.copyfile(file, place)
-    click.echo(f"{key.keyid[:12]} is trusted: {place}")
-    click.echo("Compare that id with what 'handoff keys show' prints where the key signs")
+    echo(f"{key.keyid[:12]} is trusted: {place}")
+    echo("Compare that id with what 'handoff keys show' prints where the key signs")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import click
-
 from artifacts.changes import Author, Request, RetireRequest, RollBackRequest
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
@@ -13,6 +11,7 @@ from artifacts.record import to_plain
 from artifacts.registering import CatalogueJob, CollectJob, CollectResult
 from artifacts.site import Site
 from infra.console import print_json, size
+from infra.echoing import echo
 from infra.registry import parse_reference, parse_version, releases_of, require_alias
 from infra.settings import author_name, read_settings, read_site, require_writable_home
 from tasks.appending import Appended
@@ -78,7 +77,7 @@ def sync(reference: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"models": list(models)})
         return
-    click.echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
+    echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
 
 
 def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
@@ -91,10 +90,10 @@ def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
         print_json(to_plain(found))
         return
     would = "would be removed" if pretend else "removed"
-    click.echo(f"{found.removed} objects {would} ({size(found.removed_bytes)})")
-    click.echo(f"{found.kept} are needed ({size(found.kept_bytes)}), {found.spared} are too new")
+    echo(f"{found.removed} objects {would} ({size(found.removed_bytes)})")
+    echo(f"{found.kept} are needed ({size(found.kept_bytes)}), {found.spared} are too new")
     if found.abandoned:
-        click.echo(f"{found.abandoned} uploads that never ended were given up")
+        echo(f"{found.abandoned} uploads that never ended were given up")
 
 
 def _change(request: Request, reason: str) -> Appended:
@@ -117,11 +116,11 @@ def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
         print_json({"model": name, "version": appended.version, "entry": to_plain(entry)})
         return
     if entry is None:
-        click.echo(f"{name}: {what} already")
+        echo(f"{name}: {what} already")
         return
     was = f", and was {entry.replaced}" if entry.replaced else ""
-    click.echo(f"{name}: {what}{was} (entry {entry.sequence} of its ledger)")
+    echo(f"{name}: {what}{was} (entry {entry.sequence} of its ledger)")
     for measured in entry.measured:
-        click.echo(f"  {measured}")
+        echo(f"  {measured}")
     for rule in entry.overrides:
-        click.echo(f"  set aside: {rule}")
+        echo(f"  set aside: {rule}")

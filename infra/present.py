@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.record import to_plain
 from infra.console import fitted, print_findings, print_table, seconds, size
+from infra.echoing import echo
 from tasks.report.search import SEARCH_COLUMNS, search_rows
 
 
@@ -63,7 +62,7 @@ def print_release(
     """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
-    click.echo(f"\n{title}{named}: delivery {manifest.verdict}, {manifest.delivery.short}")
+    echo(f"\n{title}{named}: delivery {manifest.verdict}, {manifest.delivery.short}")
     print_findings(manifest.findings)
     timings = [row for target in manifest.targets for row in _timing_rows(target)]
     if timings:
@@ -78,10 +77,10 @@ def print_release(
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
         )
         for text in told:
-            click.echo("  " + fitted(f"{target.slug}: {text}", 2))
+            echo("  " + fitted(f"{target.slug}: {text}", 2))
     print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
     if report:
-        click.echo(f"In {report.rpartition('/')[0]}, with its report")
+        echo(f"In {report.rpartition('/')[0]}, with its report")
 
 
 _TIMING_COLUMNS = ("target", "input", "eager", ".so", "ratio", "95 %")

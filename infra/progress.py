@@ -14,14 +14,15 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from artifacts.printable import one_line
 from flows.progress import LOGGER, tell_ahead
 from infra.cli_options import is_quiet
 from infra.console import size
+from infra.echoing import echo
 from infra.step_times import WHOLE, StepTimes
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ class _PlainProgress(logging.Handler):
         before = self._times.expected(getattr(record, "step", ""))
         if phase == "begin":
             if before is not None and before >= _LONG_S:
-                click.echo(f"{record.getMessage()} {_duration(before)} before", err=True)
+                echo(f"{record.getMessage()} {_duration(before)} before", err=True)
             elif getattr(record, "bound", ""):
-                click.echo(record.getMessage(), err=True)
+                echo(record.getMessage(), err=True)
         elif phase != "under way":
             told = f" ({_duration(before)} before)" if before is not None else ""
-            click.echo(record.getMessage() + told, err=True)
+            echo(record.getMessage() + told, err=True)
 
 
 class _LiveProgress(logging.Handler):
@@ -88,7 +89,8 @@ class _LiveProgress(logging.Handler):
         mark = Text("refused ", "red") if failed else Text("✓ ", "green")
         before = self._times.expected(step)
         told = f" ({_duration(before)} before)" if before is not None else ""
-        self.live.console.print(mark + Text(f"{step} {took_s:.1f} s") + Text(told, "dim"))
+        line = Text(one_line(f"{step} {took_s:.1f} s"))
+        self.live.console.print(mark + line + Text(told, "dim"))
 
     def __rich__(self) -> Text:
         """Return the line as it is now: the whole first, since its end may be cut off."""
@@ -98,7 +100,7 @@ class _LiveProgress(logging.Handler):
         # A copy, because steps begin and end in other threads.
         steps = [f"{s} {self._elapsed(s, now - began)}" for s, began in list(self._running.items())]
         line = "  ".join([f"{turn} {whole}:", *steps])
-        return Text(line, style="cyan", no_wrap=True, overflow="ellipsis", end="")
+        return Text(one_line(line), style="cyan", no_wrap=True, overflow="ellipsis", end="")
 
     def _elapsed(self, step: str, elapsed_s: float) -> str:
         before = self._times.expected(step)

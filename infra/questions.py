@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-import click
-
 from artifacts.delivery import require_model_name
 from artifacts.proposals import InputProposal
 from artifacts.signature import Dimension, TensorSpec
+from infra.echoing import ask, echo
 from infra.input_flags import format_spec, parse_limits, parse_spec, parse_values
 
 _T = TypeVar("_T")
@@ -28,7 +27,7 @@ def ask_name(default: str) -> str:
 
 def ask_input(found: InputProposal) -> TensorSpec:
     """Return the dtype and shape of an input; ids keep the values that were inferred."""
-    click.echo(f"{found.name}: {found.why}", err=True)
+    echo(f"{found.name}: {found.why}", err=True)
     known = found.spec
     default = format_spec(known) if known else None
     spec = _ask(f"  {found.name} as DTYPE:AXES", default, lambda text: parse_spec(found.name, text))
@@ -52,8 +51,8 @@ def ask_dimension(name: str, known: Dimension) -> Dimension:
 def _ask(question: str, default: str | None, parse: Callable[[str], _T]) -> _T:
     """Ask until the answer can be read."""
     while True:
-        answer = click.prompt(question, default=default, err=True)
+        answer = ask(question, default)
         try:
             return parse(answer)
         except ValueError as error:
-            click.echo(f"  {error}", err=True)
+            echo(f"  {error}", err=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-import click
-
 from artifacts.errors import NightFailed
 from artifacts.night import read_nights
 from artifacts.record import to_plain
 from artifacts.stores.opening import open_store
 from infra.console import print_json
+from infra.echoing import echo
 from infra.flow_calls import call_flow
 from infra.progress import shown_progress
 from infra.registry import parse_reference, require_alias
@@ -45,5 +44,5 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
     else:
         from tasks.night_page import text_table
 
-        click.echo(text_table(night))
+        echo(text_table(night))
     return night.exit_status

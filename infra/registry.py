@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import click
-
 from artifacts.delivery import require_alias_name, require_model_name
 from artifacts.errors import UsageProblem
 from artifacts.ledger import LedgerEntry
@@ -16,6 +14,7 @@ from artifacts.releases import Releases, SignedRelease, open_releases
 from artifacts.target import installed_torch
 from infra.cli_options import is_quiet
 from infra.console import age, print_json, print_table, shown_transfer
+from infra.echoing import echo
 from infra.present import print_release, release_object
 from infra.settings import Settings, read_settings
 
@@ -39,7 +38,7 @@ def list_registered(*, as_json: bool) -> None:
         return
     if not found:
         place = releases.store.location
-        click.echo(f"Nothing is registered in {place} yet. 'handoff release DELIVERY' does it")
+        echo(f"Nothing is registered in {place} yet. 'handoff release DELIVERY' does it")
         return
     columns = ("model", "newest", "delivery", "targets", "released", "aliases")
     rows = [(head.model, *_row(release), _told_aliases(head)) for head, release in found]
@@ -139,11 +138,11 @@ def pull_release(reference: str, folder: Path | None, target: str, *, as_json: b
         print_json(to_plain(result))
         return
     if is_quiet():
-        click.echo(f"{result.model}@{result.version}")
+        echo(f"{result.model}@{result.version}")
         return
     told = f"{result.model} version {result.version}: {result.target}"
     where = f"in {result.folder}" if result.folder else "verified in the store, nothing was kept"
-    click.echo(f"{told} {where}")
+    echo(f"{told} {where}")
 
 
 def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
@@ -157,7 +156,7 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"model": name, "version": version, **to_plain(result)})
         return
-    click.echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
+    echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
 
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:

@@ -8,6 +8,7 @@ import click
 
 from infra.cli_options import debug_option, json_option, quiet_option
 from infra.completion import complete_model
+from infra.echoing import echo
 
 reason_option = click.option("--reason", default="", help="Why; the ledger keeps it.")
 
@@ -192,7 +193,7 @@ def gc(pretend: bool, grace_h: float, as_json: bool) -> None:
 def keys(context: click.Context) -> None:
     """Whose signatures are trusted here."""
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        echo(context.get_help())
 
 
 @keys.command(name="show")

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
-
 from artifacts.delivery import read_contract
 from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, NotShownYet
 from artifacts.layout import REPORT_FILE
@@ -17,6 +15,7 @@ from artifacts.recipe import Recipe, read_recipe
 from artifacts.record import to_plain
 from infra.cli_options import is_quiet
 from infra.console import print_json
+from infra.echoing import echo
 from infra.flow_calls import call_flow
 from infra.present import print_release, release_object
 from infra.progress import shown_progress, tell_begun
@@ -180,18 +179,18 @@ def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json
         print_json(release_object(manifest, version=version, aliases=aliases, report=report))
         return
     if is_quiet():
-        click.echo(f"{manifest.model}@{version}")
+        echo(f"{manifest.model}@{version}")
         return
     print_release(manifest, version=version, aliases=aliases, report=report)
     promoting = f"handoff promote {manifest.model}@{version} --to production"
     pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
-    click.echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
+    echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
 
 
 def _note(text: str) -> None:
     """Tell what is no part of the result, unless only that is wanted."""
     if not is_quiet():
-        click.echo(f"handoff: {text}", err=True)
+        echo(f"handoff: {text}", err=True)
 
 
 def _run_flow(settings: Settings, workspace: Path, asked: dict[str, Any]) -> dict[str, Any]:

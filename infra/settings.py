@@ -6,6 +6,8 @@ What a child process sees of the environment is decided in `infra.environments`.
 |---|---|---|
 | `HANDOFF_HOME` | local state: objects, MLflow's database, builds | the platform's data folder |
 | `HANDOFF_STORE` | the objects: a folder or `s3://bucket/prefix` | `$HANDOFF_HOME/store` |
+| `HANDOFF_STEP_TIME` | a factor of the steps' limits of time | 1 |
+| `HANDOFF_STEP_MEMORY` | the memory that a step may take, such as `64G` | what is free here |
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `PREFECT_API_AUTH_STRING` | its login, `user:password` | none |
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 import tempfile
 from dataclasses import dataclass
@@ -73,7 +76,7 @@ def read_settings() -> Settings:
     """Return the settings that the environment asks for; raise `UsageProblem` for a bad one."""
     home = home_folder()
     store = store_location(home)
-    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    tracking = absolute_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", ""))
     # In a folder of its own: what a step makes directly in the home folder it can't read back
     # (`infra.landlock`), and SQLite makes files beside its database.
     stores = Stores(
@@ -84,6 +87,16 @@ def read_settings() -> Settings:
         seen=home / "ledgers" / "seen.json",
     )
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
+
+
+def absolute_tracking_uri(uri: str) -> str:
+    """Return MLflow's URI so that it names the same database or folder from everywhere."""
+    scheme, separator, place = uri.partition(":///")
+    if separator and scheme == "sqlite" and place and not place.startswith((":", "/")):
+        return f"sqlite:///{Path(place).absolute()}"
+    if uri and ":" not in uri and uri != "databricks":
+        return str(Path(uri).expanduser().absolute())
+    return uri
 
 
 def artifact_root(home: Path, store: str) -> str:
@@ -168,6 +181,47 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
         paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
     scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
+
+
+def step_memory_bytes() -> int | None:
+    """Return how much memory a step may take: `HANDOFF_STEP_MEMORY`, else what is free now.
+
+    That is at least half of what there is: others may end before it is needed. None, for no limit,
+    beside a GPU: what its driver maps was never counted with one.
+    Raises `UsageProblem` for anything but a number of bytes, or of `M` or `G` of them.
+    """
+    text = os.environ.get("HANDOFF_STEP_MEMORY", "")
+    if not text and _GPU_DEVICE.exists():
+        return None
+    if not text:
+        whole = _whole_memory_bytes()
+        return min(whole, max(_free_memory_bytes(), whole // 2))
+    found = re.fullmatch(r"([0-9]{1,15})([MG]?)", text.strip())
+    if found is None or int(found[1]) == 0:
+        raise UsageProblem(
+            "HANDOFF_STEP_MEMORY is no amount of memory", expected="such as 64G or 4000M",
+            got=text[:60], remedy="Mend it, or unset it: then a step may take all that there is",
+        )  # fmt: skip
+    return int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
+
+
+_GPU_DEVICE = Path("/dev/nvidiactl")
+
+
+def _whole_memory_bytes() -> int:
+    """Return the machine's memory, or what this container may have of it."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return whole
+    return min(whole, int(limit)) if limit.isdigit() else whole
+
+
+def _free_memory_bytes() -> int:
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    found = re.search(r"^MemAvailable: +([0-9]+) kB$", text, re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
 
 
 def require_writable_home(settings: Settings) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from pathlib import Path
-
-import click
+import importlib.metadata
+import os
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
+from artifacts.isolated import FOR_CHILDREN, isolated
+from infra.echoing import echo
 from infra.environments import replace_process
 from infra.ports import require_free_port
 from infra.settings import Settings, read_settings, require_writable_home
+from infra.standing import empty_folder
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -23,7 +23,7 @@ def open_ui(host: str, port: int) -> None:
     """
     settings = read_settings()
     if settings.stores.tracking_uri.startswith("http"):
-        click.echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
+        echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
         return
     if host not in _LOOPBACK:
         raise UsageProblem(
@@ -35,20 +35,24 @@ def open_ui(host: str, port: int) -> None:
     require_free_port(host, port, "MLflow")
     # Without this MLflow's pages begin with what is for language models.
     page = f"http://{host}:{port}/#/models?workflowType=machine_learning"
-    click.echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
-    replace_process(_command(settings, host, port), {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
+    echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
+    os.chdir(empty_folder(settings.home))
+    replace_process(
+        _command(settings, host, port),
+        {**FOR_CHILDREN, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+    )
 
 
 def _command(settings: Settings, host: str, port: int) -> list[str]:
-    mlflow = Path(sys.executable).with_name("mlflow")
-    program = str(mlflow) if mlflow.exists() else shutil.which("mlflow") or ""
-    if not program:
+    try:
+        importlib.metadata.distribution("mlflow")
+    except importlib.metadata.PackageNotFoundError as error:
         raise EnvironmentLacking(
-            "MLflow's server can't be started", expected="the command mlflow", got="none",
+            "MLflow's server can't be started", expected="the package mlflow", got="none",
             remedy="Install the package mlflow (not mlflow-skinny alone) beside handoff",
-        )  # fmt: skip
-    return [
-        program, "server", "--host", host, "--port", str(port), "--workers", "1",
+        ) from error  # fmt: skip
+    return isolated(
+        "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1",
         "--backend-store-uri", settings.stores.tracking_uri,
         "--default-artifact-root", settings.stores.artifact_root,
-    ]  # fmt: skip
+    )  # fmt: skip

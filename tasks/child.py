@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -25,7 +24,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from artifacts.errors import StepCrashed, error_from_record
-from artifacts.record import from_plain, to_plain
+from artifacts.isolated import isolated
+from artifacts.record import absolute, from_plain, to_plain
+from tasks import looking
+from tasks.budget import killed_by_others, out_of_time, time_factor
 from tasks.worker import STEPS, step_name
 
 # What the flow announces its steps by, too.
@@ -58,7 +60,7 @@ class StepProcess:
     def __init__(self, plan: ProcessPlan, log: Path) -> None:
         """Start the process; its output goes to the file `log`."""
         self.plan = plan
-        self.log = log
+        self.log = log.absolute()
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
         self._futures: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -66,6 +68,7 @@ class StepProcess:
         self._closed = False
         self._jobs = 0
         self._seconds: dict[str, float] = {}
+        self._out_of_time_s: float | None = None
         # From the queue's own thread: the kernel ends a child together with the thread that
         # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
         self._process, self._answers = self._queue.submit(self._start).result()
@@ -112,12 +115,20 @@ class StepProcess:
         ]
         reading, writing = os.pipe()
         sees = [] if self.plan.sees == "bare" else [f"--{self.plan.sees}"]
-        launcher = [sys.executable, "-m", "infra.sandbox", *sees, *settings]
-        worker = [sys.executable, "-m", "tasks.worker", "--answers", str(writing)]
+        # The training side's own code reads its files from where it was started.
+        inside = [] if self.plan.sees == "whole" else ["--in", str(self.log.parent)]
+        launcher = isolated("infra.sandbox", *sees, *settings, *inside)
         modules = (*self.plan.preload, *(f"extension:{name}" for name in self.plan.extensions))
+        has_own = bool(self.plan.extensions) or self.plan.sees == "whole"
+        places = looking.places_to_tell() if has_own else ()
+        look = [part for place in places for part in ("--look", place)]
+        worker = isolated(
+            "tasks.worker", "--answers", str(writing), *look, *modules,
+            options=_options_of_python(self.plan.environment),
+        )  # fmt: skip
         with self.log.open("ab") as output:
             process = subprocess.Popen(
-                [*launcher, "--", *worker, *modules],
+                [*launcher, "--", *worker],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -133,7 +144,7 @@ class StepProcess:
             if self._process.poll() is not None and not self._closed:
                 self._answers.close()
                 self._process, self._answers = self._start()
-        began = self.log.stat().st_size
+        began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
         request = self._write_job(job)
         assert self._process.stdin is not None
         try:
@@ -143,18 +154,32 @@ class StepProcess:
         except BrokenPipeError:
             record = None
         if record is None:
-            self._kill()
-            raise self._crash(job, began)
+            raise self._ended(job, began)
         self._seconds[_key(job)] = record["seconds"]
         if "error" in record:
             raise error_from_record(record["error"])
         return from_plain(STEPS[type(job)].result, record["result"])
 
+    def _ended(self, job: object, log_began: int) -> StepCrashed:
+        """End the process; return what is told of a job that has no result."""
+        was_killed = False
+        if self._out_of_time_s is None and not self._closed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
+        self._kill()
+        if self._out_of_time_s is not None:
+            return out_of_time(step_name(job), self._out_of_time_s)
+        if was_killed and not self._closed:
+            return killed_by_others(step_name(job), self.log)
+        return self._crash(job, log_began)
+
     def _write_job(self, job: object) -> str:
         """Write the job beside the log, so that one line repeats it, and return the request."""
         self._jobs += 1
         path = self.log.with_name(f"{self.log.stem}-{self._jobs}-{step_name(job)}.json")
-        path.write_text(json.dumps(to_plain(job), indent=2) + "\n", encoding="utf-8")
+        # It is read in another folder.
+        plain = to_plain(absolute(job))
+        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
         return json.dumps([step_name(job), str(path)])
 
     def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
@@ -193,6 +218,7 @@ class StepProcess:
         return answer
 
     def _note_timeout(self, limit_s: float) -> None:
+        self._out_of_time_s = limit_s
         with self.log.open("a", encoding="utf-8") as output:
             output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
 
@@ -218,6 +244,13 @@ class StepProcess:
             got=f"{how}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
         )
+
+
+def _options_of_python(environment: Mapping[str, str]) -> list[str]:
+    """Return as options what an isolated Python doesn't take from its environment."""
+    warnings = environment.get("PYTHONWARNINGS", "")
+    options = [part for one in warnings.split(",") if one for part in ("-W", one)]
+    return [*options, *(["-X", "faulthandler"] if os.environ.get("PYTHONFAULTHANDLER") else [])]
 
 
 def _signal_name(number: int) -> str:

@@ -37,6 +37,7 @@ from tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturb
 from tasks.delivering.ranging import with_ranges
 from tasks.delivering.writing import Work
 from tasks.lineage import lineage_from_git
+from tasks.looking import searched
 
 _CLEAN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -183,7 +184,12 @@ def run(job: DeliverJob) -> DeliverResult:
     arguments of `deliver`. The name is the job's, else the factory's option, else that of the
     model's class or of the factory. Without the option `lineage`, git is asked.
     """
-    made = take_model(job.factory, job.search_path)
+    # What forward imports is looked for when it runs.
+    with searched(job.search_path):
+        return _deliver_made(job, take_model(job.factory, job.search_path))
+
+
+def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
     options = dict(made.options)
     chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(made.module))[0])
     lineage = options.pop("lineage", None) or lineage_from_git(job.search_path)

@@ -8,11 +8,11 @@ hold `PASSES`, a tuple of classes derived from `tasks.passes.base.Pass`.
 from __future__ import annotations
 
 import importlib
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from artifacts.digest import Digest, digest_file, digest_tree
 from artifacts.errors import UsageProblem
+from tasks.looking import find_extension, let_be_imported
 from tasks.operators import allow_namespaces, registered_namespaces
 
 
@@ -33,6 +33,7 @@ def load_extension(named: str) -> None:
         )
     before = registered_namespaces()
     try:
+        let_be_imported(module.partition(".")[0])
         imported = importlib.import_module(module)
     except Exception as error:
         raise _not_importable(module, f"{type(error).__name__}: {error}") from error
@@ -57,7 +58,7 @@ def digest_extension(module: str) -> Digest:
     Nothing is imported. Raises `UsageProblem` where there is no such module.
     """
     top = module.partition(".")[0]
-    spec = PathFinder.find_spec(top)
+    spec = find_extension(top)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     if folders:
         root = Path(folders[0])

@@ -33,6 +33,7 @@ def _git(folder: Path, *arguments: str) -> str:
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=10,
             check=False,
         )

@@ -23,6 +23,7 @@ from artifacts.mechanics import Mechanics
 from artifacts.probes import ProbeJob
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.steps import CompileResult, ReferenceResult
+from artifacts.strict_json import parse_json
 from artifacts.whole_file import keep_newest, write_whole
 from tasks.fingerprint import own_code
 from tasks.probing.judging import judge_calls, judge_measures
@@ -89,7 +90,7 @@ def recall(folder: Path, key: Digest | None) -> Measured | None:
         return None
     file = _file_of(folder, key)
     try:
-        found = from_plain(Measured, json.loads(file.read_text(encoding="utf-8")))
+        found = from_plain(Measured, parse_json(file.read_bytes()))
         age = datetime.now(UTC) - datetime.fromisoformat(found.package.measured)
         file.touch()
     except (OSError, ValueError, TypeError, RecursionError, RecordInvalid):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from artifacts.comparison import Comparison, Interval, PackageFigures
 from artifacts.night import ALARMING, Night, NightRow, Outcome
+from artifacts.printable import printable
 from tasks.report_page import escaped, render_page
 
 _COLUMNS = (
@@ -36,7 +37,7 @@ def text_table(night: Night) -> str:
     lines += ["", *(f"{model}: {why}" for model, why in _reasons(night))]
     lines += night.conformance
     lines += [f"unchanged: {', '.join(names)}"] if (names := _unchanged(night)) else []
-    return "\n".join(lines).rstrip() + "\n"
+    return printable("\n".join(lines).rstrip() + "\n")
 
 
 def render_night(night: Night, pictures: Iterable[str] = ()) -> str:

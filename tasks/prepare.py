@@ -8,6 +8,7 @@ from artifacts.steps import Prepared, PrepareJob
 from tasks.deliver import guessed_inputs, require_free
 from tasks.delivering.arguments import unwrap
 from tasks.delivering.factory import default_name, prepare_model
+from tasks.looking import searched
 
 
 def run(job: PrepareJob) -> Prepared:
@@ -19,7 +20,9 @@ def run(job: PrepareJob) -> Prepared:
     """
     require_free(job.folder)
     made = prepare_model(job.factory, job.search_path)
-    guessed = guessed_inputs(made) if job.reads_ranges else ()
+    # What forward imports is looked for when it runs.
+    with searched(job.search_path):
+        guessed = guessed_inputs(made) if job.reads_ranges else ()
     said = str(made.options.get("name") or "")
     if said:
         return Prepared(_checked(said), "its factory's options", guessed, is_chosen=True)

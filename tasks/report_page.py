@@ -10,6 +10,8 @@ import html
 import re
 from collections.abc import Mapping
 
+from artifacts.printable import markdown_text, printable
+
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1f272d;
@@ -44,13 +46,13 @@ def render_page(report: str, pictures: Mapping[str, str]) -> str:
     from markdown_it import MarkdownIt
 
     # Raw HTML in the Markdown is shown as text: findings quote what a delivery says.
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(printable(report))
     # A hostile input that is refused is well; of a target it says so in bold.
     body = re.sub(r"<td>(accepted|yes|refused)</td>", r'<td class="good">\1</td>', body)
     body = re.sub(r"<td><strong>(refused|no)</strong></td>", r'<td class="bad">\1</td>', body)
     for name, svg in pictures.items():
         body = _placed(body, name, _figure(svg))
-    title = html.escape(report.partition("\n")[0].lstrip("# "))
+    title = html.escape(printable(report).partition("\n")[0].lstrip("# "))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
@@ -70,4 +72,4 @@ def _placed(body: str, name: str, figure: str) -> str:
 
 def escaped(text: str) -> str:
     """Return text that Markdown takes as it is: what an error quotes stays text."""
-    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
+    return markdown_text(text)

@@ -1,12 +1,14 @@
 """The program inside a step process: reads jobs, runs steps, answers.
 
-    python -m tasks.worker --answers FD MODULE ...    serve; requests are lines on standard input
-    python -m tasks.worker STEP JOB.json              run one job again and print its result
+    tasks.worker --answers FD [--look FOLDER ...] MODULE ...   serve; requests are lines of stdin
+    tasks.worker STEP JOB.json                                 run one job again, print its result
 
-The modules named are imported before the first request, and their `prepare()` is called where they
-have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A request is one line of
-JSON, `[step, path of the job's JSON file]`; an answer is one, too: the `result` or the `error`, and
-the `seconds` that it took; lines before it tell how far the step is, in bytes (`done` of `total`).
+It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
+(`tasks.looking`). The modules named are imported before the first request, and their `prepare()`
+is called where they have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A
+request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too: the
+`result` or the `error`, and the `seconds` that it took; lines before it tell how far the step is,
+in bytes (`done` of `total`).
 Answers have a descriptor of their own, because compilers and compiled code print.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -39,8 +42,10 @@ from artifacts import (
     surveying,
 )
 from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
+from artifacts.isolated import isolated
 from artifacts.record import from_plain, to_plain
-from tasks import progress
+from tasks import looking, progress
+from tasks.budget import is_out_of_memory, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -113,15 +118,15 @@ def run_step(name: str, plain_job: object) -> dict[str, Any]:
         return {"result": to_plain(importlib.import_module(STEPS[kind].module).run(job))}
     except HandoffError as error:
         return {"error": error.as_record()}
-    except OSError as error:
-        return {"error": _lacking(name, error).as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()
-        return {"error": _defect(name, error).as_record()}
+        if is_out_of_memory(error):
+            return {"error": out_of_memory(name, error).as_record()}
+        told = _lacking if isinstance(error, OSError) else _defect
+        return {"error": told(name, error).as_record()}
 
 
-def _lacking(name: str, error: OSError) -> HandoffError:
-    traceback.print_exc()
+def _lacking(name: str, error: Exception) -> HandoffError:
     return EnvironmentLacking(
         f"the step {name} could not read or write a file",
         expected="a readable, writable disk with room on it",
@@ -145,7 +150,8 @@ def _serve(answers: int, modules: list[str]) -> None:
     refusal = _prepare(modules)
     for line in sys.stdin:
         name, path = json.loads(line)
-        print("repeat with: python -m tasks.worker", name, path, flush=True)  # noqa: T201
+        again = shlex.join(["python", *isolated("tasks.worker", name, path)[1:]])
+        print(f"repeat with: {again}", flush=True)  # noqa: T201
         began = time.monotonic()
         outcome = refusal or run_step(name, _read_job(path))
         seconds = time.monotonic() - began
@@ -182,7 +188,13 @@ def _read_job(path: str) -> object:
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
     if arguments[:1] == ["--answers"]:
-        _serve(int(arguments[1]), arguments[2:])
+        modules = arguments[2:]
+        places: list[str] = []
+        while modules[:1] == ["--look"]:
+            places.append(modules[1])
+            del modules[:2]
+        looking.look_in(places)
+        _serve(int(arguments[1]), modules)
         return
     name, path = arguments
     answer = run_step(name, _read_job(path))

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from artifacts.catalogue.tags import mechanical_blessing, numeric_blessing
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest, TargetRecord
+from artifacts.printable import one_line
 from artifacts.statement import Claim
 
 _RUN_ID = re.compile(r"(?:runs:/|.*/runs/|)([0-9a-f]{32})(?:[/?#].*)?")
+
+# Of a page: nothing in it ends a link of Markdown's.
+_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,9 @@ def _lineage(
 def linked_run(flow_run: str) -> str:
     """Return a flow run's id with a link to its page, or as it is where that is all there is."""
     name = flow_run.rpartition("/")[2]
-    return f"[{name}]({flow_run})" if "://" in flow_run else name
+    if "://" not in flow_run:
+        return as_code(name)
+    return f"[{name}]({flow_run})" if _PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
 
 
 def as_code(text: str) -> str:
@@ -157,5 +163,5 @@ def as_code(text: str) -> str:
 
     Nothing in them ends the code early.
     """
-    short = re.sub(r"[`|\s]+", " ", text).strip()[:200]
+    short = one_line(re.sub(r"[`|\s]+", " ", text).strip()[:200])
     return f"`{short}`" if short else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from artifacts.digest import Digest
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.mechanics import Mechanics
+from artifacts.printable import one_line
 from artifacts.signature import ModelSignature
 from artifacts.statement import Claim
 
@@ -55,7 +56,7 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
-    return {f"{TAG}{key}": value[:5000] for key, value in plain.items() if value}
+    return {f"{TAG}{key}": one_line(value)[:5000] for key, value in plain.items() if value}
 
 
 def numeric_blessing(manifest: Manifest) -> str:
@@ -87,7 +88,7 @@ def run_parameters(manifest: Manifest) -> dict[str, str]:
         **manifest.toolchain,
         **contract_parameters(manifest.signature),
     }
-    return {key: value[:_PARAMETER_LIMIT] for key, value in named.items()}
+    return {key: one_line(value)[:_PARAMETER_LIMIT] for key, value in named.items()}
 
 
 def contract_parameters(signature: ModelSignature) -> dict[str, str]:

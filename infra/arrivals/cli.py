@@ -69,7 +69,10 @@ def webhook(
     """  # noqa: D301 - as above
     from infra.arrivals.serving import serve
 
-    serve(config, host, port, certificate=certificate, key=key, behind_proxy=behind_proxy)
+    serve(
+        config, host, port, certificate=certificate and certificate.absolute(),
+        key=key and key.absolute(), behind_proxy=behind_proxy,
+    )  # fmt: skip
 
 
 @click.command()

@@ -15,7 +15,6 @@ per_address_per_minute = 60
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from artifacts.delivery import require_model_name
 from artifacts.delivery_uri import parse_delivery_uri
 from artifacts.errors import HandoffError, UsageProblem
 from artifacts.record import RecordInvalid, from_plain
+from artifacts.strict_toml import parse_toml
 from infra.arrivals.arrival import Policy
 
 Kind = Literal["github", "gitlab", "s3", "handoff"]
@@ -164,8 +164,8 @@ def read_hooks(path: Path, read_secret: Callable[[str], str]) -> tuple[tuple[Gua
     `read_secret` returns the value of a variable of the environment.
     """
     try:
-        hooks = from_plain(Hooks, tomllib.loads(path.read_text(encoding="utf-8")), path.name)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecordInvalid) as error:
+        hooks = from_plain(Hooks, parse_toml(path.read_bytes()), path.name)
+    except (OSError, RecordInvalid) as error:
         raise UsageProblem(
             f"{path} is no webhook configuration", expected="[[source]] tables, as "
             "examples/triggers/hooks.toml has them", got=str(error)[:400], remedy="Mend it",

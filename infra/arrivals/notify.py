@@ -6,13 +6,12 @@ import re
 import time
 from pathlib import Path
 
-import click
-
 from artifacts.delivery_uri import GitSource, absolute_delivery_uri, parse_delivery_uri
 from artifacts.errors import ERRORS, EnvironmentLacking
 from infra.arrivals.arrival import Arrival, Policy
 from infra.arrivals.posting import Posted, Poster, open_poster
 from infra.console import print_json
+from infra.echoing import echo
 from infra.settings import author_name, read_settings
 
 _POLL_S = 2.0
@@ -44,7 +43,7 @@ def notify(arrival: Arrival, policy: Policy, *, again: bool, wait: bool, as_json
     if as_json:
         print_json(_plain(arrival, posted))
     elif wait:
-        click.echo(f"{posted.name}: {posted.state}{_why(posted)}")
+        echo(f"{posted.name}: {posted.state}{_why(posted)}")
     return exit_code(posted) if wait else 0
 
 
@@ -59,14 +58,14 @@ def exit_code(posted: Posted) -> int:
 def _tell(arrival: Arrival, posted: Posted) -> None:
     attempt = f" (attempt {posted.attempt})" if posted.attempt > 1 else ""
     if posted.is_new:
-        click.echo(f"posted {arrival.label}{attempt}: run {posted.name}, {posted.id}")
+        echo(f"posted {arrival.label}{attempt}: run {posted.name}, {posted.id}")
     else:
-        click.echo(f"{arrival.label} was posted before: run {posted.name}, {posted.state}{attempt}")
+        echo(f"{arrival.label} was posted before: run {posted.name}, {posted.state}{attempt}")
         if posted.state in ("Completed", "Failed"):
-            click.echo("--again posts it once more")
+            echo("--again posts it once more")
     for name in posted.superseded:
-        click.echo(f"cancelled {name}, which is older")
-    click.echo(posted.address)
+        echo(f"cancelled {name}, which is older")
+    echo(posted.address)
 
 
 def _plain(arrival: Arrival, posted: Posted) -> dict[str, object]:
@@ -91,11 +90,11 @@ def wait_for_end(poster: Poster, posted: Posted, *, quiet: bool) -> Posted:
             posted = poster.follow(posted)
         except EnvironmentLacking as error:
             if not quiet and told != "away":
-                click.echo(f"handoff: {error}", err=True)
+                echo(f"handoff: {error}", err=True)
             told = "away"
         else:
             if not quiet and posted.state != told:
-                click.echo(f"{posted.name}: {posted.state}", err=True)
+                echo(f"{posted.name}: {posted.state}", err=True)
             told = posted.state
             if posted.state != "Crashed":
                 crashed_at = 0.0

@@ -10,15 +10,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
-import click
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
+from artifacts.printable import one_line
 from infra.arrivals.desk import Desk
 from infra.arrivals.hooks import read_hooks
 from infra.arrivals.posting import open_poster
 from infra.arrivals.webhook import ENDPOINTS, LOGGER, Webhook
+from infra.echoing import echo
 from infra.settings import read_secret, read_settings
 
 _MOST_CONNECTIONS = 64
@@ -87,7 +88,7 @@ def serve(
         # Prefect's client takes seconds to import, and the first sender waits for 10.
         pass
     paths = ", ".join(f"/{kind}" for kind in ENDPOINTS)
-    click.echo(f"listening on {scheme}://{host}:{port} ({paths}); every request is verified")
+    echo(f"listening on {scheme}://{host}:{port} ({paths}); every request is verified")
     uvicorn.run(
         application, host=host, port=port, http=connection, ws="none", lifespan="on",
         access_log=False, log_level="error", server_header=False, date_header=False,
@@ -130,9 +131,17 @@ def _require_certificate(certificate: Path, key: Path | None) -> None:
         ) from error  # fmt: skip
 
 
+class _OneLine(logging.Formatter):
+    """A record is one line, whatever a sender has put into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record in one line."""
+        return one_line(super().format(record))
+
+
 def _log_lines() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False

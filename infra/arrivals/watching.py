@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from dataclasses import dataclass, field
-
-import click
 
 from artifacts.delivery import DeliveryContract, parse_contract
 from artifacts.errors import (
@@ -25,6 +22,7 @@ from artifacts.record import RecordInvalid
 from infra.arrivals.arrival import Arrival, Policy
 from infra.arrivals.places import Listing, Place, open_place
 from infra.arrivals.posting import Poster, open_poster
+from infra.echoing import echo
 from infra.settings import read_settings
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -38,7 +36,7 @@ def watch(text: str, every_s: float, policy: Policy, *, once: bool) -> int:
     place = open_place(text)
     with open_poster(read_settings()) as poster:
         watcher = Watcher(place, poster, policy)
-        click.echo(f"watching {text}: a delivery is posted when it hasn't changed for a look")
+        echo(f"watching {text}: a delivery is posted when it hasn't changed for a look")
         while True:
             watcher.look()
             if once and watcher.looks == 2:
@@ -82,7 +80,7 @@ class Watcher:
             except HandoffError as error:
                 # It is this delivery's, and stays so until it changes.
                 self.exit_code = error.exit_code
-                click.echo(f"{listing.name}: {error}", err=True)
+                echo(f"{listing.name}: {error}", err=True)
             self._done[listing.name] = listing.content
         else:
             self._told = ""
@@ -92,15 +90,15 @@ class Watcher:
         arrival = read_arrival(listing, self.place)
         posted = self.poster.post(arrival, policy=self.policy, once=True)
         if posted.is_new:
-            click.echo(f"posted {arrival.label} from {listing.uri}: run {posted.name}")
+            echo(f"posted {arrival.label} from {listing.uri}: run {posted.name}")
             for name in posted.superseded:
-                click.echo(f"cancelled {name}, which is older")
+                echo(f"cancelled {name}, which is older")
 
     def _tell(self, error: HandoffError) -> None:
         self.exit_code = error.exit_code
         if self._told != type(error).__name__:
-            click.echo(f"handoff: {error}", err=True)
-            click.echo("it is tried again at every look", err=True)
+            echo(f"handoff: {error}", err=True)
+            echo("it is tried again at every look", err=True)
         self._told = type(error).__name__
 
 
@@ -124,7 +122,7 @@ def read_arrival(listing: Listing, place: Place) -> Arrival:
 def _read_contract(listing: Listing, place: Place) -> DeliveryContract:
     try:
         return parse_contract(place.read_contract(listing))
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError, RecordInvalid) as error:
+    except (OSError, UnicodeError, RecordInvalid) as error:
         raise DeliveryUnreadable(
             f"{listing.uri} isn't posted: its delivery.toml can't be read",
             expected="a contract, as 'handoff deliver' writes it", got=str(error)[:300],

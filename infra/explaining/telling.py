@@ -8,11 +8,10 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 
-import click
-
 from artifacts.errors import HandoffError, UsageProblem
 from artifacts.evidence import Finding
 from infra.console import print_json
+from infra.echoing import echo, styled
 from infra.explaining.texts import (
     Explanation,
     code_of,
@@ -82,25 +81,25 @@ def _tell(found: Explanation) -> None:
         "error": f"an error: exit code {found.exit_code}",
         "exit code": "an exit code",
     }[found.kind]
-    click.echo(click.style(found.code, bold=True) + f" ({about})")
+    echo(styled(found.code, bold=True), f" ({about})")
     _paragraph("", found.title[:1].upper() + found.title[1:] + ".")
     _paragraph("What it is", found.means)
     _paragraph("Why it matters", found.matters)
     _paragraph("What to do", found.fix)
-    click.echo("\n" + click.style("For example", bold=True))
+    echo("\n", styled("For example", bold=True))
     lines = found.example.strip("\n").splitlines()
     if found.kind == "finding":
         commands = ["python example.py", *found.shown_by, "handoff inspect folder"]
         lines = ["# example.py", *lines, "", *(f"$ {command}" for command in commands)]
     for line in lines:
-        click.echo(f"    {line}".rstrip())
+        echo(f"    {line}".rstrip())
 
 
 def _paragraph(heading: str, text: str) -> None:
     if heading:
-        click.echo("\n" + click.style(heading, bold=True))
+        echo("\n", styled(heading, bold=True))
     for line in textwrap.wrap(text, _width() - 2, break_on_hyphens=False):
-        click.echo(f"  {line}")
+        echo(f"  {line}")
 
 
 def _list_all(*, as_json: bool) -> None:
@@ -110,15 +109,15 @@ def _list_all(*, as_json: bool) -> None:
         return
     for kind, heading in _HEADINGS.items():
         ours = [one for one in known if one.kind == kind]
-        click.echo(click.style(heading, bold=True))
+        echo(styled(heading, bold=True))
         wide = max(len(one.code) for one in ours) + 2
         for one in ours:
             about = one.severity or (f"exit {one.exit_code}" if kind == "error" else "")
             text = f"{one.title} ({about})" if about else one.title
             indent = " " * (wide + 2)
             told = textwrap.wrap(text, _width() - len(indent), break_on_hyphens=False)
-            click.echo(f"  {one.code:{wide}}{told[0]}")
+            echo(f"  {one.code:{wide}}{told[0]}")
             for line in told[1:]:
-                click.echo(indent + line)
-        click.echo()
-    click.echo("handoff explain CODE tells what one means, an example of it, and what to do")
+                echo(indent + line)
+        echo()
+    echo("handoff explain CODE tells what one means, an example of it, and what to do")

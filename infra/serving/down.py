@@ -7,10 +7,9 @@ import signal
 import time
 from collections.abc import Sequence
 
-import click
-
 from artifacts.errors import EnvironmentLacking
 from infra.console import print_json
+from infra.echoing import echo
 from infra.environments import SERVICE_MARK, STACK_MARK
 from infra.orphans import end_found, marked
 from infra.serving import postgres
@@ -86,6 +85,6 @@ def _tell(stopped: Sequence[str], place: Place, *, as_json: bool) -> None:
     if as_json:
         print_json({"stopped": list(stopped)})
     elif stopped:
-        click.echo(f"Stopped {', '.join(stopped)}. The data stay in {place.home}.")
+        echo(f"Stopped {', '.join(stopped)}. The data stay in {place.home}.")
     else:
-        click.echo("Nothing runs that 'handoff up' started here.")
+        echo("Nothing runs that 'handoff up' started here.")

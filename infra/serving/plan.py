@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
+from artifacts.isolated import isolated
 from flows.names import BUILD_POOL, CONTROL_POOL
 from infra.environments import QUIET
 from infra.ports import require_free_port
@@ -133,10 +133,10 @@ def _prefect(stack: Stack, place: Place, served: ServedSettings, logins: Logins)
     environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database
     return Service(
         "prefect",
-        (
-            sys.executable, "-P", "-m", "prefect", "server", "start",
+        tuple(isolated(
+            "prefect", "server", "start",
             "--host", stack.host, "--port", str(stack.prefect_port),
-        ),
+        )),
         environment, keeps="prefect", stage=10, address=stack.prefect_api.removesuffix("/api"),
     )  # fmt: skip
 
@@ -161,11 +161,11 @@ def _mlflow(stack: Stack, place: Place, served: ServedSettings, logins: Logins) 
         environment |= mlflow_login_environment(place, stack)
     return Service(
         "mlflow",
-        (
-            sys.executable, "-P", "-m", "mlflow", "server", "--host", stack.host,
+        tuple(isolated(
+            "mlflow", "server", "--host", stack.host,
             "--port", str(stack.mlflow_port), "--workers", "1",
             *(["--app-name", "basic-auth"] if logins.mlflow else []),
-        ),
+        )),
         environment, keeps="stores", stage=10, is_awaited=False, address=stack.mlflow,
     )  # fmt: skip
 
@@ -178,10 +178,10 @@ def _s3(stack: Stack) -> Service:
         )  # fmt: skip
     return Service(
         "s3",
-        (
-            sys.executable, "-P", "-m", "moto.server", "--host", "127.0.0.1",
+        tuple(isolated(
+            "moto.server", "--host", "127.0.0.1",
             "--port", str(stack.s3_port),
-        ),
+        )),
         stage=5, address=stack.s3_endpoint,
     )  # fmt: skip
 
@@ -208,10 +208,10 @@ def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Serv
     worker = f"{name}@{socket.gethostname()}"
     return Service(
         name,
-        (
-            sys.executable, "-P", "-m", "infra.cli", "worker", "--pool", pool, "--name", worker,
+        tuple(isolated(
+            "infra.cli", "worker", "--pool", pool, "--name", worker,
             *options,
-        ),
+        )),
         client, keeps="all", stage=20, stop_limit_s=30, ends_leftovers=False, pool=pool,
         worker=worker,
     )  # fmt: skip

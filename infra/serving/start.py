@@ -1,4 +1,4 @@
-"""Replace this process by a service: `python -m infra.serving.start FILE`; supervisor calls it.
+"""Replace this process by a service: `infra.serving.start FILE`, isolated; supervisor calls it.
 
 It gives the service its environment, its user and the signals that it expects: a server that was
 started from a shell with `&` would ignore SIGINT, and a worker its first SIGTERM with it.

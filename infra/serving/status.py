@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import click
-
 from infra.answers import last_words
 from infra.console import print_json, print_table
+from infra.echoing import echo
 from infra.environments import prepare_prefect
 from infra.serving.health import is_healthy
 from infra.serving.place import Place, Stack
@@ -40,7 +39,7 @@ def show_status(*, as_json: bool) -> int:
         if as_json:
             print_json({"running": False, "services": []})
         else:
-            click.echo("The stack doesn't run. 'handoff up' starts it.")
+            echo("The stack doesn't run. 'handoff up' starts it.")
         return 1
     conditions = examine_stack(place, supervision)
     print_stack(conditions, place, as_json=as_json)
@@ -93,7 +92,7 @@ def print_stack(conditions: Sequence[Condition], place: Place, *, as_json: bool)
     )
     for each in conditions:
         if each.reason:
-            click.echo(f"{each.service} {each.reason}")
-    click.echo("The commands that follow use it after:")
-    click.echo(f"  . {place.environment}")
-    click.echo('or: eval "$(handoff up --print-environment)"')
+            echo(f"{each.service} {each.reason}")
+    echo("The commands that follow use it after:")
+    echo(f"  . {place.environment}")
+    echo('or: eval "$(handoff up --print-environment)"')

@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 import time
 import xmlrpc.client
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import EnvironmentLacking
+from artifacts.isolated import isolated
 from infra.serving.place import Place
 from infra.serving.services import Service, write_service
 
@@ -82,8 +82,8 @@ class Supervision:
         # The socket of one that was killed would be taken for a living one's.
         place.socket.unlink(missing_ok=True)
         answer = subprocess.run(
-            [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", str(place.configuration)],
-            env=environment, capture_output=True, text=True, check=False,
+            isolated("supervisor.supervisord", "-c", str(place.configuration)),
+            env=environment, cwd=place.folder, capture_output=True, text=True, check=False,
             timeout=60, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         deadline = time.monotonic() + _START_LIMIT_S
@@ -170,7 +170,7 @@ def _configuration(place: Place, services: Sequence[Service]) -> str:
     ]  # fmt: skip
     for service in services:
         file = write_service(place.services, service)
-        command = [sys.executable, "-P", "-m", "infra.serving.start", str(file)]
+        command = isolated("infra.serving.start", str(file))
         lines += [
             f"[program:{service.name}]", f"command={_plain(shlex.join(command))}",
             # 'handoff up' starts each when what it needs is healthy.

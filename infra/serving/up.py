@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import click
-
 from artifacts.errors import UsageProblem
+from infra.echoing import echo
 from infra.environments import prepare_prefect, supervisor_environment
 from infra.serving import foreign, postgres
 from infra.serving.down import end_leftovers
@@ -48,10 +47,10 @@ def bring_up(choices: Choices, *, print_environment: bool, as_json: bool) -> Non
             stack = _launch(choices, place, supervision, environment)
         started = _bring_services_up(place, stack, supervision)
     if print_environment:
-        click.echo(place.environment.read_text("utf-8"), nl=False)
+        echo(place.environment.read_text("utf-8"), nl=False)
         return
     if not as_json:
-        click.echo(_outcome(started, len(supervision.states())))
+        echo(_outcome(started, len(supervision.states())))
     print_stack(examine_stack(place, supervision), place, as_json=as_json)
 
 
@@ -86,7 +85,7 @@ def _launch(
     place.make()
     plan = make_plan(stack, place, served, logins)
     for name in end_leftovers(place):
-        click.echo(f"ended what was left of {name}", err=True)
+        echo(f"ended what was left of {name}", err=True)
     require_free_ports(stack)
     if plan.programs:
         postgres.prepare_cluster(place, plan.programs)
@@ -104,17 +103,17 @@ def _launch(
 
 def _tell_limits(stack: Stack) -> None:
     if stack.sqlite:
-        click.echo(
+        echo(
             "handoff: SQLite is for trying out: with it, Prefect's automations fire late, or more "
             "than once", err=True,
         )  # fmt: skip
     if stack.host not in LOOPBACK:
-        click.echo(
+        echo(
             "handoff: passwords cross the network as plain text: put a proxy with TLS in front, or "
             "trust this network", err=True,
         )  # fmt: skip
     if stack.s3:
-        click.echo(
+        echo(
             "handoff: the S3 endpoint keeps everything in memory: what is stored there is gone "
             "after 'handoff down'", err=True,
         )  # fmt: skip

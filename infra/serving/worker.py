@@ -10,12 +10,14 @@ import tempfile
 from pathlib import Path
 
 from artifacts.errors import EnvironmentLacking, UsageProblem
+from artifacts.isolated import FOR_CHILDREN
 from flows.names import CONTROL_POOL
 from infra.answers import get_status
 from infra.core_sets import as_variable, share_out
-from infra.environments import replace_process, worker_environment
+from infra.environments import absolute_python_path, replace_process, worker_environment
 from infra.serving.start import reset_signals
 from infra.settings import prefect_login, read_settings, require_writable_home
+from infra.standing import empty_folder
 
 
 def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
@@ -41,7 +43,13 @@ def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
         "--pool", pool,
         *(["--limit", str(limit)] if limit else []), *(["--name", name] if name else []),
     ]  # fmt: skip
-    environment = worker_environment(settings, threads)
+    environment = {
+        **worker_environment(settings, threads),
+        **absolute_python_path(),
+        **FOR_CHILDREN,
+    }
+    # Prefect reads settings from the folder that it stands in.
+    os.chdir(empty_folder(settings.home))
     replace_process(command, {**environment, **told, "TMPDIR": str(own_temporary_folder())})
 
 

@@ -21,6 +21,7 @@ from artifacts.digest import Digest, digest_file
 from artifacts.held_folder import held
 from artifacts.record import RecordInvalid, from_plain, to_plain
 from artifacts.steps import AssumedRange, Reused
+from artifacts.strict_json import parse_json
 from tasks.compiling.packages import write_package, write_shell
 from tasks.compiling.weights import WeightSlot, copy_code, put_weights
 from tasks.loading import PACKAGE, SHARED_LIBRARY
@@ -93,7 +94,7 @@ def take_entry(
 
 def _parse(folder: Path) -> CacheEntry | None:
     try:
-        plain = json.loads((folder / _ENTRY_FILE).read_text(encoding="utf-8"))
+        plain = parse_json((folder / _ENTRY_FILE).read_bytes())
         return from_plain(CacheEntry, plain)
     except (OSError, ValueError, RecordInvalid):
         return None

@@ -29,6 +29,7 @@ from artifacts.conformance_tables import shipped_table
 from artifacts.digest import digest_bytes
 from artifacts.errors import StepCrashed
 from artifacts.record import from_plain, to_plain
+from artifacts.strict_json import parse_json
 from artifacts.target import CpuTarget, host_cpu_model
 from tasks.child import ProcessPlan, StepProcess
 from tasks.conformance.reports import with_reports
@@ -83,7 +84,7 @@ class Kept:
         seconds = self.begun.seconds if self.begun else 0.0
         for path in sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             try:
-                found = from_plain(ConformResult, json.loads(path.read_text("utf-8")), path.name)
+                found = from_plain(ConformResult, parse_json(path.read_bytes()), path.name)
             except (OSError, ValueError):
                 # Cut short, or of another Handoff: asked again.
                 continue

@@ -8,11 +8,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import nn
 from artifacts.delivery import Lineage
 from artifacts.errors import UsageProblem
 from tasks.delivering.golden import one_line
+from tasks.looking import OURS, hidden_names, namesakes_theirs, searched
 
 OPTIONS = ("name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage")
 # Names of functions that say nothing of the model: the module's name is taken instead.
@@ -76,7 +76,7 @@ def make_model(factory: str, search_path: Path) -> Made:
     Raises `UsageProblem` for a wrong name, for what the factory's own code raises (with its place
     in that code), and for what is not a model with its example inputs.
     """
-    with _searched_first(search_path):
+    with searched(search_path), namesakes_theirs(search_path):
         function = _find(factory, search_path)
         try:
             made = function()
@@ -89,16 +89,6 @@ def make_model(factory: str, search_path: Path) -> Made:
     return _check_made(factory, made)
 
 
-@contextmanager
-def _searched_first(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-
-
 def _find(factory: str, search_path: Path) -> Callable[[], Any]:
     module_name, separator, name = factory.partition(":")
     if not (separator and module_name and name.isidentifier()):
@@ -106,14 +96,15 @@ def _find(factory: str, search_path: Path) -> Callable[[], Any]:
             "that is not the name of a factory", expected="MODULE:FACTORY", got=repr(factory),
             remedy="Write it as examples.resnet18:build",
         )  # fmt: skip
+    _require_reachable(module_name, search_path)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise _refuse(
             f"{module_name} can't be imported", expected=f"a module that imports, in {search_path}",
             got=one_line(error),
-            remedy=f"Try python -c 'import {module_name}' in that folder; a package of yours that "
-            "is called artifacts, tasks, flows or infra is hidden by Handoff's own",
+            remedy=f"Try python -c 'import {module_name}' in that folder; a module of yours with "
+            "the name of one of Python's or of torch's libraries is hidden by it",
             where=_place(error, search_path),
         ) from error  # fmt: skip
     function = getattr(module, name, None)
@@ -127,6 +118,18 @@ def _find(factory: str, search_path: Path) -> Callable[[], Any]:
             remedy="Name a function that takes no arguments",
         )
     return function  # type: ignore[no-any-return]
+
+
+def _require_reachable(module_name: str, search_path: Path) -> None:
+    """Raise `UsageProblem` for a module of the folder that a library's name hides."""
+    top = module_name.partition(".")[0]
+    if top in hidden_names() - OURS and PathFinder.find_spec(top, [str(search_path)]) is not None:
+        raise _refuse(
+            f"{top} in {search_path} is hidden by the library of that name",
+            expected="a factory in a module with a name of its own", got=module_name,
+            remedy="Put the function that makes the model into a module of another name, such as "
+            "deliver_model.py",
+        )  # fmt: skip
 
 
 def _check_made(factory: str, made: object) -> Made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from artifacts.digest import digest_tree
 from artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
 from artifacts.evidence import Finding
 from artifacts.steps import IntakeJob, IntakeResult
+from tasks.budget import memory_bytes
+from tasks.intake.arithmetic import require_small
 from tasks.intake.examples import ExampleCase, read_examples
 from tasks.intake.findings import gather_findings
 from tasks.intake.rebuild import rebuild
@@ -100,8 +103,10 @@ def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> Lo
     operator libraries that this process has loaded. Raises `DeliveryUnreadable` with a reason.
     """
     contract = read_contract(staging)
+    _require_room(contract)
     allowed = allowed_namespaces() if namespaces is None else namespaces
     source = read_source(staging / MODULE_FILE, allowed)
+    require_small(source)
     _check_files(staging, source)
     with _one_thread():
         rebuilt = rebuild(source, staging)
@@ -120,6 +125,7 @@ def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
     Raises `DeliveryUnreadable` with a reason.
     """
     source = read_source(staging / MODULE_FILE, allowed_namespaces())
+    require_small(source)
     with _one_thread():
         rebuilt = rebuild(source, staging)
     check_round_trip(rebuilt.module, staging / MODULE_FILE)
@@ -181,6 +187,20 @@ def _check_inputs(source: ModuleSource, contract: DeliveryContract) -> None:
             where=CONTRACT_FILE,
             remedy="Name forward's inputs in delivery.toml, in their order",
         )
+
+
+def _require_room(contract: DeliveryContract) -> None:
+    """Raise `DeliveryUnreadable` for inputs that this machine can't hold at their smallest."""
+    smallest = {name: limits.min for name, limits in contract.dimensions.items()}
+    for spec in contract.inputs:
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        found = math.prod(spec.sizes(smallest)) * dtype.itemsize
+        if found > memory_bytes():
+            raise refuse(
+                f"the input {spec.name} is larger than this machine's memory",
+                expected=f"at most {memory_bytes()} bytes at its smallest sizes", got=found,
+                where=CONTRACT_FILE, remedy="Mend the sizes in delivery.toml",
+            )  # fmt: skip
 
 
 def _require_rows(contract: DeliveryContract, cases: tuple[ExampleCase, ...]) -> None:

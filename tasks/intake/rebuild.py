@@ -11,7 +11,6 @@ import torch.fx
 
 from artifacts.delivery import STATE_FILE
 from tasks.intake.modules import ModuleBuilder, build_layer
-from tasks.intake.pickled import OrderedItems
 from tasks.intake.recipe import ModuleSource, Ref
 from tasks.intake.refusal import refuse
 from tasks.intake.tensors import TensorFile, find_dtype
@@ -83,7 +82,8 @@ def fill_state(root: torch.nn.Module, file: TensorFile) -> None:
     too few, another shape or dtype, or bits that differ from those in the child's own file.
     """
     state = file.content
-    if not isinstance(state, OrderedItems):
+    # torch.save writes an OrderedDict; what others write may be a plain one.
+    if not isinstance(state, dict):
         raise _refuse_state("a dictionary of tensors", type(state).__name__)
     parameters: dict[int, torch.nn.Parameter] = {}
     expected = set()

@@ -7,6 +7,7 @@ to 2.15. Anything else is refused with its line.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from pathlib import Path
 
@@ -32,6 +33,7 @@ _UNQUOTED = {
 _MAX_BYTES = 8 << 20
 _MAX_NESTING = 60
 _MAX_CHAIN = 60
+_MOST_ELEMENTS = 1 << 58
 # Possessive, and satisfied by a line's end, so that it takes linear time on any text.
 _QUOTED = re.compile(r"""'(?:[^'\\]++|\\.)*+(?:'|\\?$)|"(?:[^"\\]++|\\.)*+(?:"|\\?$)|#.*""")
 _CHAIN = re.compile(rf"(?:\s*\.\s*\w+){{{_MAX_CHAIN},}}|(?:[-~+]\s*|\bnot\s+){{{_MAX_CHAIN},}}")
@@ -246,7 +248,9 @@ def _read_tensor(
             shape = read_value(sizes, ())
             kind = (dotted_name(dtype) or "").removeprefix("torch.")
             assert isinstance(shape, list)
-            if all(type(n) is int and n >= 0 for n in shape) and find_dtype(kind) is not None:
+            is_shape = all(type(n) is int and n >= 0 for n in shape)
+            # torch counts a tensor's bytes in 64 bits.
+            if is_shape and math.prod(shape) < _MOST_ELEMENTS and find_dtype(kind) is not None:
                 line = statement.lineno
                 return TensorSource(name, tuple(shape), kind, is_parameter, line)
     raise refuse_line(statement, "torch.empty([sizes], dtype=torch.DTYPE)")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import torch.fx
 
 from artifacts.delivery import SOURCES_FILE
+from artifacts.strict_json import parse_json
 from tasks.intake.refusal import refuse
 
 _LINE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}:[0-9]{1,7}")
@@ -25,8 +25,8 @@ def attach_sources(module: torch.fx.GraphModule, path: Path) -> None:
     if path.stat().st_size > _MAX_BYTES:
         raise _refuse(f"at most {_MAX_BYTES} bytes", f"{path.stat().st_size}")
     try:
-        lines = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        lines = parse_json(path.read_bytes())
+    except ValueError as error:
         raise _refuse("JSON", str(error)) from error
     if not isinstance(lines, dict):
         raise _refuse("an object", type(lines).__name__)

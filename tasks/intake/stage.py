@@ -81,11 +81,11 @@ def _check_present(staging: Path, files: dict[str, Digest]) -> None:
 def _copy_folder(delivery: Path, target: Path) -> dict[str, Digest]:
     try:
         folder = os.open(delivery.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name that is none
         raise refuse(
             f"{delivery} can't be read",
             expected="a folder that torch.fx's to_folder wrote",
-            got=error.strerror or str(error),
+            got=getattr(error, "strerror", None) or str(error),
             remedy="Name the folder that holds module.py",
         ) from error
     try:
@@ -104,7 +104,10 @@ def _copy_folder(delivery: Path, target: Path) -> dict[str, Digest]:
 def _list_names(folder: int, delivery: Path) -> list[str]:
     names = []
     for name in sorted(os.listdir(folder)):
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except FileNotFoundError as error:
+            raise _refuse_change(name, "the file that was there", "none") from error
         if name == IGNORED_FOLDER and stat.S_ISDIR(mode):
             continue
         if name not in _NAMED_FILES and not _BLOB_NAME.fullmatch(name):
@@ -156,15 +159,19 @@ def _copy_file(folder: int, name: str, target: Path, limit: int) -> tuple[int, D
             digest.update(piece)
             copy.write(piece)
     if size != expected:
-        raise refuse(
-            f"{name} changed while it was copied",
-            expected=f"{expected} bytes",
-            got=f"{size}",
-            where=name,
-            remedy="Wait until the delivery is complete, then take it in again",
-        )
+        raise _refuse_change(name, f"{expected} bytes", str(size))
     target.chmod(0o400)
     return size, Digest(f"sha256:{digest.hexdigest()}")
+
+
+def _refuse_change(name: str, expected: str, got: str) -> Exception:
+    return refuse(
+        f"{name} changed while it was copied",
+        expected=expected,
+        got=got,
+        where=name,
+        remedy="Wait until the delivery is complete, then take it in again",
+    )
 
 
 def _open_regular(folder: int, name: str) -> int:
@@ -173,6 +180,8 @@ def _open_regular(folder: int, name: str) -> int:
     got = "a link"
     try:
         source = os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError as error:
+        raise _refuse_change(name, "the file that was there", "none") from error
     except OSError as error:
         got = error.strerror or str(error)
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from artifacts.localization import LocalizeJob, LocalizeResult
+from tasks import looking
 from tasks.compiling.machine import has_march_option
 from tasks.compiling.patching import environment
 from tasks.compiling.weights import KEEPING_OPTIONS
@@ -165,7 +166,8 @@ def repeats(trials: Trials, script: Path) -> bool:
         trials.notes.append("the budget was spent before the script was run")
         return False
     # An extension is found where this process finds it.
-    found = {"PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path)}
+    places = [*sys.path, *looking.places_for(trials.job.recipe.extensions)]
+    found = {"PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places)}
     log = trials.job.folder / "script.log"
     with environment(found), log.open("wb") as output:
         try:

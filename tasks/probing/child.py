@@ -89,7 +89,7 @@ def _read(process: subprocess.Popen[bytes], answer_s: float) -> tuple[bytes, boo
 def _parse(text: bytes) -> Iterator[dict[str, Any]]:
     """Give each line that is an object of JSON; a program that crashes may leave half of one."""
     for line in text.splitlines():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             plain = json.loads(line)
             if isinstance(plain, dict):
                 yield plain

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from artifacts.captures import recommend
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.mechanics import Mechanics
+from artifacts.printable import printable
 from artifacts.record import to_plain
 from tasks.report import view
 from tasks.report.captures import captures_table
@@ -84,10 +87,18 @@ def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("tasks.report"),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _shown(value: object) -> object:
+    """Return what a template is to show; pictures and their texts are markup already."""
+    if isinstance(value, Markup):
+        return Markup(printable(value))  # noqa: S704 - as it was, but for what is not printed
+    return printable(value) if isinstance(value, str) else value
 
 
 def _view(manifest: Manifest, place: int) -> TargetView:

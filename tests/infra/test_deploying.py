@@ -101,7 +101,7 @@ def test_to_deploy_again_changes_nothing_and_mends_what_was_changed_by_hand(
     after = client.read_deployment_by_name(RELEASE)
     assert not after.paused
     assert (after.work_pool_name, after.tags) == (before.work_pool_name, before.tags)
-    assert after.job_variables == {"command": "python -m infra.flow_run"}
+    assert after.job_variables == {"command": "python -P -m infra.flow_run"}
     told = client.read_automations()
     assert sorted(one.name for one in told) == sorted(automations)
     assert all(one.enabled for one in told)

@@ -23,7 +23,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for a server")
     monkeypatch.setenv("HANDOFF_STARTED_BY", "this test")
-    server = EmbeddedServer()
+    server = EmbeddedServer(tmp_path)
     yield server
     server.end()
 
@@ -46,7 +46,7 @@ def test_one_that_cannot_start_is_told_with_its_own_last_words(
 ) -> None:
     (tmp_path / "home").write_text("a file where a folder should be")
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
-    server = EmbeddedServer()
+    server = EmbeddedServer(tmp_path)
     try:
         with pytest.raises(EnvironmentLacking, match="embedded server did not start") as caught:
             server.wait()
@@ -58,7 +58,7 @@ def test_one_that_cannot_start_is_told_with_its_own_last_words(
 
 def test_a_process_that_has_imported_prefect_leaves_it_to_prefect() -> None:
     program = (
-        "import prefect\nfrom infra.embedded_server import begin_server\n"
-        "assert begin_server() is None"
+        "import pathlib, prefect\nfrom infra.embedded_server import begin_server\n"
+        "assert begin_server(pathlib.Path()) is None"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

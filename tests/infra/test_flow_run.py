@@ -53,5 +53,5 @@ def test_without_a_told_site_a_flow_says_how_it_is_to_be_started(
     from flows.collect_garbage import collect_garbage
 
     monkeypatch.setattr(site, "_readers", [])
-    with pytest.raises(EnvironmentLacking, match=r"python -m infra\.flow_run"):
+    with pytest.raises(EnvironmentLacking, match=r"python -P -m infra\.flow_run"):
         collect_garbage.fn()

@@ -9,7 +9,12 @@ import pytest
 
 from artifacts.errors import UsageProblem
 from infra.environments import child_environment, prepare_prefect
-from infra.settings import paths_kept_from_steps, read_settings, require_writable_home
+from infra.settings import (
+    paths_kept_from_steps,
+    read_settings,
+    require_writable_home,
+    step_memory_bytes,
+)
 from infra.split_lock import split
 
 
@@ -175,3 +180,21 @@ def test_a_lock_is_split_without_losing_an_entry() -> None:
         assert (entry in rest) != (entry in torch)
     assert "boto3" in rest
     assert all(name in torch for name in ("nvidia-nccl", "torch==3", "triton"))
+
+
+def test_a_step_may_take_the_memory_that_is_named_or_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.delenv("HANDOFF_STEP_MEMORY", raising=False)
+    monkeypatch.setattr("infra.settings._GPU_DEVICE", Path("/no/such/device"))
+    assert whole // 2 <= (step_memory_bytes() or 0) <= whole
+    monkeypatch.setattr("infra.settings._GPU_DEVICE", Path("/dev/null"))
+    assert step_memory_bytes() is None
+    for text, found in (("64G", 64 * 10**9), ("4000M", 4 * 10**9), ("1000000", 10**6)):
+        monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
+        assert step_memory_bytes() == found
+    for text in ("much", "0", "-1G", "64 T", "9" * 5000):
+        monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
+        with pytest.raises(UsageProblem, match="HANDOFF_STEP_MEMORY is no amount of memory"):
+            step_memory_bytes()

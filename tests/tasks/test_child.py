@@ -16,15 +16,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from torch import nn
 
 from artifacts.digest import digest_bytes
-from artifacts.errors import DeliveryUnreadable, StepCrashed
+from artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
 from artifacts.recipe import Recipe
 from artifacts.registering import LookUpJob, LookUpResult, Stores, UploadJob
 from artifacts.statement import release_files
-from artifacts.steps import DeliverJob, IntakeJob, VerifyJob
+from artifacts.steps import DeliverJob, IntakeJob, TraceabilityJob, VerifyJob
 from tasks.child import ProcessPlan, StepProcess
 from tests.artifacts.samples import write_release
+from tests.tasks.deliveries import write_delivery
 
 
 @pytest.fixture
@@ -168,8 +171,10 @@ def test_a_step_out_of_time_is_ended_with_everything_it_started(tmp_path: Path) 
     try:
         # It answers when it is through with its imports.
         process.run(look_up(tmp_path), limit_s=120)
-        with pytest.raises(StepCrashed, match="no result within 8 s"):
+        with pytest.raises(BudgetSpent, match="no result within 8 s") as caught:
             process.run(job, limit_s=8)
+        assert "the step deliver was ended" in caught.value.what
+        assert "HANDOFF_STEP_TIME" in caught.value.remedy
     finally:
         process.close()
     assert has_ended(int(note.read_text()))
@@ -281,3 +286,41 @@ def test_how_far_an_upload_is_reaches_who_waits_for_it(
     told = [record.__dict__ for record in caplog.records]
     assert (told[-1]["phase"], told[-1]["step"]) == ("under way", "upload")
     assert (told[-1]["done"], told[-1]["total"]) == (total, total)
+
+
+def test_the_limits_of_time_are_multiplied_by_the_factor(
+    process: StepProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A thousandth of a second is nobody's, and a thousand times it is enough.
+    monkeypatch.setenv("HANDOFF_STEP_TIME", "1000")
+    assert process.run(look_up(tmp_path), limit_s=0.06) == LookUpResult(None)
+    monkeypatch.setenv("HANDOFF_STEP_TIME", "for ever")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageProblem, match="HANDOFF_STEP_TIME is no factor"):
+        process.run(look_up(tmp_path / "other"), limit_s=60)
+
+
+def test_a_step_that_asks_for_too_much_memory_is_told_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_STEP_MEMORY", "2G")
+    delivery = write_delivery(tmp_path / "delivery", nn.Linear(4, 2), {"input": torch.randn(6, 4)})
+    text = (delivery / "delivery.toml").read_text()
+    wide = text.replace("min = 1", "min = 100000000").replace("max = 64", "max = 100000001")
+    (delivery / "examples.safetensors").unlink()
+    process = StepProcess(ProcessPlan("inspect"), tmp_path / "inspect.log")
+    try:
+        process.run(IntakeJob(delivery, tmp_path / "staging"), limit_s=120)
+        found = process.run(TraceabilityJob(tmp_path / "staging"), limit_s=120)
+        assert found.verdict != "unsound"
+        (delivery / "delivery.toml").write_text(wide)
+        process.run(IntakeJob(delivery, tmp_path / "wide"), limit_s=120)
+        with pytest.raises(BudgetSpent, match="the step traceability needs more memory") as caught:
+            process.run(TraceabilityJob(tmp_path / "wide"), limit_s=120)
+        assert caught.value.expected == "at most 2.0 GB"
+        # The smallest input alone is more than that.
+        (delivery / "delivery.toml").write_text(wide.replace("100000", "1000000"))
+        with pytest.raises(DeliveryUnreadable, match="larger than this machine's memory"):
+            process.run(IntakeJob(delivery, tmp_path / "wider"), limit_s=120)
+    finally:
+        process.close()

@@ -17,6 +17,10 @@ PIECES = [
     b"\x81", b"Q",
     b"cposix\nsystem\n", b"ctorch.hub\nload\n", b"K\x7f", b"\x8a\x08" + b"\x7f" * 8, b"}", b"]",
     b"0",
+    # What would take for ever, or everything, where it is computed before it is bounded.
+    b" ** 400000000", b" << 1000000000", b" * 1000000000000", b"math_factorial(20000000)",
+    b"range(0, 1000000000000)", b"torch.ones(1000000000000)", b"1000000000000", b"1e999",
+    b"[" * 300, b"9" * 5000, b"\x1b[2J", "\u202e".encode(), b"\xef\xbb\xbf",
 ]  # fmt: skip
 _FORBIDDEN = {"exec", "os.system", "os.mkdir", "subprocess.Popen", "pickle.find_class"}
 

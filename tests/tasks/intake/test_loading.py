@@ -186,3 +186,41 @@ def test_take_in_reports_what_it_staged(tmp_path: Path) -> None:
     assert result.weights_bytes == sum(t.nbytes for t in module.state_dict().values())
     assert from_plain(IntakeResult, to_plain(result)) == result
     assert dataclasses.replace(run(job)) == result
+
+
+def test_a_state_that_is_a_plain_dictionary_is_read(tmp_path: Path) -> None:
+    deliver(Perceptron().eval(), tmp_path, CASES["perceptron"][1])
+    before = read_delivery(tmp_path).module.state_dict()
+    state = torch.load(tmp_path / "state_dict.pt", weights_only=True)
+    torch.save(dict(state), tmp_path / "state_dict.pt")
+    after = read_delivery(tmp_path).module.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    torch.save([*state.values()], tmp_path / "state_dict.pt")
+    with pytest.raises(DeliveryUnreadable, match="expected a dictionary of tensors, got list"):
+        read_delivery(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('shape = ["N", 8]', 'shape = ["N", 1000000000000]'),
+        ('shape = ["N", 8]', "shape = [1000000000, 1000000000]"),
+        ("min = 1\n", "min = 1000000000000\n"),
+    ],
+)
+def test_an_input_that_no_memory_holds_is_refused_before_it_is_drawn(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    deliver(Perceptron().eval(), tmp_path, CASES["perceptron"][1])
+    path = tmp_path / "delivery.toml"
+    text = path.read_text()
+    assert old in text
+    lines = [line if not line.startswith("max = ") else "max = 2000000000000"
+             for line in text.replace(old, new).splitlines()]  # fmt: skip
+    path.write_text("\n".join(lines))
+    with pytest.raises(DeliveryUnreadable, match="larger than this machine's memory"):
+        read_delivery(tmp_path)
+    # Only the smallest sizes have to fit: the largest may be anybody's.
+    path.write_text("\n".join(text.replace("max = ", "max = 1000000000000 # ").splitlines()))
+    assert read_delivery(tmp_path).module is not None

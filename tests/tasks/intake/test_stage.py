@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,54 @@ def test_refuses_a_delivery_that_is_not_whole(delivery: Path, name: str) -> None
 
 def test_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
     refuse(tmp_path / "nowhere", "can't be read")
+
+
+@pytest.mark.parametrize("when", ["listed", "seen"])
+def test_a_file_that_vanishes_while_it_is_copied_is_told(
+    delivery: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    real: Any = os.listdir if when == "listed" else os.stat
+
+    def then_gone(*args: object, **kwargs: object) -> object:
+        found: object = real(*args, **kwargs)
+        if when == "listed" or args[0] == "norm.pt":
+            (delivery / "norm.pt").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(os, "listdir" if when == "listed" else "stat", then_gone)
+    with pytest.raises(DeliveryUnreadable, match=r"norm\.pt.* changed while it was copied") as told:
+        stage(delivery, delivery.parent / "staging")
+    assert "Wait until the delivery is complete" in told.value.remedy
+
+
+def test_files_that_come_and_go_while_they_are_copied_end_in_a_sentence(delivery: Path) -> None:
+    stopping = threading.Event()
+
+    def swap() -> None:
+        path, aside = delivery / "norm.pt", delivery.parent / "aside"
+        while not stopping.is_set():
+            path.rename(aside)
+            aside.rename(path)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    outcomes = set()
+    try:
+        for number in range(150):
+            try:
+                stage(delivery, delivery.parent / f"staging{number}")
+                outcomes.add("copied")
+            except DeliveryUnreadable as error:
+                outcomes.add(error.expected)
+    finally:
+        stopping.set()
+        swapping.join()
+    # Without it the folder is a whole delivery, too: this step doesn't read what is in it.
+    assert outcomes <= {"copied", "the file that was there"}
+
+
+def test_a_circle_of_links_is_no_delivery(delivery: Path) -> None:
+    (delivery.parent / "a").symlink_to(delivery.parent / "b")
+    (delivery.parent / "b").symlink_to(delivery.parent / "a")
+    with pytest.raises(DeliveryUnreadable, match="can't be read"):
+        stage(delivery.parent / "a", delivery.parent / "staging")

@@ -1,0 +1,85 @@
+"""What a step may take of this machine: memory and time, and the sentence where it took them.
+
+A delivery costs what its weights and its inputs ask for, and nobody else's: a step that takes more
+is ended, and told with the budget's name and how to raise it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from pathlib import Path
+
+from artifacts.errors import BudgetSpent, UsageProblem
+
+# Settings, as `infra.settings` reads them and the launcher hands them on.
+TIME_FACTOR, MEMORY_LIMIT = "HANDOFF_STEP_TIME", "HANDOFF_STEP_MEMORY"
+_MOST_FACTOR = 1000.0
+# What torch, the C++ library and Python say where memory is refused.
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory",
+    "out of memory", "unable to mmap", "mmap failed", "defaultcpuallocator",
+)  # fmt: skip
+
+
+def memory_bytes() -> int:
+    """Return how much memory this process may take: its limit, or all that the machine has."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return whole if soft == resource.RLIM_INFINITY else min(soft, whole)
+
+
+def time_factor() -> float:
+    """Return by what the time limits of steps are multiplied; raise `UsageProblem` for nonsense."""
+    text = os.environ.get(TIME_FACTOR, "") or "1"
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0.0 < factor <= _MOST_FACTOR:
+        raise UsageProblem(
+            f"{TIME_FACTOR} is no factor of the steps' time limits",
+            expected=f"a number above 0 and up to {_MOST_FACTOR:.0f}", got=text[:60],
+            remedy="Set it to such as 4, or unset it",
+        )  # fmt: skip
+    return factor
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory was refused."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, (RuntimeError, OSError)) and any(one in text for one in _OUT_OF_MEMORY)
+    )
+
+
+def out_of_memory(step: str, error: BaseException) -> BudgetSpent:
+    """Return what is told of a step that asked for more than its budget of memory."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return BudgetSpent(
+        f"the step {step} needs more memory than it may take",
+        expected=f"at most {memory_bytes() / 1e9:.1f} GB", got=lines[0][:300],
+        remedy=f"Run it on a machine with more; or, where {MEMORY_LIMIT} is set, raise it (such as "
+        "64G); or deliver a smaller model, or smaller sizes",
+    )  # fmt: skip
+
+
+def killed_by_others(step: str, log: Path) -> BudgetSpent:
+    """Return what is told of a step that was killed, and not by us."""
+    return BudgetSpent(
+        f"the step {step} was killed",
+        expected="a result or a refusal", got="signal SIGKILL, as the kernel ends a process when "
+        "no memory is left", remedy=f"Close what else needs memory here, or run it on a machine "
+        f"with more; {log} is what the step said",
+    )  # fmt: skip
+
+
+def out_of_time(step: str, limit_s: float) -> BudgetSpent:
+    """Return what is told of a step that took longer than its budget of time."""
+    return BudgetSpent(
+        f"the step {step} was ended, since it took longer than it may",
+        expected="a result in time", got=f"no result within {limit_s:.0f} s",
+        remedy=f"Set {TIME_FACTOR} to a factor (such as 4) where this machine is slow or the model "
+        "is large; else look for what in the model takes that long",
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""How much a graph's own numbers, texts and sequences take: estimated before they are computed.
+
+`math.factorial(20000000)` in a forward is one line, and keeps a processor busy for minutes; so do
+`7 ** 400000000`, `1 << 10**9`, the elements of a range of 1e12, a tuple that doubles itself sixty
+times, `torch.ones(10**12)`. What depends on constants alone is followed here, statement by
+statement: from the operands first how large a result would be, and only then the result. What
+depends on an input's size or value isn't known here; the step's own budget bounds that.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from tasks.intake.estimates import MOST_ELEMENTS, Shape, Size, Unknown, count, estimate
+from tasks.intake.recipe import ModuleSource, Ref, StepSource
+from tasks.intake.refusal import refuse
+from tasks.intake.values import MODULE
+
+# torch takes no integer of more than 64 bits; what is between two of them may be longer.
+MOST_BITS = 1 << 14
+MOST_DEPTH = 40
+MOST_BYTES = 1 << 32
+# Elements that all steps together may pass on: each passes on what it was given.
+MOST_WORK = 1 << 24
+_REMEDY = (
+    "Compute it before the model is captured, and deliver the result; or deliver a model that "
+    "doesn't need it"
+)
+
+
+# What makes a tensor of constants alone.
+_FACTORIES = frozenset(
+    [
+        "arange",
+        "as_tensor",
+        "bartlett_window",
+        "blackman_window",
+        "empty",
+        "empty_strided",
+        "eye",
+        "full",
+        "hamming_window",
+        "hann_window",
+        "kaiser_window",
+        "linspace",
+        "logspace",
+        "normal",
+        "ones",
+        "rand",
+        "randint",
+        "randn",
+        "randperm",
+        "range",
+        "scalar_tensor",
+        "tensor",
+        "tril_indices",
+        "triu_indices",
+        "zeros",
+    ]
+)
+_NEW = frozenset({"new_empty", "new_zeros", "new_ones", "new_full"})
+
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_STRUCTURAL = (
+    builtins.tuple, builtins.list, operator.add, operator.mul, operator.iadd, operator.imul,
+    operator.concat, operator.getitem,
+)  # fmt: skip
+
+_UNKNOWN, _SHAPE = Unknown(), Shape()
+
+
+def require_small(source: ModuleSource) -> None:
+    """Raise `DeliveryUnreadable`, with the line, where a graph's constants make something large."""
+    reader = _Reader()
+    for step in source.steps:
+        reader.take(step)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._known: dict[str, object] = {}
+        self._weights: dict[str, tuple[int, int]] = {}
+        self._work = 0
+
+    def take(self, step: StepSource) -> None:
+        """Follow one step."""
+        args = tuple(self._value(arg) for arg in step.args)
+        kwargs = {name: self._value(arg) for name, arg in step.kwargs.items()}
+        weight, depth = self._weigh((*step.args, *step.kwargs.values()))
+        self._require(weight <= MOST_ELEMENTS, step, "elements in a value", MOST_ELEMENTS, weight)
+        self._require(depth <= MOST_DEPTH, step, "levels in a value", MOST_DEPTH, depth)
+        self._work += weight
+        self._require(self._work <= MOST_WORK, step, "elements passed on", MOST_WORK, self._work)
+        value: object = _UNKNOWN
+        if step.op == "call_function" and callable(step.target):
+            value = self._call(step, step.target, args, kwargs)
+        elif step.op == "call_method":
+            value = self._call_method(step, args)
+        self._known[step.name] = value
+        # What isn't known is one element: a tensor, or what torch makes of several.
+        self._weights[step.name] = _weigh(value)
+
+    def _call_method(self, step: StepSource, args: tuple[object, ...]) -> object:
+        if step.target in _NEW:
+            is_one = any(isinstance(arg, (tuple, list)) for arg in args[1:2])
+            size = args[1:2] if is_one else args[1:]
+            if not any(map(_is_open, size)):
+                self._require_room(step, torch.empty, size, {})
+        if step.target in ("dim", "numel") or (step.target == "size" and args[1:]):
+            return Size()
+        return _SHAPE if step.target == "size" else _UNKNOWN
+
+    def _call(
+        self, step: StepSource, function: Callable[..., Any], args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:  # fmt: skip
+        if function is getattr:
+            return {"shape": _SHAPE, "ndim": Size()}.get(str(args[1]), _UNKNOWN)
+        if function is operator.getitem and args[0] is _SHAPE:
+            return Size() if type(args[1]) is int else _SHAPE
+        if not _is_pythons(function):
+            self._require_room(step, function, args, kwargs)
+            return _UNKNOWN
+        found = estimate(function, args, kwargs)
+        if found is not None:
+            size, unit = found
+            most = {"bits": MOST_BITS, "elements": MOST_ELEMENTS}[unit]
+            self._require(size <= most, step, unit, most, size)
+            if unit == "bits" and any(isinstance(arg, Size) for arg in args):
+                return Size(max(size, 1))
+        is_open = any(_is_open(arg) for arg in (*args, *kwargs.values()))
+        if is_open and (function not in _STRUCTURAL or kwargs):
+            return _UNKNOWN
+        try:
+            return function(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - it will fail in the same way when the graph runs
+            return _UNKNOWN
+
+    def _require_room(
+        self, step: StepSource, function: Callable[..., Any], args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> None:  # fmt: skip
+        """Ask torch itself, on its device without memory, how large a tensor would be."""
+        name = _name_of_torchs(function)
+        if name not in _FACTORIES or any(map(_is_open, (*args, *kwargs.values()))):
+            return
+        given = {key: value for key, value in kwargs.items() if key not in ("pin_memory", "out")}
+        try:
+            made = function(*args, **{**given, "device": "meta"})
+            found = made.nbytes if isinstance(made, torch.Tensor) else 0
+        except Exception:  # noqa: BLE001 - as above; or it takes no device, and makes nothing new
+            return
+        self._require(found <= MOST_BYTES, step, "bytes in a tensor of constants", MOST_BYTES,
+                      found)  # fmt: skip
+
+    def _require(self, holds: bool, step: StepSource, unit: str, most: int, found: int) -> None:
+        if not holds:
+            shown = str(found) if found < 1 << 60 else f"about 2 to the {found.bit_length()}"
+            raise refuse(
+                f"{MODULE} computes something too large from constants",
+                expected=f"at most {most} {unit}", got=f"{shown} in {step.name}",
+                where=f"{MODULE}:{step.line}", remedy=_REMEDY,
+            )  # fmt: skip
+
+    def _value(self, arg: object) -> object:
+        if isinstance(arg, Ref):
+            return self._known.get(arg.name, _UNKNOWN)
+        if type(arg) in (tuple, list):
+            return type(arg)(self._value(item) for item in arg)  # type: ignore[call-arg, attr-defined]
+        if isinstance(arg, slice):
+            return slice(*(self._value(item) for item in (arg.start, arg.stop, arg.step)))
+        if isinstance(arg, dict):
+            return {key: self._value(item) for key, item in arg.items()}
+        return arg
+
+    def _weigh(self, args: Iterable[object]) -> tuple[int, int]:
+        """Return how many elements these hold together, and how deeply."""
+        weight, depth = 0, 0
+        for arg in args:
+            if isinstance(arg, Ref):
+                one = self._weights.get(arg.name, (1, 0))
+            elif isinstance(arg, (tuple, list)):
+                inner = self._weigh(arg)
+                one = (inner[0], inner[1] + 1)
+            elif isinstance(arg, dict):
+                inner = self._weigh(arg.values())
+                one = (inner[0], inner[1] + 1)
+            else:
+                one = _weigh(arg)
+            weight, depth = weight + one[0], max(depth, one[1])
+        return weight, depth
+
+
+def _weigh(value: object) -> tuple[int, int]:
+    """Return how many elements a value holds, counting what it holds twice twice, and its depth.
+
+    Parts that were weighed already are few and small: each step's result is.
+    """
+    seen: dict[int, tuple[int, int]] = {}
+
+    def weigh(one: object) -> tuple[int, int]:
+        if isinstance(one, range):
+            return count(one), 0
+        if not isinstance(one, (tuple, list, dict)):
+            return 1, 0
+        if id(one) not in seen:
+            inner = [weigh(item) for item in (one.values() if isinstance(one, dict) else one)]
+            seen[id(one)] = (
+                sum(w for w, _ in inner), 1 + max((d for _, d in inner), default=0)
+            )  # fmt: skip
+        return seen[id(one)]
+
+    return weigh(value)
+
+
+def _is_open(value: object) -> bool:
+    """Tell whether a value, or a part of it, depends on an input."""
+    if isinstance(value, slice):
+        return any(map(_is_open, (value.start, value.stop, value.step)))
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_open, value))
+    if isinstance(value, dict):
+        return any(map(_is_open, value.values()))
+    return isinstance(value, Unknown)
+
+
+def _name_of_torchs(function: Callable[..., Any]) -> str:
+    """Return the name of a function or an operator of torch's own; '' for any other."""
+    if isinstance(function, _OPERATORS):
+        namespace, name = str(function).split(".")[:2]
+        return name if namespace == "aten" else ""
+    name = getattr(function, "__name__", "")
+    return name if getattr(torch, name, None) is function else ""
+
+
+def _is_pythons(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__module__", None) in ("builtins", "math", "_operator", "operator")

@@ -1,0 +1,181 @@
+"""Where code that isn't ours is found by a step process, which itself imports from nowhere else.
+
+Step processes are isolated (`artifacts.isolated`). Two things of the user's own are imported on
+purpose all the same: the extensions that a recipe names, and the training side's factory with all
+that it imports. Both are looked for in the folder that the user stands in and where the process
+that started this one imports from; neither can take the place of a module of Handoff's, of Python's
+own library, or of a library that Handoff itself uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+OURS = frozenset({"artifacts", "tasks", "flows", "infra"})
+# What a delivery is made with; what these need in their turn is theirs, too.
+_LIBRARIES = ("torch", "numpy", "safetensors")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_standing: list[str] = []
+_places: list[str] = []
+
+
+def stand_for(folder: str) -> None:
+    """Take `folder` for the one that the user stands in: this process has left it."""
+    _standing[:] = [folder]
+
+
+def places_to_tell() -> tuple[str, ...]:
+    """Return where a process that this one starts is to look for the user's own code."""
+    here = _standing or _folder_now()
+    return tuple(dict.fromkeys([*here, *(os.path.abspath(place) for place in sys.path if place)]))  # noqa: PTH100
+
+
+def _folder_now() -> list[str]:
+    try:
+        return [os.getcwd()]  # noqa: PTH109
+    except FileNotFoundError:  # it was removed
+        return []
+
+
+def look_in(places: Sequence[str]) -> None:
+    """Let this process find the user's own code in these folders."""
+    _places[:] = places
+
+
+def places_for(extensions: Sequence[str]) -> tuple[str, ...]:
+    """Return the places told, where there are extensions that may lie there."""
+    return tuple(_places) if extensions else ()
+
+
+def find_extension(name: str) -> ModuleSpec | None:
+    """Return where the top-level module `name` is: installed, or in one of the places told."""
+    found = PathFinder.find_spec(name)
+    if found is None and name not in hidden_names():
+        found = PathFinder.find_spec(name, _places)
+    return found
+
+
+def let_be_imported(name: str) -> None:
+    """Let the top-level module `name`, and no other, be imported from the places told."""
+    sys.meta_path.append(_Finder({name}))
+
+
+@cache
+def hidden_names() -> frozenset[str]:
+    """Return the top-level names that are Handoff's, Python's or those of Handoff's libraries."""
+    return OURS | sys.stdlib_module_names | _names_of_libraries()
+
+
+def _names_of_libraries() -> frozenset[str]:
+    from importlib import metadata
+
+    found: set[str] = set()
+    seen: set[str] = set()
+    todo = list(_LIBRARIES)
+    while todo:
+        name = re.sub(r"[-_.]+", "-", todo.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            held = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        found |= {part for file in held.files or () if (part := _top(file.parts))}
+        needed = (line for line in held.requires or () if "extra ==" not in line)
+        todo += [match.group() for line in needed if (match := _REQUIREMENT.match(line))]
+    return frozenset(found)
+
+
+def _top(parts: Sequence[str]) -> str:
+    """Return the top-level module that an installed file belongs to; '' for none."""
+    first = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
+    is_code = parts[-1].endswith((".py", ".so"))
+    return first if is_code and first.isidentifier() else ""
+
+
+class _Finder:
+    """Finds what isn't hidden in the folder first, then in the places told."""
+
+    def __init__(self, names: Iterable[str] | None, first: Sequence[str] = ()) -> None:
+        """Take the only top-level names to find; None for all that aren't hidden."""
+        self._names = None if names is None else frozenset(names)
+        self._first = first
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a top-level module is, None for what others are to find."""
+        if path is not None or (name in hidden_names() if self._names is None
+                                else name not in self._names):  # fmt: skip
+            return None
+        return PathFinder.find_spec(name, [*self._first, *_places], target)
+
+
+@contextmanager
+def searched(folder: Path) -> Iterator[None]:
+    """Import from `folder` and the places told while the body runs, what isn't hidden first.
+
+    Where the folder has a package of the name of one of ours, what ours lacks is found there.
+    """
+    finder = _Finder(None, (str(folder),))
+    before = list(sys.path)
+    ours = [sys.modules[name] for name in OURS if name in sys.modules]
+    paths = {module.__name__: list(module.__path__) for module in ours}
+    for module in ours:
+        module.__path__ = [*module.__path__, str(folder / module.__name__)]
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
+    sys.path += [place for place in (str(folder), *_places) if place not in sys.path]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        sys.path[:] = before
+        for module in ours:
+            module.__path__ = paths[module.__name__]
+
+
+@contextmanager
+def namesakes_theirs(folder: Path) -> Iterator[None]:
+    """Let `tasks` be the folder's own package while the body runs, where it has one.
+
+    So it is with each of our packages' names. After the body ours are there again; of theirs the
+    modules stay imported that ours have no namesakes of.
+    """
+    names = {name for name in OURS if PathFinder.find_spec(name, [str(folder)]) is not None}
+    ours = _taken_out(names)
+    finder = _Finder(names, (str(folder),))
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        theirs = _taken_out(names).items()
+        kept = {name: module for name, module in theirs if not _is_namesake(name, ours)}
+        sys.modules.update({**kept, **ours})
+
+
+def _taken_out(tops: set[str]) -> dict[str, ModuleType]:
+    """Remove the modules of these packages from those that are imported, and return them."""
+    names = [name for name in sys.modules if name.partition(".")[0] in tops]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+def _is_namesake(name: str, ours: dict[str, ModuleType]) -> bool:
+    """Tell whether our package of that name has a module where theirs has this one."""
+    top, _, below = name.partition(".")
+    first = below.partition(".")[0]
+    places = getattr(ours.get(top), "__path__", ())[:1]
+    return not first or any(
+        (Path(place) / first).exists() or (Path(place) / f"{first}.py").exists() for place in places
+    )
