@@ -95,7 +95,8 @@ class PromoteRequest:
     """Make `alias` stand for the version that `reference` names.
 
     With `override`, the rules of a promotion that it breaks are recorded with the reason instead.
-    `measured` are those targets that were timed beside what they replace.
+    `measured` are those targets that were timed beside what they replace. A version that takes
+    less than what it replaces has to be meant to be `narrower`.
     """
 
     model: str
@@ -103,6 +104,7 @@ class PromoteRequest:
     alias: str
     override: bool = False
     measured: tuple[SideBySide, ...] = ()
+    narrower: bool = False
     kind: Literal["promote"] = "promote"
 
 

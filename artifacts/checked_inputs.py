@@ -78,13 +78,21 @@ class InputChecks:
                 size = shape[axis]
                 if not low <= size <= high or sizes.setdefault(name, size) != size:
                     return False
-            if not tensor.is_contiguous() and not _is_dense(tensor):
+            if not tensor.is_contiguous():
                 return False
             if values is not None and tensor.numel():
                 least, most = self._aminmax(tensor)
                 if least.item() < values[0] or most.item() > values[1]:
                     return False
         return True
+
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the inputs as the package takes them: those in another layout are copied."""
+        return tuple(
+            given.contiguous()
+            if isinstance(given, self._tensor) and given.layout is self._strided else given
+            for given in inputs
+        )  # fmt: skip
 
     def refusal(self, inputs: Sequence[object]) -> InputsRefused:
         """Return the error for inputs that don't fit, which names the first one that is wrong."""
@@ -122,13 +130,17 @@ class InputChecks:
         for spec, rule, given in zip(self.signature.inputs, self._rules, inputs, strict=True):
             assert isinstance(given, self._tensor)
             what = f"{spec.name} is not what the model takes"
-            if not given.is_contiguous() and not _is_dense(given):
-                strides = f"strides {tuple(given.stride())}"
-                return _refused(what, "a tensor without gaps in memory", strides)
+            if not given.is_contiguous():
+                return InputsRefused(
+                    what, expected="a contiguous tensor: the last axis side by side in memory",
+                    got=f"strides {tuple(given.stride())} for the shape {list(given.shape)}",
+                    remedy=f"Give {spec.name}.contiguous(), or load the model with layouts='copy', "
+                    "which does that for each call",
+                )  # fmt: skip
             if rule.values is not None and given.numel():
                 low, high = (int(bound.item()) for bound in self._aminmax(given))
                 if low < rule.values[0] or high > rule.values[1]:
-                    wanted = "values from {:g} to {:g}".format(*rule.values)
+                    wanted = f"values from {spec.values}"
                     return _refused(what, wanted, f"{low} to {high}")
         raise AssertionError("these inputs fit")
 
@@ -148,16 +160,6 @@ def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, value
         ),
         bounds,
     )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether the tensor's elements fill its memory, in whatever order of the axes.
-
-    `empty_like` keeps the strides of such a tensor and of no other.
-    """
-    import torch
-
-    return torch.empty_like(tensor, memory_format=torch.preserve_format).stride() == tensor.stride()
 
 
 def _refused(what: str, expected: str, got: str) -> InputsRefused:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from artifacts.errors import DeliveryUnreadable
-from artifacts.record import RecordInvalid, from_plain, to_plain
+from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from artifacts.strict_toml import parse_toml
 
@@ -106,12 +106,14 @@ class Structure:
 
     `inputs` are paths such as `batch['user'][0]`, `outputs` such as `['logits']`, in the order of
     the flat ones; they are empty where forward takes and gives its tensors one by one. `fixed` are
-    arguments that are no tensors, with the values that the capture has fixed.
+    arguments that are no tensors, with the values that the capture has fixed. `losses` are tensors
+    of the original's result that no package gives.
     """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+    losses: tuple[str, ...] = later(())
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -139,7 +141,8 @@ class DeliveryContract:
 
     `draw` says where further inputs come from: random draws within the declared ranges, or rows of
     the example, for a model that doesn't run on anything else. `batch_invariant` is false for a
-    model whose output for one row depends on the other rows on purpose.
+    model whose output for one row depends on the other rows on purpose. `left_out` tells what of
+    the original is not in the graph.
     """
 
     model: ModelSection
@@ -151,6 +154,7 @@ class DeliveryContract:
     draw: Draw = "random"
     batch_invariant: bool = True
     format: int = FORMAT
+    left_out: tuple[str, ...] = later(())
 
     def __post_init__(self) -> None:
         """Check the format number and the signature."""
@@ -202,7 +206,8 @@ def parse_contract(text: str | bytes) -> DeliveryContract:
 def format_contract(contract: DeliveryContract) -> str:
     """Return the contract as TOML that `parse_contract` reads back as the same value."""
     plain = to_plain(contract)
-    lines = _pairs({key: plain[key] for key in ("format", "draw", "batch_invariant")})
+    heads = ("format", "draw", "batch_invariant", "left_out")
+    lines = _pairs({key: plain[key] for key in heads if key in plain})
     for section in ("model", "source"):
         lines += ["", f"[{section}]", *_pairs(plain[section])]
     if contract.structure != Structure():

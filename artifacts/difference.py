@@ -8,6 +8,7 @@ from typing import Any
 
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.record import to_plain
+from artifacts.signature import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,14 @@ def _contract(manifest: Manifest) -> dict[str, str]:
     signature = manifest.signature
     told = {f"input {spec.name}": str(spec) for spec in signature.inputs}
     told |= {f"output {spec.name}": str(spec) for spec in signature.outputs}
+    told |= {f"values {spec.name}": _values(spec) for spec in signature.inputs}
     sizes = signature.dimensions.items()
     return {**told, **{f"size {name}": f"{size.min} to {size.max}" for name, size in sizes}}
+
+
+def _values(spec: TensorSpec) -> str:
+    came = f" ({spec.origin})" if spec.origin and spec.values else ""
+    return f"{spec.values}{came}"
 
 
 def _passes(manifest: Manifest) -> dict[str, str]:

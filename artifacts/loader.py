@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import torch
 
 FileName = Literal["model.so", "model.pt2"]
+Layouts = Literal["refuse", "copy"]
 Run = Callable[[list["torch.Tensor"]], Sequence["torch.Tensor"]]
 Keys = Trust | str | Path | Iterable[str | Path]
 
@@ -66,14 +67,25 @@ class LoadedModel:
     """
 
     def __init__(
-        self, run: Run, checks: InputChecks, manifest: Manifest, target: str, version: int
+        self,
+        run: Run,
+        checks: InputChecks,
+        manifest: Manifest,
+        target: str,
+        version: int,
+        *,
+        copies: bool = False,
     ) -> None:
-        """Hold what runs the package, and what is checked before it."""
+        """Hold what runs the package, and what is checked before it.
+
+        With `copies`, an input in another layout is copied, instead of being refused.
+        """
         self.manifest = manifest
         self.target = target
         self.version = version
         self._run = run
         self._checks = checks
+        self._copies = copies
 
     def __repr__(self) -> str:
         return f"<{self.manifest.model} version {self.version} for {self.target}>"
@@ -91,7 +103,11 @@ class LoadedModel:
         """
         checks = self._checks
         if not checks.fit(inputs):
-            raise checks.refusal(inputs)
+            if not self._copies:
+                raise checks.refusal(inputs)
+            inputs = checks.laid_out(inputs)
+            if not checks.fit(inputs):
+                raise checks.refusal(inputs)
         return tuple(self._run(list(inputs)))
 
 
@@ -103,6 +119,7 @@ class _Wanted:
     file: FileName | None
     runners: int
     check_values: bool
+    layouts: Layouts = "refuse"
 
 
 def load(
@@ -115,6 +132,7 @@ def load(
     file: FileName | None = None,
     runners: int = 1,
     check_values: bool = True,
+    layouts: Layouts = "refuse",
 ) -> LoadedModel:
     """Open the package in a pulled folder, after checking that it was signed and fits.
 
@@ -124,13 +142,15 @@ def load(
     or `auto` for the one of those in the folder that fits this machine and asks most of its
     processor. `file` is which of the two forms is opened: by default the `.so` on a CPU, and on a
     GPU the `.pt2`. `check_values` compares whole numbers with their declared range, which is a pass
-    over those inputs; leave it out only where something else does it. Raises `PackageRefused`, and
-    `UsageProblem` for a key or a target that isn't there.
+    over those inputs; leave it out only where something else does it. `layouts` says what becomes
+    of an input that isn't contiguous, such as an image in channels-last order: no package takes
+    one, so that it is refused, or copied. Raises `PackageRefused`, and `UsageProblem` for a key or
+    a target that isn't there.
     """
     _require_torch()
     place = Path(folder).absolute()
     manifest, claim = read_release(place, _trust_in(keys), name=name, version=version)
-    wanted = _Wanted(target, file, runners, check_values)
+    wanted = _Wanted(target, file, runners, check_values, layouts)
     return _open_release(place, manifest, claim.version, wanted)
 
 
@@ -177,7 +197,8 @@ def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted
         run = _open_library(place, record, chosen, device, wanted.runners)
     keep_freed_memory()
     checks = InputChecks(manifest.signature, device=device, values=wanted.check_values)
-    return LoadedModel(run, checks, manifest, record.slug, version)
+    copies = wanted.layouts == "copy"
+    return LoadedModel(run, checks, manifest, record.slug, version, copies=copies)
 
 
 def _choose(

@@ -111,9 +111,10 @@ class Trial:
 def is_survived(hostile: str, outcome: Outcome) -> bool:
     """Tell whether a caller lives on with nothing wrong: it was refused, or rightly answered.
 
-    Gaps in memory change no value, so that the right answer to such an input is one.
+    Gaps in memory, and another order there, change no value: the right answer to it is one.
     """
-    return outcome == "refused" or (outcome == "answered alike" and hostile.endswith(":strided"))
+    is_same = hostile.endswith((":strided", ":turned"))
+    return outcome == "refused" or (outcome == "answered alike" and is_same)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,12 @@ class RecordInvalid(ValueError):
 _LATER = types.MappingProxyType({"later": True})
 
 
-def later(default: T) -> T:
-    """Return a field for a record of which some were written without it."""
-    field: T = dataclasses.field(default=default, metadata=_LATER)
+def later(default: T, *, compare: bool = True) -> T:
+    """Return a field for a record of which some were written without it.
+
+    Without `compare`, records that differ in it alone are equal.
+    """
+    field: T = dataclasses.field(default=default, metadata=_LATER, compare=compare)
     return field
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from artifacts.record import later
+
 # The dtypes that AOTInductor packages take and give on every target, by torch's own names.
 DTYPES = (
     "float64", "float32", "float16", "bfloat16",
@@ -17,6 +19,13 @@ DTYPES = (
 REAL_INPUTS = "Take real pairs, and begin the forward with torch.view_as_complex"
 REAL_OUTPUTS = "End the forward with torch.view_as_real, which gives real and imaginary parts"
 
+# Where a range or a size comes from: somebody said so, or the example happened to have it. Of the
+# second kind nobody knows whether it is meant; any other origin tells what it was read off.
+DECLARED = "declared"
+FROM_EXAMPLE = "example"
+_ORIGIN_LIMIT = 300
+_LARGEST = 2**63 - 1
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
@@ -26,15 +35,27 @@ def require_identifier(name: str, what: str) -> None:
         raise ValueError(f"expected an identifier as {what}, got {name[:60]!r}")
 
 
+def _require_origin(origin: str) -> None:
+    if len(origin) > _ORIGIN_LIMIT or not origin.isprintable():
+        raise ValueError(
+            f"expected at most {_ORIGIN_LIMIT} printable characters as origin, got {origin[:60]!r}"
+        )
+
+
 @dataclass(frozen=True)
 class Dimension:
-    """The range of a dynamic dimension, both ends included; in elements."""
+    """The range of a dynamic dimension, both ends included; in elements.
+
+    `origin` tells where it comes from; empty where nothing was recorded.
+    """
 
     min: int = 1
     max: int = 1024
+    origin: str = later("", compare=False)
 
     def __post_init__(self) -> None:
         """Check that the range holds at least one size."""
+        _require_origin(self.origin)
         if not 0 <= self.min <= self.max:
             raise ValueError(f"expected 0 <= min <= max, got min {self.min} and max {self.max}")
 
@@ -49,7 +70,8 @@ class TensorSpec:
 
     `low` and `high` bound the values that random inputs may take, both ends included (an
     embedding's ids, for one); without them floating-point inputs are drawn from a standard normal
-    distribution and booleans evenly.
+    distribution and booleans evenly. `origin` tells where they come from: `declared`, `example`, or
+    what they were read off; empty where nothing was recorded.
     """
 
     name: str
@@ -57,9 +79,11 @@ class TensorSpec:
     shape: tuple[int | str, ...]
     low: float | None = None
     high: float | None = None
+    origin: str = later("", compare=False)
 
     def __post_init__(self) -> None:
         """Check the name, the dtype, the axes and the value range."""
+        _require_origin(self.origin)
         require_identifier(self.name, "a tensor's name")
         if self.dtype not in DTYPES:
             raise ValueError(f"expected a dtype among {', '.join(DTYPES)}, got {self.dtype[:40]!r}")
@@ -86,6 +110,21 @@ class TensorSpec:
     def __str__(self) -> str:
         """Return the spec as people write it: `x float32 [batch, 3, 224, 224]`."""
         return f"{self.name} {self.dtype} [{', '.join(str(axis) for axis in self.shape)}]"
+
+    @property
+    def is_guessed(self) -> bool:
+        """Tell whether its values are the example's, and nothing says that no others are meant."""
+        return self.origin.partition(":")[0] == FROM_EXAMPLE
+
+    @property
+    def values(self) -> str:
+        """The values as people read them: `0 to 49999`; empty without limits."""
+        if self.low is None or self.high is None:
+            return ""
+        if "int" in self.dtype:
+            # All digits, since the last ones tell a table's end; a float64 rounds the largest up.
+            return f"{math.ceil(self.low)} to {min(math.floor(self.high), _LARGEST)}"
+        return f"{self.low:g} to {self.high:g}"
 
     def sizes(self, dimensions: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape with each dynamic dimension replaced by its size in `dimensions`."""

@@ -317,16 +317,45 @@ class RaceResult:
 
 
 @dataclass(frozen=True)
+class PrepareJob:
+    """Make the model that `factory` (`module:function`) returns, for the `DeliverJob` that follows.
+
+    `search_path` is where the module is looked for first. `folder` is where it is to go. With
+    `reads_ranges`, the model is run to see which ranges nothing tells.
+    """
+
+    factory: str
+    search_path: Path
+    folder: Path
+    reads_ranges: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The model's name, and whose name it is; the inputs whose ranges are guessed.
+
+    `is_chosen` says that the factory names the model, and not that it was named after something.
+    """
+
+    name: str
+    named_by: str
+    guessed: tuple[TensorSpec, ...] = ()
+    is_chosen: bool = False
+
+
+@dataclass(frozen=True)
 class DeliverJob:
     """Make the model that `factory` (`module:function`) returns, and deliver it to `folder`.
 
     `search_path` is where the module is looked for first. An empty `name` leaves the factory's.
+    `ranges` are the lowest and the highest value of inputs that a person was asked for.
     """
 
     factory: str
     search_path: Path
     folder: Path
     name: str = ""
+    ranges: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

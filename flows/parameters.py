@@ -167,6 +167,9 @@ class PromoteParameters(_Form):
     override: bool = Field(
         default=False, description="Set the rules of a promotion aside; needs a reason."
     )
+    narrower: bool = Field(
+        default=False, description="Even if it takes less than what it replaces."
+    )
     by: str = Field("", max_length=200, description="Who asks for it, as the ledger names them.")
 
     @property

@@ -32,7 +32,11 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
     site = here()
     author = Author(parameters.by or site.by, parameters.reason.strip(), flow_run.id or "")
     wanted = moving.Promotion(
-        parameters.model, parameters.version, parameters.alias, parameters.override
+        parameters.model,
+        parameters.version,
+        parameters.alias,
+        parameters.override,
+        narrower=parameters.narrower,
     )
     appended = move_alias(site, wanted, author)
     return {

@@ -36,6 +36,7 @@ from tasks import assemble
 from tasks.child import StepProcess
 from tasks.fingerprint import fingerprint_release
 from tasks.lanes import FETCHER, Lanes
+from tasks.recipe_names import contract_in, require_known_names
 from tasks.recipes import recipe_for
 from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
@@ -75,6 +76,7 @@ def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path) ->
         recipe = recipe_for(site.recipes, parameters.model or read_contract(delivery).model.name)
     assemble.require_trial_alias(recipe, parameters.alias)
     recipe.require_attainable()
+    require_known_names(recipe, contract_in(delivery))
     return Wanted(parameters, delivery, recipe, site, parameters.said)
 
 

@@ -79,9 +79,10 @@ def deliver(
 
     `example_inputs` and `example_kwargs` are what forward is called with. `dynamic` names each
     input's dynamic axes (`{"x": {0: "batch"}}`; by default axis 0), `dimensions` their smallest and
-    largest sizes (1 to 1024), `ranges` what random inputs may hold. `lineage` says where the model
-    comes from; without it the git checkout is asked in which the process runs. `module` is left as
-    it was.
+    largest sizes (1 to 1024), `ranges` what inputs may hold: without it that is read off what the
+    model does with them, and a note tells of each that is only the example's. `lineage` says where
+    the model comes from; without it the git checkout is asked in which the process runs. `module`
+    is left as it was.
 
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.
@@ -143,24 +144,27 @@ def release(
     )
 
 
-def promote(reference: str, to: str = "production", *, reason: str = "") -> int:
+def promote(
+    reference: str, to: str = "production", *, reason: str = "", narrower: bool = False
+) -> int:
     """Let the alias `to` stand for `NAME@VERSION` or `NAME@ALIAS`; return the version's number.
 
     It has to have both blessings, and to be no slower, no less accurate and for no fewer targets
-    than what it replaces. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
+    than what it replaces, and to take every request that this takes, unless it is meant to be
+    `narrower`. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
     another promotion was quicker.
     """
     from artifacts.changes import Author
-    from infra.registry import parse_reference, require_alias
+    from infra.registry import parse_version, require_alias
     from infra.settings import author_name, read_settings, read_site, require_writable_home
     from tasks.moving import Promotion
     from tasks.moving import promote as promote_version
 
-    name, wanted = parse_reference(reference)
+    name, wanted = parse_version(reference)
     require_alias(to)
     settings = read_settings()
     require_writable_home(settings)
-    promotion = Promotion(name, wanted, to)
+    promotion = Promotion(name, wanted, to, narrower=narrower)
     author = Author(author_name(), reason.strip())
     return promote_version(read_site(settings), promotion, author).version
 

@@ -45,22 +45,26 @@ def main(context: click.Context) -> None:
 @main.command()
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--to", "folder", required=True, type=click.Path(path_type=Path), help="New folder.")
-@click.option("--name", default="", help="The model's name in the registry.")
+@click.option("--name", default="", help="The model's name in the registry; else its class's.")
+@click.option("--yes", is_flag=True, help="Ask nothing: the class's name, the example's ranges.")
 @quiet_option
 @json_option
 @debug_option
-def deliver(factory: str, folder: Path, name: str, as_json: bool) -> None:
+def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) -> None:
     """Write a delivery from a model.
 
     MODULE:FACTORY names a function that returns the model and its example inputs (a tuple), and
-    maybe a dictionary of further arguments of tasks.deliver.deliver.
+    maybe a dictionary of further arguments of tasks.deliver.deliver. On a terminal you are asked
+    for what nothing tells: the name, and the numbers that an input may hold.
 
     \b
     handoff deliver examples.resnet18:build --to delivery
     """  # noqa: D301 - as above
-    from infra.commands import deliver_model
+    from infra.delivering import deliver_model
+    from infra.init import on_terminal
 
-    deliver_model(factory, folder, name, as_json=as_json)
+    ask = on_terminal() and not yes
+    deliver_model(factory, folder, name, ask=ask, as_json=as_json)
 
 
 @main.command()

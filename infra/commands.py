@@ -11,8 +11,6 @@ from artifacts.printable import one_line
 from artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
 from artifacts.record import to_plain
 from artifacts.steps import (
-    DeliverJob,
-    DeliverResult,
     IntakeJob,
     IntakeResult,
     TraceabilityJob,
@@ -29,36 +27,14 @@ from infra.settings import read_settings
 from tasks.capture_rows import fill_rows
 from tasks.child import ProcessPlan, StepProcess
 from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
-
-_DELIVER_LIMIT_S = 3600.0
-
-
-def deliver_model(factory: str, folder: Path, name: str, *, as_json: bool) -> None:
-    """Write a delivery of the model that `factory` makes."""
-    job = DeliverJob(factory=factory, search_path=Path.cwd(), folder=folder.absolute(), name=name)
-    # The training side's own code runs in its own environment, whole.
-    plan = ProcessPlan("deliver", sees="whole")
-    result = cast(DeliverResult, _run_alone(plan, [(job, _DELIVER_LIMIT_S)])[0])
-    if as_json:
-        print_json({"folder": str(result.folder), "contract": to_plain(result.contract)})
-        return
-    contract = result.contract
-    if is_quiet():
-        echo(str(result.folder))
-        return
-    echo(f"{contract.model.name}: delivered to {result.folder}")
-    inputs = ", ".join(str(spec) for spec in contract.inputs)
-    echo(f"  captured by {contract.model.captured_by}; takes {inputs}")
-    for dimension, limits in contract.dimensions.items():
-        echo(f"  {dimension} from {limits.min} to {limits.max}")
-    for note in result.notes:
-        echo(f"  {note}")
+from tasks.recipe_names import contract_in, require_known_names
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
     wanted = read_recipe(recipe) if recipe else Recipe()
+    require_known_names(wanted, contract_in(delivery))
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = judge_delivery(delivery, staging, wanted)

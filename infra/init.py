@@ -22,7 +22,7 @@ from artifacts.errors import UsageProblem
 from artifacts.proposals import InputProposal, ProposeJob, ProposeResult, TryJob, TryResult
 from artifacts.recipe import read_recipe
 from artifacts.record import to_plain
-from artifacts.signature import Dimension, TensorSpec
+from artifacts.signature import DECLARED, Dimension, TensorSpec
 from artifacts.whole_file import write_whole
 from infra.console import print_json
 from infra.echoing import echo
@@ -33,6 +33,8 @@ from tasks.child import ProcessPlan, StepProcess
 
 _PROPOSE_LIMIT_S = 600.0
 _TRY_LIMIT_S = 600.0
+# So much of why a range was inferred goes into the contract.
+_WHY_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _decide(
     for found in proposal.inputs:
         open_to_ask = ask and found.name not in given
         spec = ask_input(found) if open_to_ask or found.spec is None else found.spec
-        specs.append(_with_range(spec, wishes, ask=open_to_ask))
+        specs.append(_with_range(spec, wishes, found.why, ask=open_to_ask))
     axes = dict.fromkeys(a for spec in specs for a in spec.shape if isinstance(a, str))
     _require_used("--dimension", wishes.dimensions, axes)
     dimensions = {axis: _dimension(axis, wishes, proposal, ask=ask) for axis in axes}
@@ -164,18 +166,23 @@ def _unknown(unknown: Sequence[InputProposal]) -> UsageProblem:
     )
 
 
-def _with_range(spec: TensorSpec, wishes: Wishes, *, ask: bool) -> TensorSpec:
+def _with_range(spec: TensorSpec, wishes: Wishes, why: str, *, ask: bool) -> TensorSpec:
+    """Return the input with its values, and where those come from."""
     if spec.name in wishes.ranges:
         low, high = wishes.ranges[spec.name]
-        return replace(spec, low=low, high=high)
-    return ask_values(spec) if ask and "int" in spec.dtype else spec
+        return replace(spec, low=low, high=high, origin=DECLARED)
+    if ask and "int" in spec.dtype:
+        return replace(ask_values(spec), origin=DECLARED)
+    return spec if spec.low is None else replace(spec, origin=why[:_WHY_LENGTH])
 
 
 def _dimension(axis: str, wishes: Wishes, proposal: ProposeResult, *, ask: bool) -> Dimension:
     if axis in wishes.dimensions:
-        return wishes.dimensions[axis]
+        return replace(wishes.dimensions[axis], origin=DECLARED)
     known = proposal.dimensions.get(axis, Dimension())
-    return ask_dimension(axis, known) if ask else known
+    if ask:
+        return replace(ask_dimension(axis, known), origin=DECLARED)
+    return replace(known, origin="seen to run" if axis in proposal.dimensions else "by default")
 
 
 def _plain_name(folder: str) -> str:

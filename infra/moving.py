@@ -12,7 +12,7 @@ from artifacts.registering import CatalogueJob, CollectJob, CollectResult
 from artifacts.site import Site
 from infra.console import print_json, size
 from infra.echoing import echo
-from infra.registry import parse_reference, releases_of, require_alias
+from infra.registry import parse_reference, parse_version, releases_of, require_alias
 from infra.settings import author_name, read_settings, read_site, require_writable_home
 from tasks.appending import Appended
 from tasks.moving import CATALOGUE_LIMIT_S, Promotion, change_ledger, opened_registrar
@@ -27,16 +27,18 @@ def promote(
     *,
     reason: str,
     override: bool,
+    narrower: bool,
     expected: int | None,
     as_json: bool,
 ) -> None:
     """Make `alias` stand for a version, where the rules of a promotion let it.
 
     `expected` is the version that it has to stand for now, 0 for none; None asks for nothing.
+    Raises `UsageProblem` for a reference that names no version.
     """
-    name, wanted = parse_reference(reference)
+    name, wanted = parse_version(reference)
     require_alias(alias)
-    promotion = Promotion(name, wanted, alias, override, expected)
+    promotion = Promotion(name, wanted, alias, override, expected, narrower)
     appended = promote_version(_writable_site(), promotion, _author(reason))
     _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
 
@@ -121,4 +123,4 @@ def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
     for measured in entry.measured:
         echo(f"  {measured}")
     for rule in entry.overrides:
-        echo(f"  set aside, for the reason given: {rule}")
+        echo(f"  set aside: {rule}")

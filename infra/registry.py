@@ -179,6 +179,22 @@ def parse_reference(text: str) -> tuple[str, str | int | None]:
     return name, int(reference) if re.fullmatch(r"[0-9]{1,9}", reference) else reference
 
 
+def parse_version(text: str) -> tuple[str, str | int]:
+    """Return the name and the alias or version in `NAME@ALIAS` or `NAME@VERSION`.
+
+    Raises `UsageProblem` for a name alone: what changes something is about one that was chosen.
+    """
+    name, wanted = parse_reference(text)
+    if wanted is None:
+        raise UsageProblem(
+            f"that doesn't say which version of {name} is to be promoted",
+            expected="NAME@VERSION or NAME@ALIAS", got=text[:80],
+            remedy=f"Name one that somebody has looked at, such as {name}@candidate; "
+            f"'handoff history {name}' shows what there is",
+        )  # fmt: skip
+    return name, wanted
+
+
 def require_alias(alias: str) -> None:
     """Raise `UsageProblem` unless `alias` can be one."""
     try:

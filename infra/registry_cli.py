@@ -101,15 +101,17 @@ def pull(
 @click.option(
     "--override", is_flag=True, help="Set the rules of a promotion aside; needs --reason."
 )
+@click.option("--narrower", is_flag=True, help="Even if it takes less than what it replaces.")
 @reason_option
 @json_option
 @debug_option
 def promote(
-    name: str, alias: str, expected: int | None, *, override: bool, reason: str, as_json: bool
+    name: str, alias: str, expected: int | None, *, reason: str, as_json: bool, **allowed: bool
 ) -> None:
     """Let an alias stand for a version that is as right and as fast as what it replaces.
 
-    Exit code 4: a rule of the recipe's [promotion] is broken; 5: another was quicker.
+    It has to take every request that what it replaces takes, too. Exit code 4: a rule of the
+    recipe's [promotion] is broken, or a request would be refused; 5: another was quicker.
 
     \b
     handoff promote resnet18@candidate --to production
@@ -117,7 +119,7 @@ def promote(
     """  # noqa: D301 - as above
     from infra.moving import promote as move
 
-    move(name, alias, reason=reason, override=override, expected=expected, as_json=as_json)
+    move(name, alias, reason=reason, expected=expected, as_json=as_json, **allowed)
 
 
 @click.command()

@@ -32,6 +32,7 @@ from infra.step_times import (
 from infra.unchanged import Standing, find_unchanged
 from tasks import lanes
 from tasks.assemble import require_trial_alias
+from tasks.recipe_names import contract_in, require_known_names
 from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
 # What runs before Prefect does, as the flow announces it.
@@ -52,6 +53,7 @@ def release_delivery(
     delivery = require_folder(delivery)
     recipe = read_recipe(recipe_file) if recipe_file else Recipe()
     _check(recipe, alias)
+    require_known_names(recipe, contract_in(delivery))
     if dry_run:
         from infra.dry_run import tell_dry_run
 

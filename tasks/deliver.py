@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from artifacts.delivery import DeliveryContract, Lineage, ModelSection
 from artifacts.errors import DeliveryUnsound, UsageProblem
-from artifacts.signature import ModelSignature
+from artifacts.signature import ModelSignature, TensorSpec
 from artifacts.steps import DeliverJob, DeliverResult
 from tasks.delivering.arguments import (
     Dynamic,
@@ -31,9 +31,10 @@ from tasks.delivering.arguments import (
     unwrap,
 )
 from tasks.delivering.calls import Call, Tensors, describe_call
-from tasks.delivering.factory import Made, default_name, make_model
+from tasks.delivering.factory import Made, default_name, take_model
 from tasks.delivering.failures import gravest
 from tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturbed
+from tasks.delivering.ranging import with_ranges
 from tasks.delivering.writing import Work
 from tasks.lineage import lineage_from_git
 from tasks.looking import searched
@@ -64,9 +65,12 @@ def deliver(
     of their names to its smallest and largest size, both included (1 to 1024 without it). Without
     `dynamic`, axis 0 of every input is `batch` where all inputs agree on its size, and fixed, with
     a note, where no capture holds for more than the example's; `dynamic={}` means fixed shapes.
-    `ranges` bounds what random inputs may hold, both ends included; for integers the example's own
-    smallest and largest are the default. `batch_invariant=False` declares that the output for one
-    row depends on the other rows on purpose.
+    `ranges` bounds what inputs may hold, both ends included; whole numbers beyond are refused when
+    the model is served. Without it they are read off what the model does with them: the rows of the
+    tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
+    What nothing tells is the example's own smallest and largest, with a note.
+    `batch_invariant=False` declares that the output for one row depends on the other rows on
+    purpose.
 
     The module is delivered in evaluation mode, without its dropouts and losses, and is afterwards
     what it was before. `torch.fx` captures it; what that can't capture rightly or `to_folder`
@@ -76,7 +80,7 @@ def deliver(
     captured or written, and `DeliveryUnsound` for one that doesn't repeat itself, or whose capture
     computes something else.
     """
-    _require_free(folder)
+    require_free(folder)
     module = unwrap(module)
     call, inputs = describe_call(module, example_inputs, example_kwargs or {})
     require_on_cpu(module, inputs)
@@ -88,6 +92,7 @@ def deliver(
         torch.no_grad(),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch,
     ):
+        signature, guesses = with_ranges(module, call, inputs, signature)
         signature, goldens = _make_goldens(
             module, call, inputs, signature, chosen=dimensions is not None
         )
@@ -102,14 +107,14 @@ def deliver(
         )
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
-        work = Work(module, call, goldens, built)
+        work = Work(module, goldens.call, goldens, built)
         result = work.build(contract)
         if result is None and dynamic is None and contract.dimensions:
             result = work.build_fixed(contract)
         if result is None:
             raise gravest(module, work.failures)
         built.rename(folder)
-    return replace(result, folder=folder)
+    return replace(result, folder=folder, notes=(*guesses, *result.notes))
 
 
 def _make_goldens(
@@ -134,7 +139,8 @@ def _make_goldens(
         return signature, replace(goldens, notes=(note, *goldens.notes))
 
 
-def _require_free(folder: Path) -> None:
+def require_free(folder: Path) -> None:
+    """Raise `UsageProblem` unless `folder` is a new or an empty one."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     raise UsageProblem(
@@ -154,26 +160,43 @@ def _model_section(name: str, module: nn.Module) -> ModelSection:
         ) from error  # fmt: skip
 
 
+def guessed_inputs(made: Made) -> tuple[TensorSpec, ...]:
+    """Return the inputs whose ranges nothing tells but the example.
+
+    Raises `UsageProblem` for options that don't fit the example.
+    """
+    options = made.options
+    module = unwrap(made.module)
+    call, inputs = describe_call(module, made.inputs, options.get("keywords") or {})
+    require_on_cpu(module, inputs)
+    said = (options.get(name) for name in ("dynamic", "dimensions", "ranges"))
+    signature = describe_inputs(call.names, inputs, *said)
+    with undisturbed(module), torch.random.fork_rng(devices=[]), torch.no_grad():
+        signature, _ = with_ranges(module, call, inputs, signature)
+    return tuple(spec for spec in signature.inputs if spec.is_guessed)
+
+
 def run(job: DeliverJob) -> DeliverResult:
     """Deliver the model that `job.factory` makes.
 
     The factory is the training team's own code and is run here on purpose: this is the training
     side. It returns the model and its example inputs (a tuple), and maybe a dictionary of further
-    arguments of `deliver`. The name is the job's, else the factory's option, else the factory's
-    own. Without the option `lineage`, git is asked.
+    arguments of `deliver`. The name is the job's, else the factory's option, else that of the
+    model's class or of the factory. Without the option `lineage`, git is asked.
     """
     # What forward imports is looked for when it runs.
     with searched(job.search_path):
-        return _deliver_made(job, make_model(job.factory, job.search_path))
+        return _deliver_made(job, take_model(job.factory, job.search_path))
 
 
 def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
     options = dict(made.options)
-    chosen = str(options.pop("name", "") or default_name(job.factory))
+    chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(made.module))[0])
     lineage = options.pop("lineage", None) or lineage_from_git(job.search_path)
     created = lineage.created or datetime.now(UTC).isoformat(timespec="seconds")
+    ranges = {**(options.pop("ranges", None) or {}), **job.ranges}
     return deliver(
         made.module, made.inputs, job.folder, name=job.name or chosen,
-        example_kwargs=options.pop("keywords", None),
+        example_kwargs=options.pop("keywords", None), ranges=cast(Ranges, ranges),
         lineage=replace(lineage, created=created), **options,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from artifacts.digest import Digest
 from artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
 from artifacts.ledger import Action, LedgerEntry, Pointer
 from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from artifacts.narrowing import refused_requests
 from artifacts.releases import Head, Releases, open_releases
 from tasks.promotion import broken_rules
 
@@ -122,10 +123,20 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
             remedy="Nothing was moved. --override with a --reason promotes it all the same, and "
             "the ledger keeps both",
         )
+    lost = refused_requests(replaced.signature, wanted.signature) if replaced else ()
+    if lost and not request.narrower:
+        raise BlessingRefused(
+            f"{request.model} version {target.version} is not promoted to {request.alias}",
+            expected="a version that takes every request which what it replaces takes",
+            got=f"one that refuses {'; '.join(lost)}",
+            remedy="Nothing was moved. --narrower promotes it all the same; a range that nobody "
+            "meant is declared in the delivery, and released anew",
+        )
     version = _version(releases, request.model, target)
     entry = _entry(head, job, "promote", version, request.alias)
     measured = tuple(map(str, request.measured))
-    return Draft(replace(entry, overrides=broken, measured=measured), target.version)
+    set_aside = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
+    return Draft(replace(entry, overrides=set_aside, measured=measured), target.version)
 
 
 def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> Draft:

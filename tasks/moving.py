@@ -30,7 +30,8 @@ class Promotion:
     """A promotion that is asked for: which version, and what `alias` has to stand for now.
 
     `expected` is a version, 0 for none; None asks for nothing. With `override` the rules that are
-    broken are recorded with the author's reason instead.
+    broken are recorded with the author's reason instead. A version that takes less than what it
+    replaces has to be meant to be `narrower`.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Promotion:
     alias: str
     override: bool = False
     expected: int | None = None
+    narrower: bool = False
 
 
 def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
@@ -55,7 +57,9 @@ def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
     measured, served = race_with_served(site.stores, model, wanted.reference, alias)
     # What was measured, and what the caller has seen, is about this one.
     expected = (served or 0) if wanted.expected is None else wanted.expected
-    request = PromoteRequest(model, wanted.reference, alias, wanted.override, measured)
+    request = PromoteRequest(
+        model, wanted.reference, alias, wanted.override, measured, wanted.narrower
+    )
     return change_ledger(site, request, author, expected)
 
 

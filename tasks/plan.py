@@ -18,6 +18,9 @@ _TELLING_SIZES = (7, 17)
 # Where types of 8 bits are reduced: below, at and above their vectors of 16, 32 and 64 elements.
 _EIGHT_BIT_SIZES = (15, 16, 31, 32, 33, 63, 64, 65)
 
+# A range that no table has: what is drawn evenly from it holds hardly a small number.
+_WIDE = 1 << 31
+
 
 @dataclass(frozen=True)
 class CaseSpec:
@@ -151,7 +154,28 @@ def _draw(spec: TensorSpec, sizes: Mapping[str, int], generator: torch.Generator
     low, high = _whole_limits(spec, torch.iinfo(dtype))
     # One more than the largest number of 64 bits is none that randint takes.
     end = min(high + 1, torch.iinfo(torch.int64).max)
-    return torch.randint(min(low, end - 1), end, shape, generator=generator).to(dtype)
+    drawn = torch.randint(min(low, end - 1), end, shape, generator=generator)
+    if high - low > _WIDE:
+        drawn = _with_small_ones(drawn, low, high, generator)
+    if (low, high) == (0, 1) and len(shape) > 1 and shape[-1]:
+        # A mask that shuts a whole row out makes NaN of it in many models.
+        drawn[..., 0] = 1
+    return drawn.to(dtype)
+
+
+def _with_small_ones(
+    drawn: torch.Tensor, low: int, high: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Put numbers of all magnitudes in the place of half of what was drawn from a wide range.
+
+    Nearly all of it is large, where a model may look at what is within a table, and clamp the rest.
+    """
+    size, side, turn = (torch.rand(drawn.shape, generator=generator) for _ in range(3))
+    steps = (2.0 ** (62.0 * size.double())).long() - 1
+    nearest = min(max(0, low), high)
+    inside = nearest + torch.where((side < 0.5) & (nearest > low), -steps, steps)
+    fits = (inside >= low) & (inside <= high)
+    return torch.where((turn < 0.5) & fits, inside, drawn)
 
 
 def _whole_limits(spec: TensorSpec, kind: torch.iinfo) -> tuple[int, int]:

@@ -8,8 +8,10 @@ from artifacts.proposals import InputProposal, ProposeJob, ProposeResult
 from artifacts.signature import TensorSpec
 from tasks.intake.loading import read_bare
 from tasks.intake.stage import stage
-from tasks.proposing.hints import Hint, candidates, find_hint
-from tasks.proposing.search import find_ranges, find_signature
+from tasks.proposing.hints import SPATIAL, Hint, candidates, find_hint
+from tasks.proposing.search import also_runs_wider, find_ranges, find_signature
+
+_OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
 
 
 def run(job: ProposeJob) -> ProposeResult:
@@ -21,10 +23,19 @@ def run(job: ProposeJob) -> ProposeResult:
     given = {spec.name: _with_values(spec, hints.get(spec.name)) for spec in job.given}
     chosen = find_signature(module, hints, given, job.dimensions)
     dimensions = find_ranges(module, chosen, job.dimensions) if chosen else dict(job.dimensions)
+    guessed = {
+        name for name, hint in hints.items()
+        if chosen and name not in given and hint is not None
+        and any(SPATIAL in shape for shape in hint.shapes)
+        and also_runs_wider(module, chosen, name, job.dimensions)
+    }  # fmt: skip
     inputs = tuple(
-        InputProposal(name, (chosen or given).get(name) or _likeliest(name, hint), _why(hint))
+        InputProposal(
+            name, (chosen or given).get(name) or _likeliest(name, hint),
+            _why(hint) + (_OTHER_SIDES if name in guessed else ""),
+        )
         for name, hint in hints.items()
-    )
+    )  # fmt: skip
     return ProposeResult(source.class_name, inputs, dimensions, ran=chosen is not None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -106,13 +107,21 @@ def put_in(
     places = torch.arange(drawn.numel()).reshape(drawn.shape) % 2 == 0
     if drawn.dtype is torch.bool:
         return torch.zeros_like(drawn) if values == "zeros" else places
-    low, high = _limits(spec, drawn)
+    low, high = _representable(drawn, *_limits(spec, drawn))
     if values == "zeros":
         nearest = min(max(0.0, low), high)
         if nearest or not drawn.is_floating_point():
             return torch.full_like(drawn, nearest)
         return torch.where(places, 0.0, -0.0).to(drawn.dtype)
     return torch.where(places, torch.full_like(drawn, low), torch.full_like(drawn, high))
+
+
+def _representable(drawn: torch.Tensor, low: float, high: float) -> tuple[float, float]:
+    """Return the ends as numbers of the dtype: a float64 goes beyond what 64 bits hold."""
+    if drawn.is_floating_point():
+        return low, high
+    kind = torch.iinfo(drawn.dtype)
+    return max(math.ceil(low), kind.min), min(math.floor(high), kind.max)
 
 
 def dynamic_axes(spec: TensorSpec) -> tuple[int, ...]:

@@ -15,7 +15,9 @@ from tasks.intake import LoadedDelivery, read_delivery
 from tasks.plan import plan_cases
 from tasks.soundness import behaviour, graph
 from tasks.soundness.goldens import compare_goldens
+from tasks.soundness.left_out import left_out
 from tasks.soundness.origin import missing_lineage
+from tasks.soundness.ranges import input_ranges
 from tasks.threads import half_of_the_threads
 
 
@@ -32,12 +34,13 @@ def run(job: TraceabilityJob) -> TraceabilityResult:
 
 
 def _examine(delivery: LoadedDelivery) -> list[Finding]:
-    module = delivery.module
+    module, first = delivery.module, _first_inputs(delivery)
     goldens = list(compare_goldens(delivery))
     # Several golden outputs that come out right show what a graph alone can't.
     proven = not goldens and len(delivery.cases) > 1
     return [
         *delivery.findings,
+        *left_out(delivery.contract),
         *graph.unused_inputs(module),
         *graph.constant_outputs(module),
         *graph.burnt_in_constants(module, proven=proven),
@@ -45,7 +48,8 @@ def _examine(delivery: LoadedDelivery) -> list[Finding]:
         *graph.assumed_modes(module, proven=proven),
         *graph.values_read(module),
         *graph.float_ids(module, delivery.contract.inputs),
-        *behaviour.run_twice(delivery, _first_inputs(delivery)),
+        *behaviour.run_twice(delivery, first),
+        *input_ranges(delivery, first),
         *behaviour.other_sizes(delivery),
         *behaviour.other_values(delivery),
         *behaviour.rows_apart(delivery),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch import nn
+from torch.nn.modules import loss
 from torch.utils import _pytree as pytree
 
 from tasks.delivering.calls import Call
@@ -27,19 +28,23 @@ def _pass_through(_module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa
 
 
 @contextmanager
-def training_parts_left_out(counts: Counter[str] | None = None) -> Iterator[None]:
+def training_parts_left_out(
+    counts: Counter[str] | None = None, mark_loss: Callable[[Any], Any] = lambda value: value
+) -> Iterator[None]:
     """Let dropout, identity and loss modules give their first argument while the body runs.
 
     It is for eager runs and `torch.export` what `InferenceTracer` is for `torch.fx`, so that all
-    three compute the same. `counts` gets the number of calls left out, by class; Dynamo, which
-    reads what is called here, can't follow the counting. It holds for the whole process, as
+    three compute the same. `counts` gets the number of calls left out, by class, and with it
+    `mark_loss` what a loss gives; Dynamo, which reads what is called here, can follow neither. It
+    holds for the whole process, as
     `torch.fx`'s own patch of `nn.Module.__call__` does.
     """
 
     def count(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as given
         assert counts is not None
         counts[type(module).__name__] += 1
-        return first_argument(args, kwargs)
+        given = first_argument(args, kwargs)
+        return mark_loss(given) if isinstance(module, loss._Loss) else given
 
     for kind in DROPPED_MODULES:
         type.__setattr__(kind, "__call__", _pass_through if counts is None else count)
@@ -160,8 +165,12 @@ def trace_for_inference(
     tracer = InferenceTracer(call)
     with wrapped_functions_opened():
         graph = tracer.trace(module)
+    traced = torch.fx.GraphModule(module, graph, type(module).__name__)
+    if call is not None and call.losses:
+        graph.eliminate_dead_code()  # What weighs losses, and adds them up.
     notes = (*describe_left_out(tracer.left_out), *_drop_companions(graph, tracer.companions))
-    return torch.fx.GraphModule(module, graph, type(module).__name__), notes
+    traced.recompile()
+    return traced, notes
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> tuple[str, ...]:

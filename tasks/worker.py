@@ -58,6 +58,7 @@ class Step:
 
 STEPS: dict[type[Any], Step] = {
     fetching.FetchJob: Step("tasks.fetch", fetching.FetchResult),
+    steps.PrepareJob: Step("tasks.prepare", steps.Prepared),
     steps.DeliverJob: Step("tasks.deliver", steps.DeliverResult),
     steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
     steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),

@@ -9,6 +9,7 @@ from artifacts.digest import Digest
 from artifacts.manifest import Manifest, TargetRecord
 from artifacts.mechanics import Mechanics
 from artifacts.printable import one_line
+from artifacts.signature import ModelSignature
 from artifacts.statement import Claim
 
 TAG = "handoff."
@@ -22,6 +23,8 @@ _OF_VERSIONS = ("targets", "blessing.numeric", "blessing.mechanical", "commit", 
                 "release", "manifest")  # fmt: skip
 # MLflow refuses longer ones (6000 characters), and nobody reads them.
 _PARAMETER_LIMIT = 500
+# MLflow takes a hundred parameters at once.
+_CONTRACT_ROWS = 60
 
 
 def version_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
@@ -71,7 +74,7 @@ def mechanical_blessing(manifest: Manifest) -> str:
 
 
 def run_parameters(manifest: Manifest) -> dict[str, str]:
-    """Return what a release was made with: the recipe and the toolchain."""
+    """Return what a release was made with and takes: recipe, toolchain and contract."""
     recipe = manifest.recipe
     tolerances = (
         f"{name}: atol {agreed.atol:g}, rtol {agreed.rtol:g}"
@@ -83,8 +86,26 @@ def run_parameters(manifest: Manifest) -> dict[str, str]:
         "options": ", ".join(f"{k}={v}" for k, v in recipe.options.items()) or "none",
         "tolerances": "; ".join(tolerances) or "the usual ones",
         **manifest.toolchain,
+        **contract_parameters(manifest.signature),
     }
     return {key: one_line(value)[:_PARAMETER_LIMIT] for key, value in named.items()}
+
+
+def contract_parameters(signature: ModelSignature) -> dict[str, str]:
+    """Return what a release takes, by input and dimension, to be compared row by row."""
+    told = {
+        f"input {spec.name}": f"{spec.dtype} [{', '.join(map(str, spec.shape))}]"
+        + (f", {spec.values}" if spec.values else "")
+        for spec in signature.inputs
+    }
+    told |= {
+        f"size {name}": f"{limits.min} to {limits.max}"
+        for name, limits in signature.dimensions.items()
+    }
+    rows = list(told.items())
+    rest = rows[_CONTRACT_ROWS:]
+    more = {"further inputs": "; ".join(f"{name}: {what}" for name, what in rest)} if rest else {}
+    return {**dict(rows[:_CONTRACT_ROWS]), **more}
 
 
 def run_metrics(manifest: Manifest) -> dict[str, float]:

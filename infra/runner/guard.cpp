@@ -60,8 +60,13 @@ void Guard::check(const Tensors& inputs) const {
       refuse(input.spec, input.spec.dtype, name_of(tensor.scalar_type()));
     }
     check_sizes(input, tensor, sizes);
-    if (!tensor.is_non_overlapping_and_dense()) {
-      refuse(input.spec, "a tensor without gaps in memory", "strides " + text_of(tensor.strides()));
+    if (!tensor.is_contiguous()) {
+      throw Refused(input.spec.name + " is not what the model takes",
+                    "a contiguous tensor: the last axis side by side in memory",
+                    "strides " + text_of(tensor.strides()) + " for the shape " +
+                        text_of(tensor.sizes()),
+                    "Call contiguous() on it, and give the model what its signature declares "
+                    "(manifest.json)");
     }
     if (input.checks_values && tensor.numel() > 0) check_values(input, tensor);
   }
@@ -105,6 +110,7 @@ void Guard::check_values(const Input& input, const at::Tensor& tensor) const {
   if (static_cast<double>(smallest) < *input.spec.low ||
       static_cast<double>(largest) > *input.spec.high) {
     std::ostringstream expected;
+    expected.precision(17);  // All digits of a table's last row.
     expected << "values from " << *input.spec.low << " to " << *input.spec.high;
     refuse(input.spec, expected.str(),
            std::to_string(smallest) + " to " + std::to_string(largest));

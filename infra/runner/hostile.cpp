@@ -63,6 +63,11 @@ at::Tensor strided(const at::Tensor& tensor) {
   return narrow;
 }
 
+// As an image in channels-last order is, or a transposed matrix: without gaps, in another order.
+at::Tensor turned(const at::Tensor& tensor) {
+  return tensor.transpose(-1, -2).contiguous().transpose(-1, -2);
+}
+
 at::Tensor with_last(const at::Tensor& tensor, std::int64_t value) {
   at::Tensor changed = tensor.clone();
   changed.flatten()[-1].fill_(value);
@@ -76,6 +81,7 @@ at::Tensor changed(const at::Tensor& tensor, const std::string& how, const std::
   if (how == "less-axis") return tensor.select(0, 0).contiguous();
   if (how == "scalar") return tensor.flatten()[0].clone();
   if (how == "strided") return strided(tensor);
+  if (how == "turned" && tensor.dim() > 1) return turned(tensor);
   if (how == "undefined") return at::Tensor();
   if (is("dtype=")) return tensor.to(dtype_of(how.substr(6)));
   if (is("last=")) return with_last(tensor, number_after(whole, whole.find("last=") + 5));

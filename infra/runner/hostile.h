@@ -16,7 +16,7 @@ namespace handoff {
 //   ids:less-axis         the first row alone; `scalar` its first element, without axes
 //   ids:dtype=float64     the same numbers in another dtype
 //   ids:last=10           the last element has this value
-//   ids:strided           the same numbers, with gaps in memory
+//   ids:strided           the same numbers, with gaps in memory; `turned` in another order there
 //   ids:device=meta       on another device
 //   ids:undefined         no tensor at all
 //   missing, extra        an input less, and one more

@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 from artifacts.errors import UsageProblem
-from artifacts.signature import REAL_INPUTS, Dimension, ModelSignature, TensorSpec
+from artifacts.signature import (
+    DECLARED,
+    FROM_EXAMPLE,
+    REAL_INPUTS,
+    Dimension,
+    ModelSignature,
+    TensorSpec,
+)
 from tasks.delivering.calls import Tensors
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -122,14 +129,15 @@ def _describe(
     shape = tuple(axes.get(axis, size) for axis, size in enumerate(tensor.shape))
     integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
     low = high = None
+    origin = ""
     if integer and tensor.numel():
-        low, high = float(tensor.min()), float(tensor.max())
+        low, high, origin = float(tensor.min()), float(tensor.max()), FROM_EXAMPLE
     if limits is not None:
         least, most = (float(limit) for limit in limits)
         if low is not None and high is not None and not least <= low <= high <= most:
             raise ValueError(f"values {low:g} to {high:g} in the example of {name}")
-        low, high = least, most
-    return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape, low, high)
+        low, high, origin = least, most, DECLARED
+    return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape, low, high, origin)
 
 
 def _limits(
@@ -143,9 +151,9 @@ def _limits(
         least, most = given
         if not (isinstance(least, int) and isinstance(most, int)):
             raise TypeError(f"{given!r} for {dimension}")
-        return Dimension(least, most)
+        return Dimension(least, most, DECLARED)
     sizes = [
         size for spec, tensor in zip(specs, inputs, strict=True)
         for axis, size in zip(spec.shape, tensor.shape, strict=True) if axis == dimension
     ]  # fmt: skip
-    return Dimension(DEFAULT_BATCH.min, max(DEFAULT_BATCH.max, *sizes))
+    return Dimension(DEFAULT_BATCH.min, max(DEFAULT_BATCH.max, *sizes), "by default")

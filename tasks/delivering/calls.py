@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from artifacts.delivery import Structure, identifiers
 from artifacts.errors import UsageProblem
 
 Tensors = tuple[torch.Tensor, ...]
+_T = TypeVar("_T")
 
 # What may stand in a call or a result beside tensors.
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
@@ -31,7 +32,8 @@ class Call:
     """The call of a model: the names of its tensors in order, and where each of them goes.
 
     `leaves` are all values of the flattened arguments, with None where a tensor goes (`places`);
-    `paths` are the tensors' places as Python writes them: `batch['user'][0]`.
+    `paths` are the tensors' places as Python writes them: `batch['user'][0]`. `losses` are the
+    places of tensors in the result that are no outputs.
     """
 
     signature: inspect.Signature
@@ -41,6 +43,7 @@ class Call:
     names: tuple[str, ...]
     paths: tuple[str, ...]
     fixed: tuple[str, ...]
+    losses: tuple[int, ...] = ()
 
     def bind(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments that hold `values`, one for each name."""
@@ -53,16 +56,25 @@ class Call:
 
     def run(self, module: nn.Module, tensors: Tensors) -> object:
         """Return what `module` gives for copies of `tensors`, in its own structure."""
-        args, kwargs = self.bind([tensor.clone() for tensor in tensors])
+        return self.run_on(module, tuple(tensor.clone() for tensor in tensors))
+
+    def run_on(self, module: nn.Module, tensors: Tensors) -> object:
+        """Return what `module` gives for `tensors`, which it may change."""
+        args, kwargs = self.bind(tensors)
         return module(*args, **kwargs)
 
     def flatten(self, result: object) -> object:
-        """Return the one tensor in a model's result, or all of them in a tuple.
+        """Return the one output in a model's result, or all of them in a tuple.
 
         While it is traced, proxies stand for tensors.
         """
         leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, _PLAIN)]
-        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+        kept = self.outputs_of(leaves)
+        return kept[0] if len(kept) == 1 else tuple(kept)
+
+    def outputs_of(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
+        """Return those of a result's tensors, in their order, that are outputs."""
+        return tuple(one for place, one in enumerate(tensors) if place not in self.losses)
 
 
 def describe_call(
@@ -148,12 +160,14 @@ def describe_structure(call: Call, result: object) -> Structure:
                 expected="tensors in tuples, lists, dictionaries or dataclasses",
                 got=_full_name(type(leaf)), remedy="Return what is in it from forward",
             )  # fmt: skip
-    outputs = tuple(path for path, leaf in entries if isinstance(leaf, torch.Tensor))
+    tensors = [path for path, leaf in entries if isinstance(leaf, torch.Tensor)]
+    outputs = call.outputs_of(tensors)
     one_by_one = outputs in (("",), tuple(f"[{place}]" for place in range(len(outputs))))
     return Structure(
         inputs=() if call.names == call.paths else call.paths,
         outputs=() if one_by_one else outputs,
         fixed=call.fixed,
+        losses=tuple(tensors[place] for place in call.losses),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ OPTIONS = ("name", "keywords", "dynamic", "dimensions", "ranges", "batch_invaria
 # Names of functions that say nothing of the model: the module's name is taken instead.
 _PLAIN_NAMES = ("build", "build_model", "create", "create_model", "factory", "make", "make_model",
                 "get_model", "model", "main")  # fmt: skip
+_PLAIN_CLASSES = ("Model", "Module", "Net", "Network")
+# Between a small letter and a capital one, and before the last capital of an abbreviation.
+_NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,34 @@ class Made:
     options: dict[str, Any]
 
 
-def default_name(factory: str) -> str:
-    """Return a model's name after its factory: `user-model` for `train.user_model:build`."""
+def default_name(factory: str, model: nn.Module) -> tuple[str, str]:
+    """Return the name that a model goes by if nobody chose one, and what it was named after.
+
+    That is its class (`user-model` for `UserModel`); where the class is torch's own, or says
+    nothing, its factory: `user-model` for `train.user_model:build`.
+    """
+    kind = type(model)
+    if kind.__module__.partition(".")[0] != "torch" and kind.__name__ not in _PLAIN_CLASSES:
+        words = _NEW_WORD.sub("-", kind.__name__).replace("_", "-")
+        return words.lower().strip("-."), f"its class {kind.__name__}"
     module, _, function = factory.partition(":")
     chosen = module.rpartition(".")[2] if function in _PLAIN_NAMES else function
-    return chosen.lower().replace("_", "-").strip("-.")
+    return chosen.lower().replace("_", "-").strip("-."), f"its factory {factory}"
+
+
+# What was made to look at it first, for the delivery that follows in the same process.
+_prepared: dict[tuple[str, Path], Made] = {}
+
+
+def prepare_model(factory: str, search_path: Path) -> Made:
+    """Do as `make_model`, and keep what was made for the next `take_model`."""
+    made = _prepared[factory, search_path] = make_model(factory, search_path)
+    return made
+
+
+def take_model(factory: str, search_path: Path) -> Made:
+    """Return what was prepared, once; else what `make_model` returns."""
+    return _prepared.pop((factory, search_path), None) or make_model(factory, search_path)
 
 
 def make_model(factory: str, search_path: Path) -> Made:

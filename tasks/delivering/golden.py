@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from artifacts.delivery import Draw, Structure
 from artifacts.errors import DeliveryUnsound, HandoffError
 from artifacts.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from tasks.delivering.calls import Call, Tensors, describe_structure
+from tasks.delivering.losses import LossWatch
 from tasks.delivering.unrepeatable import not_repeatable
 from tasks.float64 import flat_tensors
 from tasks.plan import CaseSpec, draw_inputs
@@ -31,12 +32,14 @@ _SECOND_SIZES = (5, 3, 7, 11, 6, 2, 1)
 class GoldenCase:
     """Inputs, all those of the original's forward, and its outputs, flattened.
 
-    `left_out` counts the modules, by class, that were left out of the computation.
+    `left_out` counts the modules, by class, that were left out of the computation, `changed` are
+    the places of the inputs that the original changes in place.
     """
 
     inputs: Tensors
     outputs: Tensors
     left_out: Mapping[str, int]
+    changed: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -79,8 +82,9 @@ def _refill(container: Any, contents: Any) -> None:  # noqa: ANN401 - a dict, a 
 
 @dataclass(frozen=True)
 class Goldens:
-    """The golden cases, the structure of the model's result, and where inputs come from."""
+    """The call without its losses, the golden cases, the result's structure, and the draw."""
 
+    call: Call
     cases: tuple[GoldenCase, ...]
     structure: Structure
     draw: Draw
@@ -98,17 +102,30 @@ def make_goldens(
 
     Raises `DeliveryUnsound` where the module doesn't run, or not twice alike.
     """
+    call = replace(call, losses=_find_losses(module, call, inputs))
     example, structure = _run_twice(module, call, inputs, "its example")
     if is_finite(example.outputs):
         try:
             more = _run_others(module, call, signature, inputs, None, finite=True)
-            return Goldens((example, *more), structure, "random")
+            return Goldens(call, (example, *more), structure, "random")
         except DoesNotRun as error:
             note = f"further inputs are rows of the example, since on random ones {error.got}"
     else:
         note = "further inputs are rows of the example, which gives NaN or infinity itself"
     more = _run_others(module, call, signature, inputs, inputs, finite=False)
-    return Goldens((example, *more), structure, "examples", (note,))
+    return Goldens(call, (example, *more), structure, "examples", (note,))
+
+
+def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, ...]:
+    """Return the places of the tensors in the result that are losses, where others are not."""
+    watch = LossWatch()
+    with undisturbed(module):
+        try:
+            with watch, training_parts_left_out(Counter(), watch.mark):
+                result = call.run(module, inputs)
+            return watch.places(flat_tensors(result))
+        except Exception:  # noqa: BLE001 - told as what it is by the run that follows
+            return ()
 
 
 def _run_others(
@@ -123,7 +140,7 @@ def _run_others(
     taken = signature.measure(
         {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
     )
-    second = {name: _other_size(d, taken[name]) for name, d in signature.dimensions.items()}
+    second = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
     smallest = {name: limits.min for name, limits in signature.dimensions.items()}
     found = []
     for sizes in [second] if smallest in (second, taken) else [second, smallest]:
@@ -142,7 +159,7 @@ def is_finite(tensors: Tensors) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def _other_size(limits: Dimension, size: int) -> int:
+def other_size(limits: Dimension, size: int) -> int:
     """Return a size within the limits that is not `size`, where there is one."""
     return next((s for s in (*_SECOND_SIZES, limits.min, limits.max) if s in limits and s != size),
                 size)  # fmt: skip
@@ -170,12 +187,15 @@ def _run_twice(
     left_out: Counter[str] = Counter()
     with undisturbed(module):
         try:
+            given = tuple(tensor.clone() for tensor in inputs)
             with training_parts_left_out(left_out):
-                result = call.run(module, inputs)
+                result = call.run_on(module, given)
+            changed = changed_places(inputs, given)
             structure = describe_structure(call, result)
-            first = tuple(tensor.detach().clone() for tensor in flat_tensors(result))
+            outputs = call.outputs_of(flat_tensors(result))
+            first = tuple(tensor.detach().clone() for tensor in outputs)
             with training_parts_left_out():
-                second = flat_tensors(call.run(module, inputs))
+                second = call.outputs_of(flat_tensors(call.run(module, inputs)))
         except HandoffError:
             raise
         except Exception as error:
@@ -189,7 +209,16 @@ def _run_twice(
         _require_real(first)
         if not agree(second, first):
             raise not_repeatable(module, call, inputs)
-    return GoldenCase(inputs, first, left_out), structure
+    return GoldenCase(inputs, first, left_out, changed), structure
+
+
+def changed_places(before: Tensors, after: Tensors) -> tuple[int, ...]:
+    """Return the places at which two lists of tensors differ; NaN is the same as NaN."""
+    return tuple(
+        place
+        for place, (one, other) in enumerate(zip(before, after, strict=True))
+        if one.shape != other.shape or not bool(((one == other) | one.isnan()).all())
+    )
 
 
 def _require_real(outputs: Tensors) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 import torch.fx
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from artifacts.signature import ModelSignature
 from tasks import capture
@@ -82,6 +83,7 @@ def export(request: Request, *, strict: bool) -> Captured:
     inline_idle_contexts(unlifted)
     graph = unlifted.graph
     graph.set_codegen(torch.fx.graph.CodeGen())
+    _drop_losses(graph, call)
     notes = list(describe_left_out(left_out))
     inputs = _name_inputs(graph, call)
     if left_out:
@@ -91,6 +93,17 @@ def export(request: Request, *, strict: bool) -> Captured:
             graph.erase_node(node)
     exported = torch.fx.GraphModule(unlifted, graph, type(request.module).__name__)
     return _captured(exported, tuple(notes))
+
+
+def _drop_losses(graph: torch.fx.Graph, call: Call) -> None:
+    """Take the outputs that are losses out of an exported graph, and what only they need."""
+    if not call.losses:
+        return
+    output = graph.output_node()
+    leaves = [leaf for leaf in pytree.tree_leaves(output.args) if isinstance(leaf, torch.fx.Node)]
+    kept = call.outputs_of(leaves)
+    output.args = (kept[0] if len(kept) == 1 else kept,)
+    graph.eliminate_dead_code()
 
 
 def _name_inputs(graph: torch.fx.Graph, call: Call) -> list[torch.fx.Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,15 @@ from artifacts.signature import ModelSignature
 from artifacts.steps import DeliverResult
 from tasks.delivering.calls import Call
 from tasks.delivering.failures import Failure, describe_detour, describe_fixing
-from tasks.delivering.golden import GoldenCase, Goldens, agree, one_line, shapes_of, undisturbed
+from tasks.delivering.golden import (
+    GoldenCase,
+    Goldens,
+    agree,
+    changed_places,
+    one_line,
+    shapes_of,
+    undisturbed,
+)
 from tasks.delivering.roads import ROADS, Captured, Request, Road
 from tasks.delivering.sources import write_sources
 from tasks.float64 import flat_tensors
@@ -85,6 +94,8 @@ class Work:
         kept = [_keep(c, contract.signature, captured.inputs) for c in self.goldens.cases]
         for case in kept:
             _require_same(captured.module, case, "the captured graph")
+        left_out = (*captured.notes, *self._left_behind(captured, kept[0]))
+        narrowed = replace(narrowed, left_out=left_out)
         _write(captured, narrowed, kept, self.folder)
         own = own_namespaces(captured.module.graph.nodes)
         loaded = read_delivery(self.folder, BUILT_IN | own)
@@ -93,7 +104,19 @@ class Work:
         note = (
             f"calls operators of {', '.join(sorted(own))}: the recipe has to name their extension"
         )
-        return DeliverResult(self.folder, narrowed, (*captured.notes, *([note] if own else [])))
+        return DeliverResult(self.folder, narrowed, (*left_out, *([note] if own else [])))
+
+    def _left_behind(self, captured: Captured, example: GoldenCase) -> Iterator[str]:
+        """Tell which outputs were losses, and which inputs the graph doesn't change any more."""
+        for path in self.goldens.structure.losses:
+            yield f"left out: the output {path or 'of forward'}, which was a loss"
+        given = tuple(tensor.clone() for tensor in example.inputs)
+        captured.module(*given)
+        changes = {captured.inputs[place] for place in changed_places(example.inputs, given)}
+        for place in self.goldens.cases[0].changed:
+            name = self.call.names[place]
+            if name in captured.inputs and name not in changes:
+                yield f"left out: the change of the input {name} in place, which forward makes"
 
 
 def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> DeliveryContract:

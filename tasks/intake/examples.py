@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from artifacts.delivery import EXAMPLES_FILE, DeliveryContract
+from artifacts.signature import TensorSpec
 from tasks.intake.refusal import DAMAGED, refuse
 
 _KEY = re.compile(r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outputs/([0-9]{1,4}))")
@@ -70,11 +71,21 @@ def _order_inputs(
         dtype = str(named[spec.name].dtype).removeprefix("torch.")
         if dtype != spec.dtype:
             raise _refuse(f"{spec.name} of {spec.dtype} in case {case}", dtype)
+        _require_values(case, spec, named[spec.name])
     try:
         contract.signature.measure({name: tuple(t.shape) for name, t in named.items()})
     except ValueError as error:
         raise _refuse(f"case {case} to fit the contract", str(error)) from error
     return tuple(named[name] for name in names)
+
+
+def _require_values(case: int, spec: TensorSpec, tensor: torch.Tensor) -> None:
+    """Raise `DeliveryUnreadable` for whole numbers that the contract would refuse when served."""
+    if "int" not in spec.dtype or spec.low is None or spec.high is None or not tensor.numel():
+        return
+    low, high = int(tensor.min()), int(tensor.max())
+    if low < spec.low or high > spec.high:
+        raise _refuse(f"{spec.name} from {spec.values} in case {case}", f"{low} to {high}")
 
 
 def _order_outputs(

@@ -23,7 +23,7 @@ from artifacts.delivery import (
     read_contract,
 )
 from artifacts.digest import digest_tree
-from artifacts.errors import DeliveryUnreadable
+from artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
 from artifacts.evidence import Finding
 from artifacts.steps import IntakeJob, IntakeResult
 from tasks.budget import memory_bytes
@@ -71,11 +71,11 @@ def take_in(job: IntakeJob) -> IntakeResult:
     files = stage(job.delivery, job.staging)
     try:
         loaded = read_delivery(job.staging)
-    except DeliveryUnreadable:
+    except DeliveryUnreadable as error:
         if is_new:
             # So that the same staging folder can take the delivery once it is mended.
             shutil.rmtree(job.staging)
-        raise
+        raise _told_of(job.delivery, job.staging, error) from error
     return IntakeResult(
         contract=loaded.contract,
         staging=job.staging,
@@ -85,6 +85,13 @@ def take_in(job: IntakeJob) -> IntakeResult:
         weights_bytes=_count_bytes(loaded.module),
         findings=loaded.findings,
     )
+
+
+def _told_of(delivery: Path, staging: Path, error: DeliveryUnreadable) -> HandoffError:
+    """Return the refusal with the delivery's folder, which people know, for our copy of it."""
+    told = {key: text.replace(str(staging), str(delivery)) for key, text in
+            error.as_record().items()}  # fmt: skip
+    return error_from_record(told)
 
 
 def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> LoadedDelivery:

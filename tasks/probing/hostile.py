@@ -67,6 +67,8 @@ def _other_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
         yield f"dtype={dtype}"
     if spec.shape:
         yield "strided"
+    if len(spec.shape) > 1:
+        yield "turned"
     yield f"device={'cpu' if on_gpu else 'meta'}"
     yield "undefined"
     for value in _outside(spec):

@@ -18,9 +18,9 @@ _Shape = tuple[Hint, tuple[Axis, ...]]
 
 # What a dimension is tried with, and what shows that it is dynamic.
 _FIRST = {BATCH: 2, LENGTH: 5}
-_SECOND = {BATCH: 3, LENGTH: 7}
-# Of those, the longest that the model runs at is proposed: tables of positions have an end.
-_LONGEST = (512, 256, 128, 64, 32, 16, 8, 7)
+_SECOND = {BATCH: (3,), LENGTH: (7, 3)}
+# The longest that is proposed; tables of positions may end before.
+_LONGEST = 512
 _BUDGET_S = 60.0
 _MAX_TRIES = 2000
 _MAX_FEATURES = 65
@@ -71,8 +71,10 @@ def _shapes_for(
         return
     likely: list[tuple[Axis, ...]] = [spec.shape for spec in given.values()]
     likely += [shape for other in hints.values() for shape in candidates(other)]
-    likely += [(BATCH,), (BATCH, 1), (BATCH, LENGTH)]
-    features: list[tuple[Axis, ...]] = [(BATCH, count) for count in range(2, _MAX_FEATURES)]
+    likely += [(BATCH,), (BATCH, LENGTH)]
+    # One feature fits wherever something is broadcast: last, so that no other is taken for it.
+    counts = (*range(2, _MAX_FEATURES), 1)
+    features: list[tuple[Axis, ...]] = [(BATCH, count) for count in counts]
     if hint is not None:
         for shape in dict.fromkeys(likely + features):
             yield hint, shape
@@ -119,8 +121,8 @@ def _fix_what_must(
 ) -> dict[str, TensorSpec]:
     """Fix the batch or the length where the model runs at one size alone."""
     fixed = specs
-    for name, size in _SECOND.items():
-        if not _runs(module, specs, dimensions, {name: size}):
+    for name, sizes in _SECOND.items():
+        if not any(_runs(module, specs, dimensions, {name: size}) for size in sizes):
             fixed = {key: _with_fixed(spec, name, _FIRST[name]) for key, spec in fixed.items()}
     return fixed
 
@@ -144,10 +146,39 @@ def find_ranges(
         if name in given:
             found[name] = given[name]
             continue
-        longest = 1024
-        if name == LENGTH:
-            runs = (size for size in _LONGEST if _runs(module, specs, given, {name: size}))
-            longest = next(runs, _SECOND[LENGTH])
+        longest = _longest(module, specs, given) if name == LENGTH else 1024
         first = 1 if _runs(module, specs, given, {name: 1}) else 2
         found[name] = Dimension(first, longest)
     return found
+
+
+def _longest(
+    module: torch.fx.GraphModule,
+    specs: Mapping[str, TensorSpec],
+    given: Mapping[str, Dimension],
+) -> int:
+    """Return the longest length up to 512 that the model runs with, found by halving."""
+    if _runs(module, specs, given, {LENGTH: _LONGEST}):
+        return _LONGEST
+    runs, fails = _FIRST[LENGTH], _LONGEST
+    while fails - runs > 1:
+        middle = (runs + fails) // 2
+        if _runs(module, specs, given, {LENGTH: middle}):
+            runs = middle
+        else:
+            fails = middle
+    return runs
+
+
+def also_runs_wider(
+    module: torch.fx.GraphModule,
+    specs: Mapping[str, TensorSpec],
+    name: str,
+    dimensions: Mapping[str, Dimension],
+) -> bool:
+    """Tell whether an image's sides could as well be others: then the proposed ones are a guess."""
+    spec = specs[name]
+    wider = tuple(size if place < 2 or isinstance(size, str) else size + 32
+                  for place, size in enumerate(spec.shape))  # fmt: skip
+    other = {**specs, name: replace(spec, shape=wider)}
+    return wider != spec.shape and _runs(module, other, dimensions, {})

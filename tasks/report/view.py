@@ -151,22 +151,16 @@ def signature_table(manifest: Manifest) -> Table | None:
     """Return what the packages take and give."""
     rows: list[Sequence[str | Cell]] = [
         (kind, Cell(spec.name, "code"), spec.dtype, " × ".join(map(str, spec.shape)) or "scalar",
-         _values(spec.low, spec.high))
+         spec.values, spec.origin)
         for kind, specs in (("takes", manifest.signature.inputs),
                             ("gives", manifest.signature.outputs))
         for spec in specs
     ]  # fmt: skip
     rows += [
-        ("size", Cell(name, "code"), "", f"{limits.min} to {limits.max}", "")
+        ("size", Cell(name, "code"), "", f"{limits.min} to {limits.max}", "", limits.origin)
         for name, limits in manifest.signature.dimensions.items()
     ]
-    return table("What it takes and gives", ("", "name", "dtype", "shape", "values"), rows)
-
-
-def _values(low: float | None, high: float | None) -> str:
-    if low is None and high is None:
-        return ""
-    return f"{number(low, 'g')} to {number(high, 'g')}"
+    return table("What it takes and gives", ("", "name", "dtype", "shape", "values", "from"), rows)
 
 
 def lineage_table(manifest: Manifest) -> Table | None:

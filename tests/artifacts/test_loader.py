@@ -48,9 +48,26 @@ def test_what_was_declared_is_let_through(sizes: tuple[int, int]) -> None:
     assert checks().fit(good(*sizes))
 
 
-def test_a_transposed_input_is_left_to_the_package() -> None:
+def test_an_input_in_another_layout_is_refused_with_the_way_out_or_copied() -> None:
     ids, _, flag = good(3, 3)
-    assert checks().fit((ids, torch.ones(3, 3).T, flag))
+    columns = torch.arange(9.0).reshape(3, 3).T
+    given = (ids, columns, flag)
+    assert not checks().fit(given)
+    told = str(checks().refusal(given))
+    assert "x is not what the model takes: expected a contiguous tensor" in told
+    assert "got strides (1, 3) for the shape [3, 3]" in told
+    assert "layouts='copy'" in told
+    copied = checks().laid_out(given)
+    assert checks().fit(copied)
+    assert copied[0] is ids
+    assert torch.equal(copied[1], columns)
+
+
+def test_an_axis_of_one_element_may_have_any_stride() -> None:
+    ids, _, flag = good(1, 3)
+    row = torch.ones(5, 6)[:1, :3]
+    assert row.stride() == (6, 1)
+    assert checks().fit((ids, row, flag))
 
 
 def put(place: int, tensor: object) -> tuple[Any, ...]:
@@ -83,8 +100,8 @@ def put(place: int, tensor: object) -> tuple[Any, ...]:
         (good(0), "ids is not what .* expected batch from 1 to 8, got 0"),
         (good(2, 4), "x is not what .* expected length from 0 to 3, got 4"),
         (put(1, good(3)[1]), "expected batch = 2 as in another input, got 3"),
-        (put(1, torch.ones(2, 6)[:, ::2]), r"without gaps in memory, got strides \(6, 2\)"),
-        (put(1, torch.ones(1, 3).expand(2, 3)), r"without gaps in memory, got strides \(0, 1\)"),
+        (put(1, torch.ones(2, 6)[:, ::2]), r"a contiguous tensor.*got strides \(6, 2\)"),
+        (put(1, torch.ones(1, 3).expand(2, 3)), r"a contiguous tensor.*got strides \(0, 1\)"),
         (put(0, good()[0] + 3), "ids is not what .* expected values from 0 to 9, got 3 to 10"),
         (put(0, good()[0] - 1), "expected values from 0 to 9, got -1 to 6"),
         (put(0, good()[0] + 2**62), "expected values from 0 to 9"),
@@ -141,6 +158,21 @@ def test_a_loaded_model_gives_the_originals_numbers(built_release: BuiltRelease,
     outputs = model(examples["0/inputs/ids"], examples["0/inputs/features"])
     assert isinstance(outputs, tuple)
     torch.testing.assert_close(outputs[0], examples["0/outputs/0"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.compile
+def test_a_package_refuses_another_layout_with_a_sentence_or_copies_it(
+    built_release: BuiltRelease,
+) -> None:
+    ids, features = torch.randint(ITEMS, (8, 20)), torch.randn(64, 8).T
+    strict = load(built_release.folder, keys=built_release.key)
+    with pytest.raises(InputsRefused, match=r"features is not what .* got strides \(1, 8\)"):
+        strict(ids, features)
+    easy = load(built_release.folder, keys=built_release.key, layouts="copy")
+    (copied,), (plain,) = easy(ids, features), strict(ids, features.contiguous())
+    assert torch.equal(copied, plain)
+    with pytest.raises(InputsRefused, match=f"values from 0 to {ITEMS - 1}"):
+        easy(ids + ITEMS, features)
 
 
 @pytest.mark.compile

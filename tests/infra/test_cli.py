@@ -224,3 +224,29 @@ def test_a_refusal_that_stays_is_not_repeated(tmp_path: Path) -> None:
     result = handoff("inspect", str(tmp_path / "none"), home=tmp_path / "home")
     assert_is_a_sentence(result, 3, "more:  handoff explain DeliveryUnreadable")
     assert "again:" not in result.stderr
+
+
+def test_a_promotion_of_no_version_in_particular_is_refused(tmp_path: Path) -> None:
+    result = handoff("promote", "toy", home=tmp_path / "home")
+    assert_is_a_sentence(result, 64, "which version of toy", "NAME@ALIAS", "toy@candidate")
+
+
+@pytest.mark.parametrize("command", ["inspect", "release"])
+def test_a_pass_that_is_nobodys_is_told_before_the_delivery_is_looked_at(
+    command: str, tmp_path: Path
+) -> None:
+    delivery, recipe = tmp_path / "delivery", tmp_path / "recipe.toml"
+    delivery.mkdir()
+    recipe.write_text('passes = [{ name = "fold-batchnorm" }]\n')
+    result = handoff(command, str(delivery), "--recipe", str(recipe), home=tmp_path / "home")
+    assert_is_a_sentence(result, 64, "a pass that doesn't exist", "got fold-batchnorm")
+
+
+def test_a_refusal_names_the_folder_that_was_given_and_not_our_copy(tmp_path: Path) -> None:
+    delivery = tmp_path / "mine"
+    delivery.mkdir()
+    for name in ("module.py", "__init__.py", "state_dict.pt"):
+        (delivery / name).write_text("")
+    result = handoff("inspect", str(delivery), home=tmp_path)
+    assert_is_a_sentence(result, 3, f"{delivery} has no contract")
+    assert "staging" not in result.stderr

@@ -95,6 +95,65 @@ def test_tables_give_the_values_and_running_gives_the_features(tmp_path: Path) -
     assert dense == TensorSpec("dense", "float32", ("batch", 4))
 
 
+class Placed(nn.Module):
+    """Tokens and a learned place for each of six."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, 4)
+        self.places = nn.Parameter(torch.randn(6, 4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.tokens(tokens)
+        return found + self.places[: tokens.shape[1]]
+
+
+def test_a_length_is_as_long_as_the_model_runs_and_never_one_that_was_tried(
+    tmp_path: Path,
+) -> None:
+    folder = bare(tmp_path, Placed())
+    assert handoff("init", str(folder), "--yes", home=tmp_path).returncode == 0
+    contract = read_contract(folder)
+    assert contract.inputs == (TensorSpec("tokens", "int64", ("batch", "length"), 0.0, 99.0),)
+    assert (contract.dimensions["length"].min, contract.dimensions["length"].max) == (1, 6)
+    assert contract.dimensions["length"].origin == "seen to run"
+    assert "a table of 100 rows" in contract.inputs[0].origin
+
+
+class Weighs(nn.Module):
+    """Multiplies its features with four weights: one feature would be broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weights
+
+
+def test_features_that_are_broadcast_are_not_taken_for_one(tmp_path: Path) -> None:
+    folder = bare(tmp_path, Weighs())
+    assert handoff("init", str(folder), "--yes", home=tmp_path).returncode == 0
+    assert read_contract(folder).inputs[0].shape == ("batch", 4)
+
+
+class Anywhere(nn.Sequential):
+    """Images of any size."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1))
+
+
+def test_sides_that_could_be_others_are_said_to_be_a_guess(tmp_path: Path) -> None:
+    folder = bare(tmp_path, Anywhere())
+    result = handoff("init", str(folder), "--yes", home=tmp_path)
+    assert "these are a guess: --input says which" in result.stdout
+    other = tmp_path / "other"
+    other.mkdir()
+    fixed = handoff("init", str(bare(other, Digits())), "--yes", home=tmp_path)
+    assert "a guess" not in fixed.stdout
+
+
 def test_what_cannot_be_inferred_is_asked_for_by_its_flag_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:

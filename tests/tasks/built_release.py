@@ -78,7 +78,13 @@ def release_of(
     folder: Path, module: nn.Module, inputs: dict[str, Tensor], batch: Dimension
 ) -> BuiltRelease:
     """Compile a model for this machine in `folder`, the way a release does, and sign it."""
-    delivery = write_delivery(folder / "delivery", module, inputs, batch=batch)
+    write_delivery(folder / "delivery", module, inputs, batch=batch)
+    return release_of_delivery(folder)
+
+
+def release_of_delivery(folder: Path) -> BuiltRelease:
+    """Compile the delivery in `folder`/delivery, the way a release does, and sign it."""
+    delivery = folder / "delivery"
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe) as lanes:
         intake = IntakeJob(delivery, lanes.jobs.staging)

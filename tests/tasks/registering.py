@@ -97,8 +97,9 @@ class SomeRegistry:
 
     def promote(self, version: int | str, alias: str = "production", **changes: Any) -> Appended:
         override = bool(changes.pop("override", False))
-        measured = changes.pop("measured", ())
-        return self.change(PromoteRequest("toy", version, alias, override, measured), **changes)
+        measured, narrower = changes.pop("measured", ()), bool(changes.pop("narrower", False))
+        request = PromoteRequest("toy", version, alias, override, measured, narrower)
+        return self.change(request, **changes)
 
     def roll_back(self, version: int | None = None, **changes: Any) -> Appended:
         return self.change(RollBackRequest("toy", "production", version), **changes)

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from artifacts.delivery import DeliveryContract
 from artifacts.errors import UsageProblem
 from artifacts.steps import DeliverJob
 from tasks.deliver import run
+from tasks.delivering.factory import default_name
 
 FACTORY = """
 import torch
@@ -86,3 +88,23 @@ def test_a_factory_that_can_not_be_used_is_told_in_a_sentence(
     with pytest.raises(UsageProblem, match=match):
         deliver_by(factory, tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("UserModel", "user-model"),
+        ("BERTRanker", "bert-ranker"),
+        ("Two_Towers", "two-towers"),
+        # These say nothing: the factory's own name counts.
+        ("Net", "toy-training"),
+        ("Model", "toy-training"),
+    ],
+)
+def test_a_model_is_named_after_its_class_where_that_says_something(kind: str, name: str) -> None:
+    model = type(kind, (nn.Module,), {"__module__": "toy_training"})()
+    assert default_name("toy_training:build", model)[0] == name
+
+
+def test_a_class_of_torchs_names_no_model() -> None:
+    assert default_name("jobs.toy_training:build_net", nn.Sequential())[0] == "build-net"

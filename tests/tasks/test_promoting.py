@@ -14,6 +14,7 @@ from artifacts.errors import (
 )
 from artifacts.evidence import Timing
 from artifacts.ledger import LedgerEntry
+from artifacts.signature import Dimension
 from artifacts.target import native_cpu_target
 from tasks.draft import versions_held
 from tests.tasks.registering import SomeRegistry
@@ -62,6 +63,29 @@ def test_a_version_within_the_rules_is_promoted(local: SomeRegistry) -> None:
     local.release("2026-11-22T00:00:00+00:00", timings=slower(1.9))
     assert local.promote("candidate").version == 2
     assert local.promote("candidate").entry is None, "it stands for that version already"
+
+
+def test_a_version_that_takes_less_is_promoted_only_if_it_is_meant_to(local: SomeRegistry) -> None:
+    local.release()
+    local.promote(1)
+    manifest, folder = local.write("2026-11-22T00:00:00+00:00")
+    (name, limits), *_ = manifest.signature.dimensions.items()
+    shorter = {**manifest.signature.dimensions, name: Dimension(limits.min, limits.max - 1)}
+    other = replace(manifest, signature=replace(manifest.signature, dimensions=shorter))
+    (folder / "manifest.json").write_bytes(other.to_bytes())
+    local.register(other, folder)
+    told = f"one that refuses those with {name} of {limits.max}: it takes"
+    with pytest.raises(BlessingRefused, match=rf"{told}.*--narrower"):
+        local.promote(2)
+    with pytest.raises(BlessingRefused, match=told):
+        local.promote(2, override=True, reason="another rule is another matter")
+    assert local.releases.find("toy", "production").version == 1
+    local.promote(2, narrower=True)
+    assert local.entries()[-1].overrides == (
+        f"narrower: it refuses those with {name} of {limits.max}: it takes {limits.min} to "
+        f"{limits.max - 1}",
+    )
+    assert local.promote(1).version == 1, "the wider one may go back as it came"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ def test_memory_that_grows_on_is_a_leak_and_memory_that_is_kept_is_not() -> None
         (Trial("ids:last=9", "answered", "answered"), True),
         (Trial("ids:last=9", "answered alike", "answered alike"), True),
         (Trial("ids:strided", "answered alike", "answered alike"), False),
+        (Trial("ids:turned", "answered alike", "answered alike"), False),
+        (Trial("ids:turned", "answered", "answered"), True),
         (Trial("ids:strided", "answered", "answered"), True),
         (Trial("ids:last=9", "harmed", "harmed"), True),
         (Trial("ids:last=9", "hung", "hung"), True),

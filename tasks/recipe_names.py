@@ -1,0 +1,68 @@
+"""Tells a recipe's wrong names before anything is started: it needs no torch, and runs nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+from artifacts.delivery import DeliveryContract, read_contract
+from artifacts.errors import DeliveryUnreadable, UsageProblem
+from artifacts.recipe import Recipe
+from artifacts.tolerance import DEFAULT_TOLERANCES
+
+_PASSES = Path(__file__).parent / "passes"
+# What an output without a name is called.
+_NUMBERED = re.compile(r"output[0-9]+")
+
+
+@cache
+def pass_names() -> frozenset[str]:
+    """Return the names of our own passes, read off their files: to import them is to import torch.
+
+    A pass says its name as `name: ClassVar[str] = "..."`.
+    """
+    found = set()
+    for path in _PASSES.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.AnnAssign)
+                and ast.unparse(node.target) == "name"
+                and isinstance(node.value, ast.Constant)
+            ):
+                found.add(str(node.value.value))
+    return frozenset(found)
+
+
+def contract_in(folder: Path) -> DeliveryContract | None:
+    """Return the contract in a folder; None where it can't be read, which the first step tells."""
+    try:
+        return read_contract(folder)
+    except DeliveryUnreadable:
+        return None
+
+
+def require_known_names(recipe: Recipe, contract: DeliveryContract | None = None) -> None:
+    """Raise `UsageProblem` for a pass or a tolerance whose name is a mistake.
+
+    With extensions a pass may be theirs, and without the delivery's contract an output's name is
+    not known: what is let through here is told by the step that needs it.
+    """
+    known = pass_names()
+    wrong = [choice.name for choice in recipe.passes if choice.name not in known]
+    if wrong and not recipe.extensions:
+        raise UsageProblem(
+            "the recipe names a pass that doesn't exist",
+            expected=f"one of {', '.join(sorted(known))}", got=wrong[0][:80],
+            remedy="Mend the name in the recipe; 'handoff passes' tells what each does",
+        )  # fmt: skip
+    if contract is None:
+        return
+    outputs = contract.structure.output_names
+    unnamed = [
+        name for name in recipe.tolerance
+        if name not in DEFAULT_TOLERANCES and name not in outputs and not _NUMBERED.fullmatch(name)
+    ]  # fmt: skip
+    if unnamed:
+        recipe.require_outputs([*outputs] or ["output0, output1 and so on"])
