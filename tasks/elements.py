@@ -143,13 +143,15 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
     there is no room. More runs, which only add to it, are made while some, but few, of those that
     are `asking` need more.
     """
+    # What is not finite has no size, and is let off where rounding makes it so alone.
+    size = one.size.nan_to_num(0.0, 0.0, 0.0)
     for runs in _RUNS:
         moves = moved(runs)
         if not one.is_float:
             room = torch.where(moves > 0.0, torch.inf, 0.0)
         else:
-            usual = (moves / one.size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
-            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * one.size)
+            usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
         left = int((asking & ~(one.distance <= bound + room)).sum())
         if runs < FEWEST_RUNS and (left or bool((room > one.size).any())):
             continue

@@ -420,3 +420,20 @@ def test_an_element_of_eager_at_a_step_lets_no_other_off() -> None:
         noise=noise,
     )  # fmt: skip
     assert deviation.reasons[0].startswith("1 of 9 elements")
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+def test_a_special_value_that_rounding_doesnt_make_is_not_let_off(special: float) -> None:
+    eager = torch.tensor([1.0, special, 2.0, 3.0])
+    package = torch.tensor([1.0, 0.0, 2.0, 3.0])
+
+    def judged(moves: torch.Tensor) -> Deviation:
+        return compare(
+            package, eager, eager.double(), EXACT, output=0, case="test", moved=moving(moves),
+            scale=find_scale([eager]),
+        )  # fmt: skip
+
+    small = torch.full((4,), 1e-8)
+    assert "something else in the package" in judged(small).reasons[0]
+    assert "something else in the package" in judged(torch.zeros(4)).reasons[0]
+    assert judged(torch.tensor([0.0, math.inf, 0.0, 0.0])).accepted
