@@ -41,6 +41,7 @@ _WIDER = {
     torch.complex64: torch.complex128,
 }
 _FLOATING = (*_WIDER, torch.float64, torch.complex128)
+_WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 # By torch's names without overload and without the underscore of those that work in place. They
 # give what is in their inputs, whole numbers, or a result that IEEE 754 or their definition makes
@@ -185,15 +186,20 @@ def _run_wider(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa:
     """Return what the operator gives in the next wider precision; None where there is none."""
     tensors = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
     kinds = {tensor.dtype for tensor in tensors}
-    if not kinds & _WIDER.keys() or kinds & {torch.float64, torch.complex128}:
+    # Numbers computed from whole ones alone are told apart in float64.
+    is_whole = bool(kinds) and not kinds & set(_FLOATING) and not func._schema.is_mutable
+    if not (is_whole or kinds & _WIDER.keys()) or kinds & {torch.float64, torch.complex128}:
         return None
     # float32 beside bfloat16, too, and a result may be of either: all of them in float64 then.
-    widest = torch.float64 if torch.float32 in kinds or torch.complex64 in kinds else torch.float32
+    halves = {torch.float16, torch.bfloat16}
+    widest = torch.float32 if kinds & halves and kinds <= {*halves, *_WHOLE} else torch.float64
 
     def widen(value: Any) -> Any:  # noqa: ANN401 - as above
         if isinstance(value, torch.Tensor):
             if value.is_complex():
                 return value.to(torch.complex128)
+            if is_whole and value.dtype is not torch.bool:
+                return value.to(widest)
             return value.to(widest) if value.dtype in _WIDER else value.clone()
         if isinstance(value, torch.dtype):
             return widest if value in _WIDER and not value.is_complex else value

@@ -41,6 +41,9 @@ _X = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
         lambda x: x.argsort(-1),
         lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])),
         lambda x: (x * 8).round().to(torch.int8).sum(-1),
+        lambda x: torch.round((x * 8).long() * 0.5),
+        lambda x: torch.floor((x * 8).long() / 4),
+        lambda x: torch.floor((x * 8).long().sum(-1, dtype=torch.float32) * 0.25),
     ],
 )
 def test_what_rounds_nothing_does_not_move(model: Model) -> None:
