@@ -567,7 +567,7 @@ def brief_table(rows: Iterable[ReportRow]) -> list[str]:
         address = f"https://github.com/pytorch/pytorch/issues/{report.issue}"
         issue = f"[{report.issue}]({address})" if report.issue else "none found"
         if not judged.refused:
-            became = "released: what is declared excludes it"
+            became = "released: right within what is declared"
             became = became if report.must == "released" else "**released**"
             lines.append(f"| {issue} | {report.name} | {became} | |")
             continue
