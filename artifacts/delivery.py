@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from artifacts.errors import DeliveryUnreadable
+from artifacts.printable import one_line
 from artifacts.record import RecordInvalid, from_plain, later, to_plain
 from artifacts.signature import Dimension, ModelSignature, TensorSpec
 from artifacts.strict_toml import parse_toml
@@ -200,7 +201,28 @@ def read_contract(folder: Path) -> DeliveryContract:
 def parse_contract(text: str | bytes) -> DeliveryContract:
     """Return the contract that `text` (TOML) holds; raise `RecordInvalid` for anything else."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", errors="surrogatepass")
-    return from_plain(DeliveryContract, parse_toml(data), where=CONTRACT_FILE)
+    plain = parse_toml(data)
+    _require_printable(plain, CONTRACT_FILE)
+    return from_plain(DeliveryContract, plain, where=CONTRACT_FILE)
+
+
+def _require_printable(value: object, where: str) -> None:
+    """Raise `RecordInvalid` for a text that can't be shown on one line as it is.
+
+    Authors, commits and paths are printed by terminals and registries; none of them has a use for
+    a control character, an escape sequence or a mark that turns the direction of writing.
+    """
+    if isinstance(value, str) and one_line(value) != value:
+        raise RecordInvalid(
+            f"{where}: expected printable text on one line, got {one_line(value)[:80]}"
+        )
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_printable(key, where)
+            _require_printable(item, f"{where}.{key}")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _require_printable(item, f"{where}[{index}]")
 
 
 def format_contract(contract: DeliveryContract) -> str:

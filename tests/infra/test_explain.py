@@ -7,6 +7,8 @@ import importlib
 import json
 import pkgutil
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,33 @@ def known_of_toolchain(folder: Path) -> tuple[Finding, ...]:
     return (*lacking.notes, *(finding_of(one, {}) for one in faults))
 
 
+# What two runs show unless the threads happen to agree in both.
+BY_CHANCE = {"sums-in-any-order"}
+TRIES = 20
+
+
+def judged(staging: Path, code: str) -> tuple[Finding, ...]:
+    """Return what is found of the delivery; looked for again where chance may hide it."""
+    found: tuple[Finding, ...] = ()
+    for _ in range(TRIES if code in BY_CHANCE else 1):
+        with several_threads():
+            found = run(TraceabilityJob(staging)).findings
+        if code in {one.code for one in found}:
+            break
+    return found
+
+
+@contextmanager
+def several_threads() -> Iterator[None]:
+    """Let torch have them where the machine has few: what threads do shows with several alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(4, before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("explained", FINDINGS, ids=lambda one: one.code)
 def test_the_example_of_a_finding_has_it(
@@ -149,7 +178,7 @@ def test_the_example_of_a_finding_has_it(
     if explained.shown_by:
         write_contract(tmp_path / "folder", explained)
     taken = take_in(IntakeJob(tmp_path / "folder", tmp_path / "staging"))
-    found = run(TraceabilityJob(tmp_path / "staging")).findings
+    found = judged(tmp_path / "staging", explained.code)
     known = known_of_toolchain(tmp_path) if explained.code in OF_THE_TOOLCHAIN else ()
     severities = {one.code: one.severity for one in (*taken.findings, *found, *known)}
     assert explained.code in severities
