@@ -22,7 +22,7 @@ from torch._inductor.codegen.common import get_device_op_overrides
 from artifacts.errors import HandoffError
 from tasks.compiling.patching import replaced
 from tasks.compiling.python_source import read_python
-from tasks.compiling.source_words import is_known_word, not_compiled
+from tasks.compiling.source_words import is_free, is_known_word, not_compiled
 
 _CPP_SUFFIXES = ("cpp", "h", "hpp", "c", "cu")
 _TOKEN = re.compile(
@@ -56,6 +56,10 @@ _ASSEMBLY = re.compile(
     r"\s*(?:\.section\s+\.[a-z.]+, \"[a-z]+\"(?:, @[a-z]+)?|\.balign \d+|\.globl\s+\w+|\w+:"
     r"|\.byte \d+|\.space \d+|\.quad 0x[0-9a-f]+)?\s*"
 )
+# A variable of a plain type, which the code makes itself: its name reaches nothing else.
+_DECLARED = re.compile(
+    r"(?<![A-Za-z0-9_])(?:auto|bool|float|double|u?int(?:8|16|32|64)_t) ([A-Za-z_]\w*)(?: =|;)"
+)
 _SHOWN = 80
 
 
@@ -78,9 +82,10 @@ def read_cpp(code: str) -> None:
             seen.setdefault((kind, token.group()), token.start())
     if at != len(code):
         raise not_compiled("the characters of generated C++", _around(code, at))
+    declared = set(_DECLARED.findall(code))
     for (kind, text), place in seen.items():
         expected, is_known = _FORMS[kind]
-        if not is_known(text):
+        if not is_known(text) and not (kind == "word" and text in declared and is_free(text)):
             raise not_compiled(expected, text, _line(code, place))
 
 

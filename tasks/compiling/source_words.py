@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch.utils._sympy.symbol import prefix_str
 
 from artifacts.errors import BlessingRefused
 from artifacts.printable import printable
@@ -58,6 +59,8 @@ _COUNTED = re.compile(
             # Buffers, inputs, temporaries, sizes, loops' variables, and what is derived of them.
             r"(?:buf|arg|tmp|tmp_|s|u|z|ks|xs|[xyzr]|in_ptr|out_ptr|in_out_ptr|ws_ptr|i|_|L|l|f|ps"
             r"|int_array_|check_input_|handle_|index|idx|kernel)?\d+(?:_\w+)?",
+            # Symbols of sizes and of numbers that only the data tells, and what they are read into.
+            f"(?:{'|'.join(map(re.escape, prefix_str.values()))})\\d+(?:_raw)?",
             r"tmp_\w+|tmpbuf\w*|(?:[a-z]+_)?tmp_acc\d+\w*|tmp(?:buf)?\d+\w*",
             r"[a-z]\w*_(?:\d+|tmp|inputs_|handle|handle_restrided|cond_result\w*)",
             r"(?:[a-z]+_)*helper\d+|(?:[a-z]+_)+index|_?local_acc_buf\w*",
@@ -116,6 +119,11 @@ def is_known_word(word: str) -> bool:
     if word in DENIED:
         return False
     return word in _MORE or is_counted(word) or word in _of_torch()
+
+
+def is_free(word: str) -> bool:
+    """Tell whether a variable may have this name: it is none of what would reach further."""
+    return word not in DENIED
 
 
 def is_counted(word: str) -> bool:

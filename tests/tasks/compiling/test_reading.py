@@ -162,6 +162,24 @@ def test_a_text_that_is_pasted_into_a_literal_or_a_comment_is_refused(
 @pytest.mark.parametrize(
     "line",
     [
+        # Of YOLOv8: a size that only a number of the data tells.
+        "float zuf0_raw; auto zuf0 = zuf0_raw;",
+        "int64_t u3_raw; auto u3 = u3_raw;",
+        # What a later Inductor may call its variables.
+        "auto newly_named = 3; newly_named;",
+    ],
+)
+def test_variables_that_the_code_declares_itself_are_no_matter(line: str, code: list[str]) -> None:
+    wrapper, _ = code
+    read_cpp(f"{wrapper}\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "auto x = newly_named();",
+        "auto environ = 3;",
+        "extern int newly_named(int);",
         "#include </etc/passwd>",
         '#include "/etc/passwd"',
         "#define return system",
