@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 
@@ -60,12 +61,18 @@ def read_python(code: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise not_compiled("Python syntax", str(error)) from error
     sources = {id(node) for node in _kernel_sources(tree)}
+    made = {node.id for node in ast.walk(tree) if _is_made(node)}
     for node in ast.walk(tree):
         if id(node) in sources:
             assert isinstance(node, ast.Constant)
             read_python(str(node.value))
         else:
-            _check(node)
+            _check(node, made)
+
+
+def _is_made(node: ast.AST) -> TypeGuard[ast.Name]:
+    """Tell whether the node is a name that the code itself gives a value."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _kernel_sources(tree: ast.AST) -> Iterator[ast.expr]:
@@ -79,7 +86,7 @@ def _kernel_sources(tree: ast.AST) -> Iterator[ast.expr]:
                 yield source
 
 
-def _check(node: ast.AST) -> None:
+def _check(node: ast.AST, made: Collection[str]) -> None:
     if isinstance(node, _REFUSED):
         raise _refuse("statements that kernels are made of", node)
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -90,8 +97,10 @@ def _check(node: ast.AST) -> None:
     text = node.value if isinstance(node, ast.Constant) else None
     if isinstance(text, bytes) or (isinstance(text, str) and not _TEXT.fullmatch(text)):
         raise _refuse("texts that are names, sizes or messages of torch's", node)
+    own = made if isinstance(node, ast.Name) else ()
     for word in _words(node):
-        if not is_known(word):
+        # What the code makes itself reaches nothing else, whatever it is called.
+        if not is_known(word) and not (word in own and word not in _DENIED):
             raise not_compiled("words of torch's and Triton's own", word)
     if isinstance(node, ast.Attribute):
         whole = ast.unparse(node)
