@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeGuard
 
 import torch
 
@@ -61,18 +60,23 @@ def read_python(code: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise not_compiled("Python syntax", str(error)) from error
     sources = {id(node) for node in _kernel_sources(tree)}
-    made = {node.id for node in ast.walk(tree) if _is_made(node)}
+    # A text that stands alone, as what a kernel says of itself, does nothing.
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    made = {name for node in ast.walk(tree) for name in _made(node)}
     for node in ast.walk(tree):
         if id(node) in sources:
             assert isinstance(node, ast.Constant)
             read_python(str(node.value))
-        else:
+        elif not (isinstance(node, ast.Constant) and id(node) in alone):
             _check(node, made)
 
 
-def _is_made(node: ast.AST) -> TypeGuard[ast.Name]:
-    """Tell whether the node is a name that the code itself gives a value."""
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def _made(node: ast.AST) -> list[str]:
+    """Return the names that the node gives to something of the code's own."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+            return [name]
+    return []
 
 
 def _kernel_sources(tree: ast.AST) -> Iterator[ast.expr]:
@@ -97,7 +101,7 @@ def _check(node: ast.AST, made: Collection[str]) -> None:
     text = node.value if isinstance(node, ast.Constant) else None
     if isinstance(text, bytes) or (isinstance(text, str) and not _TEXT.fullmatch(text)):
         raise _refuse("texts that are names, sizes or messages of torch's", node)
-    own = made if isinstance(node, ast.Name) else ()
+    own = made if isinstance(node, ast.Name | ast.FunctionDef | ast.arg) else ()
     for word in _words(node):
         # What the code makes itself reaches nothing else, whatever it is called.
         if not is_known(word) and not (word in own and word not in _DENIED):
