@@ -46,7 +46,10 @@ def test_a_good_package_is_accepted_with_what_was_measured(probed: ProbeResult) 
     assert [rate.threads for rate in found.rates] == [1, 2, 8]
     assert found.growth is not None
     assert found.growth.calls == 500
-    assert {trial.guarded for trial in found.trials} == {"refused"}
+    # The same numbers in another layout, where the package takes that, are no harm.
+    taken = {t.hostile.rpartition(":")[2] for t in found.trials if t.guarded == "answered alike"}
+    assert taken <= {"turned"}
+    assert {trial.guarded for trial in found.trials} - {"answered alike"} == {"refused"}
     assert from_plain(ProbeResult, json.loads(json.dumps(to_plain(probed)))) == probed
 
 
