@@ -70,7 +70,7 @@ class ReferenceCase:
     @property
     def is_served(self) -> bool:
         """Tell whether all its values are declared to be served, or are as usual as drawn ones."""
-        return not self.undeclared and self.values not in NOT_FINITE
+        return _is_served(self)
 
 
 def run(job: ReferenceJob) -> ReferenceResult:
@@ -117,11 +117,14 @@ class _Planned:
     undeclared: tuple[str, ...] = ()
 
 
+def _is_served(case: _Planned | ReferenceCase) -> bool:
+    return not case.undeclared and case.values not in NOT_FINITE
+
+
 def _run_case(planned: _Planned, eager: Eager, float64: Float64) -> ReferenceCase:
     # Copies, because a model may change its inputs in place.
     given = tuple(tensor.clone() for tensor in planned.inputs)
-    is_served = not planned.undeclared and planned.values not in NOT_FINITE
-    casts = None if is_served else OpenCasts()
+    casts = None if _is_served(planned) else OpenCasts()
     with torch.no_grad(), casts or nullcontext():
         outputs = tuple(tensor.clone() for tensor in flat_tensors(eager(*given)))
     if casts and casts.found:

@@ -59,11 +59,8 @@ _AGREE = 'if that is of no account, agree on propagation = "note" under [verify]
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW = 2
-
-
 # So often each thread calls with each of the few cases.
 _ROUNDS, _MORE_ROUNDS = 2, 4
-
 # After so many wrong cases nothing more is asked of how well conditioned the others are.
 _WRONG_ENOUGH = 4
 
@@ -155,7 +152,7 @@ class _Findings:
         self.notes.append(f"{told}, which refuses nothing: nobody declared it. {_declare(case)}")
         return loose
 
-    def _moved(self, case: ReferenceCase, index: int) -> Callable[[int], torch.Tensor] | None:
+    def _moved(self, case: ReferenceCase, index: int) -> Moves | None:
         """Return what tells how far rounding moves an output; None where there is no model."""
         if self.model is None:
             return None

@@ -61,13 +61,16 @@ def read_python(code: str) -> None:
         raise not_compiled("Python syntax", str(error)) from error
     sources = {id(node) for node in _kernel_sources(tree)}
     # A text that stands alone, as what a kernel says of itself, does nothing.
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    alone = {
+        id(node.value) for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }  # fmt: skip
     made = {name for node in ast.walk(tree) for name in _made(node)}
     for node in ast.walk(tree):
         if id(node) in sources:
             assert isinstance(node, ast.Constant)
             read_python(str(node.value))
-        elif not (isinstance(node, ast.Constant) and id(node) in alone):
+        elif id(node) not in alone:
             _check(node, made)
 
 
