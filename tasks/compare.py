@@ -47,6 +47,7 @@ def compare(
     values: Values = "drawn",
     moved: Moves | None = None,
     noise: Scale = NO_SCALE,
+    usual_move: float = 0.0,
     scale: Scale = NO_SCALE,
 ) -> Deviation:
     """Return how far `package` lies from `eager`, and each rule that it breaks, as a reason.
@@ -62,6 +63,7 @@ def compare(
     or a truth may be another one where it becomes another one when it is moved. Where rounding
     moves elements by about their own size, they are not comparable, and counted. What eager
     is off by itself lets most off without asking; `noise` is how far it usually is, by features.
+    `usual_move` is the root mean square of how far rounding moves the output in another case.
 
     All three have the same shape; `float64` is the same output computed in float64. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
@@ -75,8 +77,9 @@ def compare(
     one = lay_beside(package, eager, float64, scale)
     mismatched = one.special & are_mismatched(package, eager, float64, tolerance, values)
     found = judge_elements(
-        one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved, noise
-    )
+        one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved,
+        noise=noise, noisier=_noisier(tolerance, typical),
+    )  # fmt: skip
     distance, want = one.distance[one.finite], one.want[one.finite]
     deviation = Deviation(
         output, case, _name(eager), eager.numel(),
@@ -93,7 +96,17 @@ def compare(
         at_step=found.at_step, incomparable=found.incomparable,
     )  # fmt: skip
     like = typical if values == "drawn" else None
-    return _with_reasons(deviation, found.beyond, tolerance, like, moved)
+    return _with_reasons(
+        deviation, found.beyond, tolerance, like, moved=moved, usual_move=usual_move
+    )
+
+
+def _noisier(tolerance: Tolerance, typical: Typical) -> float:
+    """Return how many times as far from float64 as eager a package may usually be."""
+    if typical.rmse == 0.0:
+        return 1.0
+    floor = tolerance.rmse_floor * typical.rms
+    return max(1.0, tolerance.rmse_factor + floor / typical.rmse)
 
 
 def _of_another_form(
@@ -136,7 +149,9 @@ def _with_reasons(
     beyond: int,
     tolerance: Tolerance,
     typical: Typical | None,
+    *,
     moved: Moves | None,
+    usual_move: float,
 ) -> Deviation:
     reasons = []
     if measured.mismatched_non_finite:
@@ -157,6 +172,8 @@ def _with_reasons(
     if typical is not None:
         told = _judge_rmse(measured, tolerance, typical)
         # Eager may be nearer to float64 than it would be with the same operations in another order.
+        if told and usual_move > 0.0:
+            told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual_move), alike=False)
         if told and moved is not None:
             usual = root_mean_square(_finite(moved(FEWEST_RUNS)))
             told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)

@@ -74,21 +74,26 @@ def judge_elements(
     bound: torch.Tensor,
     mismatched: torch.Tensor,
     moved: Moves | None,
+    *,
     noise: Scale = NO_SCALE,
+    noisier: float = 1.0,
 ) -> Elements:
     """Judge each element: within its `bound`, within what rounding does beyond it, or wrong.
 
     `mismatched` are those that may not stand where eager's are not finite, unless rounding makes
     them so. What eager itself is off by, by features whose usual `noise` is known, lets elements
-    off before how far they move is asked.
+    off before how far they move is asked: times how much noisier than eager most of the package's
+    elements are, as far as it may be so (`noisier`).
     """
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = one.finite & ~(one.distance <= bound)
-    room = _room_of_eagers_error(one, bound, noise)
+    room = _room_of_eagers_error(one, bound, noise, noisier)
     asking = (outside & ~(one.distance <= bound + room)) | mismatched
     if moved is not None and bool(asking.any()):
-        room = _room(moved, outside | mismatched, one, bound)
-        mismatched = mismatched & torch.isfinite(room)
+        moves = _room(moved, asking, one, bound)
+        mismatched = mismatched & torch.isfinite(moves)
+        # One that asks takes nothing from those that were let off.
+        room = torch.where(one.finite, torch.maximum(room, moves), moves)
     beyond = outside & ~(one.distance <= bound + room)
     let_off = outside & ~beyond
     lost = one.finite & (room > one.size) & one.is_float
@@ -127,13 +132,33 @@ MOST_AT_STEPS = 0.1
 MOST_INCOMPARABLE = 0.1
 
 
-def _room_of_eagers_error(one: Beside, bound: torch.Tensor, noise: Scale) -> torch.Tensor:
+def _room_of_eagers_error(
+    one: Beside, bound: torch.Tensor, noise: Scale, noisier: float
+) -> torch.Tensor:
     """Return what elements may be off by because eager's are: some digits, and never a step."""
     most = GROSS * bound
-    own = torch.where(one.finite & torch.isfinite(one.exact), one.want - one.exact, 0.0)
+    usable = one.finite & torch.isfinite(one.exact)
+    own = torch.where(usable, one.want - one.exact, 0.0)
     # One at a step says nothing of its neighbours.
-    known = noise.sizes(torch.where(own.abs() <= most, own, 0.0))
-    return (ROOM_PER_ERROR * known).minimum(most)
+    known = noise.largest(torch.where(own.abs() <= most, own, 0.0))
+    times = _times_noisier(torch.where(usable, one.got - one.exact, 0.0), own, noisier)
+    return (ROOM_PER_ERROR * times * known).minimum(most)
+
+
+# So many elements tell how noisy an output is.
+_LOOKED_AT = 1 << 20
+
+
+def _times_noisier(package: torch.Tensor, eager: torch.Tensor, most: float) -> float:
+    """Return how many times eager's usual error the package's is, from 1 to `most`.
+
+    That is told by the median: a few elements that are wrong say nothing of the others.
+    """
+    step = max(1, eager.numel() // _LOOKED_AT)
+    noise = _median(eager.abs().flatten()[::step])
+    if noise == 0.0 or most <= 1.0:
+        return 1.0
+    return min(max(1.0, _median(package.abs().flatten()[::step]) / noise), most)
 
 
 def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,14 @@ from tasks.compare import (
     typical_error,
 )
 from tasks.conditioning import Conditioning
-from tasks.elements import FEWEST_RUNS, GROSS, MOST_AT_STEPS, MOST_INCOMPARABLE, Moves
+from tasks.elements import (
+    FEWEST_RUNS,
+    GROSS,
+    MOST_AT_STEPS,
+    MOST_INCOMPARABLE,
+    Moves,
+    root_mean_square,
+)
 from tasks.loading import Tensors
 from tasks.reference import ReferenceCase
 from tasks.scale import Scale, find_scale
@@ -54,6 +61,8 @@ class Findings:
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
     wrong: int = 0
     conditioned: dict[str, Conditioning] = field(default_factory=dict)
+    # By output, once a case has asked: the others of usual values needn't.
+    usual_moves: dict[int, float] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
@@ -112,6 +121,7 @@ class Findings:
                 got, want, case.float64[index], tolerance, output=index, case=name,
                 typical=yardstick.typical, scale=yardstick.scale, values=case.values,
                 moved=moved, noise=yardstick.noise,
+                usual_move=self.usual_moves.get(index, 0.0),
             )  # fmt: skip
 
         asks = self._moved(case, index)
@@ -140,7 +150,10 @@ class Findings:
                 self.conditioned[case.name] = Conditioning(
                     model(), case.inputs, case.eager, case.name
                 )
-            return self.conditioned[case.name].moved(index, int(min(runs, most)))
+            moves = self.conditioned[case.name].moved(index, int(min(runs, most)))
+            if case.values == "drawn" and runs >= FEWEST_RUNS and index not in self.usual_moves:
+                self.usual_moves[index] = root_mean_square(moves[torch.isfinite(moves)])
+            return moves
 
         return moved
 

@@ -40,6 +40,20 @@ class Scale:
                 usual = torch.where(own < _UNLIKE * whole, torch.minimum(usual, own), usual)
         return torch.maximum(want.abs(), usual)
 
+    def largest(self, errors: torch.Tensor) -> torch.Tensor:
+        """Return `sizes` of errors, where features that are noisier than the whole count as such.
+
+        One channel of an image may be summed from far more terms than the others.
+        """
+        usual = self.sizes(errors)
+        whole = _rms(torch.where(torch.isfinite(errors), errors, 0.0), tuple(range(errors.dim())))
+        for axis, known in self.features.items():
+            if axis < errors.dim() and errors.shape[axis] == known.numel():
+                shape = [-1 if a == axis else 1 for a in range(errors.dim())]
+                noisy = torch.where(known > whole, known, 0.0).reshape(shape)
+                usual = torch.where(usual >= whole, torch.maximum(usual, noisy), usual)
+        return usual
+
 
 NO_SCALE = Scale()
 

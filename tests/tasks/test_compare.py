@@ -407,6 +407,51 @@ def test_what_eager_is_off_by_lets_elements_off_without_asking_how_far_they_move
     assert not judged(off, still).accepted
 
 
+def test_a_package_may_be_noisier_than_eager_as_far_as_its_rmse_may_be() -> None:
+    torch.manual_seed(0)
+    # Channels side by side, of which one is summed from more terms than the others.
+    usual = torch.tensor([1e-6, 1e-6, 4e-6]).reshape(3, 1, 1)
+    exact = torch.randn(8, 3, 40, 40).double()
+    eager = (exact + usual * torch.randn(8, 3, 40, 40)).float()
+    noisy = (exact + 2 * usual * torch.randn(8, 3, 40, 40)).float()
+    scale, noise = find_scale([eager]), find_scale([eager.double() - exact])
+
+    def judged(package: torch.Tensor, moved: Moves) -> Deviation:
+        return compare(
+            package, eager, exact, Tolerance(atol=0.0, rtol=5e-6), output=0, case="test",
+            moved=moved, scale=scale, noise=noise, typical=typical_error([(eager, exact)]),
+        )  # fmt: skip
+
+    def never(_: int) -> torch.Tensor:
+        pytest.fail("asked")
+
+    assert judged(noisy, never).accepted
+    still = moving(torch.zeros(8, 3, 40, 40))
+    local = noisy.clone()
+    local[2, 0, 3, 4] += 1.5e-4
+    assert judged(local, still).reasons[0].startswith("1 of 38400 elements")
+    # However noisy it is, that lets no element off by more.
+    broad = (exact + 6 * usual * torch.randn(8, 3, 40, 40)).float()
+    assert not judged(broad, still).accepted
+
+
+def test_what_one_case_shows_of_how_far_rounding_moves_an_output_serves_the_others() -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(4000).double()
+    eager, package = exact.float(), (exact + 2e-6 * torch.randn(4000)).float()
+
+    def judged(usual_move: float) -> Deviation:
+        return compare(
+            package, eager, exact, Tolerance(rtol=1e-4), output=0, case="test",
+            moved=moving(torch.zeros(4000)), typical=typical_error([(eager, exact)]),
+            usual_move=usual_move,
+        )  # fmt: skip
+
+    assert judged(2e-6).accepted
+    assert not judged(0.0).accepted
+    assert not judged(2e-7).accepted
+
+
 def test_an_element_of_eager_at_a_step_lets_no_other_off() -> None:
     exact = torch.arange(9.0).double() + 1.0
     eager, package = exact.float(), exact.float()
