@@ -154,9 +154,11 @@ def _times_noisier(package: torch.Tensor, eager: torch.Tensor, most: float) -> f
 
     That is told by the median: a few elements that are wrong say nothing of the others.
     """
+    if most <= 1.0:
+        return 1.0
     step = max(1, eager.numel() // _LOOKED_AT)
     noise = _median(eager.abs().flatten()[::step])
-    if noise == 0.0 or most <= 1.0:
+    if noise == 0.0:
         return 1.0
     return min(max(1.0, _median(package.abs().flatten()[::step]) / noise), most)
 

@@ -8,7 +8,7 @@ that is far below the output's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -32,12 +32,10 @@ class Scale:
         finite = torch.where(torch.isfinite(want), want, 0.0)
         whole = _rms(finite, tuple(range(want.dim())))
         usual = whole.expand(want.shape)
-        for axis, known in self.features.items():
-            if axis < want.dim() and want.shape[axis] == known.numel():
-                others = tuple(a for a in range(want.dim()) if a != axis)
-                shape = [-1 if a == axis else 1 for a in range(want.dim())]
-                own = torch.maximum(known, _rms(finite, others)).reshape(shape)
-                usual = torch.where(own < _UNLIKE * whole, torch.minimum(usual, own), usual)
+        for axis, known in self._along(want):
+            others = tuple(a for a in range(want.dim()) if a != axis)
+            own = torch.maximum(known, _rms(finite, others).reshape(known.shape))
+            usual = torch.where(own < _UNLIKE * whole, torch.minimum(usual, own), usual)
         return torch.maximum(want.abs(), usual)
 
     def largest(self, errors: torch.Tensor) -> torch.Tensor:
@@ -47,12 +45,16 @@ class Scale:
         """
         usual = self.sizes(errors)
         whole = _rms(torch.where(torch.isfinite(errors), errors, 0.0), tuple(range(errors.dim())))
-        for axis, known in self.features.items():
-            if axis < errors.dim() and errors.shape[axis] == known.numel():
-                shape = [-1 if a == axis else 1 for a in range(errors.dim())]
-                noisy = torch.where(known > whole, known, 0.0).reshape(shape)
-                usual = torch.where(usual >= whole, torch.maximum(usual, noisy), usual)
+        for _, known in self._along(errors):
+            noisy = torch.where(known > whole, known, 0.0)
+            usual = torch.where(usual >= whole, torch.maximum(usual, noisy), usual)
         return usual
+
+    def _along(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Give each axis of which the features are known, and these so that they broadcast."""
+        for axis, known in self.features.items():
+            if axis < tensor.dim() and tensor.shape[axis] == known.numel():
+                yield axis, known.reshape([-1 if a == axis else 1 for a in range(tensor.dim())])
 
 
 NO_SCALE = Scale()
