@@ -88,7 +88,9 @@ def judge_elements(
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = one.finite & ~(one.distance <= bound)
     room = _room_of_eagers_error(one, bound, noise, noisier)
-    asking = (outside & ~(one.distance <= bound + room)) | mismatched
+    # What is let off as noise is noise all the same, and counts in the RMSE.
+    noise_alone = outside & (one.distance <= bound + room)
+    asking = (outside & ~noise_alone) | mismatched
     if moved is not None and bool(asking.any()):
         moves = _room(moved, asking, one, bound)
         mismatched = mismatched & torch.isfinite(moves)
@@ -107,7 +109,7 @@ def judge_elements(
         room,
         mismatched,
         # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
-        one.finite & torch.isfinite(one.exact) & ~let_off & ~lost,
+        one.finite & torch.isfinite(one.exact) & ~(let_off & ~noise_alone) & ~lost,
         beyond=int(beyond.sum()),
         at_step=int(steps.sum()),
         incomparable=int(lost.sum()),

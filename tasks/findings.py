@@ -61,8 +61,9 @@ class Findings:
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
     wrong: int = 0
     conditioned: dict[str, Conditioning] = field(default_factory=dict)
-    # By output, once a case has asked: the others of usual values needn't.
-    usual_moves: dict[int, float] = field(default_factory=dict)
+    # How many times eager's own error rounding moves an output by, once a case of usual values has
+    # asked: the others needn't.
+    more_exact: dict[int, float] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
         """Compare the outputs with the case's reference, under a name of their own."""
@@ -117,11 +118,11 @@ class Findings:
         )
 
         def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
+            typical = replace(yardstick.typical, more_exact=self.more_exact.get(index, 0.0))
             return compare(
                 got, want, case.float64[index], tolerance, output=index, case=name,
-                typical=yardstick.typical, scale=yardstick.scale, values=case.values,
+                typical=typical, scale=yardstick.scale, values=case.values,
                 moved=moved, noise=yardstick.noise,
-                usual_move=self.usual_moves.get(index, 0.0),
             )  # fmt: skip
 
         asks = self._moved(case, index)
@@ -151,8 +152,10 @@ class Findings:
                     model(), case.inputs, case.eager, case.name
                 )
             moves = self.conditioned[case.name].moved(index, int(min(runs, most)))
-            if case.values == "drawn" and runs >= FEWEST_RUNS and index not in self.usual_moves:
-                self.usual_moves[index] = root_mean_square(moves[torch.isfinite(moves)])
+            eager = case.eager[index]
+            drawn = case.values == "drawn" and eager.is_floating_point()
+            if drawn and runs >= FEWEST_RUNS and index not in self.more_exact:
+                self.more_exact[index] = _more_exact(moves, eager, case.float64[index])
             return moves
 
         return moved
@@ -206,6 +209,13 @@ class Findings:
                         f"({lost / elements:.1%}) are not comparable: rounding alone moves them by "
                         "about their own size"
                     )
+
+
+def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:
+    """Return how many times eager's error the moves are, by their RMS; 0 where it has none."""
+    usable = torch.isfinite(moves) & torch.isfinite(eager) & torch.isfinite(float64)
+    error = root_mean_square((eager.double() - float64.double())[usable])
+    return root_mean_square(moves[usable]) / error if error else 0.0
 
 
 def _declare(case: ReferenceCase) -> str:

@@ -51,8 +51,11 @@ class Scale:
         return usual
 
     def _along(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        """Give each axis of which the features are known, and these so that they broadcast."""
-        for axis, known in self.features.items():
+        """Give each axis of which the features are known, and these so that they broadcast.
+
+        None of a tensor without elements: data may have decided that no row is left.
+        """
+        for axis, known in self.features.items() if tensor.numel() else ():
             if axis < tensor.dim() and tensor.shape[axis] == known.numel():
                 yield axis, known.reshape([-1 if a == axis else 1 for a in range(tensor.dim())])
 
