@@ -14,6 +14,7 @@ from tasks.elements import (
     MOST_AT_STEPS,
     Moves,
     are_mismatched,
+    chosen,
     judge_elements,
     lay_beside,
     root_mean_square,
@@ -79,20 +80,20 @@ def compare(
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _of_another_form(package, eager, output, case)
     one = lay_beside(package, eager, float64, scale)
-    mismatched = one.special & are_mismatched(package, eager, float64, tolerance, values)
+    mismatched = are_mismatched(one.special, package, eager, float64, tolerance, values=values)
     found = judge_elements(
         one, tolerance.atol + tolerance.rtol * one.size, mismatched, moved,
         noise=noise, noisier=_noisier(tolerance, typical),
     )  # fmt: skip
-    distance, want = one.distance[one.finite], one.want[one.finite]
+    distance, want = chosen(one.distance, one.finite), chosen(one.want, one.finite)
     deviation = Deviation(
         output, case, _name(eager), eager.numel(),
         max_abs=_largest(distance), max_rel=_largest_relative(distance, want),
-        rmse_package=root_mean_square((one.got - one.exact)[found.usable]),
-        rmse_eager=root_mean_square((one.want - one.exact)[found.usable]),
-        rms=root_mean_square(one.exact[found.usable]),
+        rmse_package=root_mean_square(chosen(one.got - one.exact, found.usable)),
+        rmse_eager=root_mean_square(chosen(one.want - one.exact, found.usable)),
+        rms=root_mean_square(chosen(one.exact, found.usable)),
         required_rtol=_required_rtol(
-            distance - found.room[one.finite], one.size[one.finite], tolerance.atol
+            distance - chosen(found.room, one.finite), chosen(one.size, one.finite), tolerance.atol
         ),
         non_finite=int((~torch.isfinite(eager)).sum()),
         mismatched_non_finite=int(found.mismatched.sum()),
@@ -136,8 +137,8 @@ def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical
             continue
         exact, got = float64.double(), eager.double()
         usable = torch.isfinite(exact) & torch.isfinite(got)
-        error += float((got - exact)[usable].square().sum())
-        total += float(exact[usable].square().sum())
+        error += float(chosen(got - exact, usable).square().sum())
+        total += float(chosen(exact, usable).square().sum())
         count += int(usable.sum())
     return Typical(
         rmse=math.sqrt(error / count) if count else 0.0,
@@ -236,7 +237,7 @@ def _name(tensor: torch.Tensor) -> str:
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
-    return values[torch.isfinite(values)]
+    return chosen(values, torch.isfinite(values))
 
 
 def _largest(values: torch.Tensor) -> float:
@@ -245,4 +246,4 @@ def _largest(values: torch.Tensor) -> float:
 
 def _largest_relative(distance: torch.Tensor, want: torch.Tensor) -> float:
     nonzero = want != 0
-    return _largest(distance[nonzero] / want[nonzero].abs())
+    return _largest(chosen(distance, nonzero) / chosen(want, nonzero).abs())

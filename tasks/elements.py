@@ -87,6 +87,11 @@ def judge_elements(
     """
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = one.finite & ~(one.distance <= bound)
+    # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
+    usable = one.finite & torch.isfinite(one.exact)
+    if not bool((outside | mismatched).any()):
+        # The most usual output by far: nothing needs room, and nothing is let off.
+        return Elements(torch.zeros_like(bound), mismatched, usable, 0, 0, 0)
     room = _room_of_eagers_error(one, bound, noise, noisier)
     # What is let off as noise is noise all the same, and counts in the RMSE.
     noise_alone = outside & (one.distance <= bound + room)
@@ -99,21 +104,25 @@ def judge_elements(
     beyond = outside & ~(one.distance <= bound + room)
     let_off = outside & ~beyond
     lost = one.finite & (room > one.size) & one.is_float
-    steps = let_off
-    if one.is_float:
-        # Numbers that rounding moves far more than most of their output are at a step, too.
-        most = _median(room / one.size.clamp_min(_TINY))
-        is_step = (one.distance > GROSS * bound) & (room > GROSS * most * one.size)
-        steps = let_off & ~lost & is_step
     return Elements(
         room,
         mismatched,
-        # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
-        one.finite & torch.isfinite(one.exact) & ~(let_off & ~noise_alone) & ~lost,
+        usable & ~(let_off & ~noise_alone) & ~lost,
         beyond=int(beyond.sum()),
-        at_step=int(steps.sum()),
+        at_step=int(_steps(one, bound, room, let_off & ~lost).sum()),
         incomparable=int(lost.sum()),
     )
+
+
+def _steps(
+    one: Beside, bound: torch.Tensor, room: torch.Tensor, let_off: torch.Tensor
+) -> torch.Tensor:
+    """Tell which of the elements that were let off are at a step of the model."""
+    if not one.is_float:
+        return let_off
+    # Numbers that rounding moves far more than most of their output are at a step, too.
+    most = _median(room / one.size.clamp_min(_TINY))
+    return let_off & (one.distance > GROSS * bound) & (room > GROSS * most * one.size)
 
 
 # How often the model is run while it is moved: as rarely as lets all elements off, the fewest that
@@ -190,14 +199,18 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
 
 
 def are_mismatched(
+    special: torch.Tensor,
     package: torch.Tensor,
     eager: torch.Tensor,
     float64: torch.Tensor,
     tolerance: Tolerance,
+    *,
     values: Values,
 ) -> torch.Tensor:
-    """Tell for each element whether it may not stand where eager's is NaN or infinite."""
-    mismatched = ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
+    """Tell for each element whether it may not stand where eager's is `special`: not finite."""
+    if not bool(special.any()):
+        return special
+    mismatched = special & ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
     if values in OVERFLOWING:
         # Of float64 nothing tells what is left when a product leaves the range on the way.
         mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
@@ -227,6 +240,11 @@ def identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bo
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64)
+
+
+def chosen(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the values where the mask is true, without a copy where it is so everywhere."""
+    return values.flatten() if bool(mask.all()) else values[mask]
 
 
 def _median(values: torch.Tensor) -> float:

@@ -7,6 +7,7 @@ import math
 import torch
 
 from artifacts.tolerance import Figures
+from tasks.elements import chosen
 
 _QUANTILES = (0.5, 0.99, 0.999)
 _TOP = 5
@@ -20,9 +21,9 @@ def measure(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -
     if not eager.is_floating_point():
         return None
     got, want, exact = (tensor.double() for tensor in (package, eager, float64))
-    usable = torch.isfinite(got) & torch.isfinite(want) & torch.isfinite(exact)
+    usable = torch.isfinite(package) & torch.isfinite(eager) & torch.isfinite(float64)
     top1, top5 = _top_agreement(got, want) if bool(usable.all()) else (None, None)
-    got, want, exact = got[usable], want[usable], exact[usable]
+    got, want, exact = (chosen(tensor, usable) for tensor in (got, want, exact))
     if not got.numel():
         return None
     distance = (got - want).abs()

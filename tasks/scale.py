@@ -72,14 +72,16 @@ def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
     if not seen or len({t.dim() for t in seen}) > 1:
         return NO_SCALE
     rank = seen[0].dim()
+    squares = [torch.where(torch.isfinite(t), t, 0.0).square() for t in seen]
     features = {}
     for axis in range(1 if rank > 1 else 0, rank):
         if len({t.shape[axis] for t in seen}) > 1 or seen[0].shape[axis] < 2:
             continue
-        rows = torch.cat([t.movedim(axis, 0).reshape(t.shape[axis], -1) for t in seen], dim=1)
-        rows = torch.where(torch.isfinite(rows), rows, 0.0)
-        if rows.shape[1] >= _SEEN:
-            features[axis] = _rms(rows, (1,))
+        others = tuple(a for a in range(rank) if a != axis)
+        values = sum(t.numel() // t.shape[axis] for t in seen)
+        if values >= _SEEN:
+            totals = [t.sum(others) if others else t for t in squares]
+            features[axis] = (torch.stack(totals).sum(0) / values).sqrt()
     return Scale(features)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
+from tasks.elements import chosen
 
 # Of more outputs than this a page shows no pictures, and a record holds no counts.
 OUTPUTS_COUNTED = 8
@@ -30,8 +31,8 @@ class SpreadCount:
         if package.shape != eager.shape or not eager.is_floating_point():
             return
         got, want, exact = (tensor.double() for tensor in (package, eager, float64))
-        usable = torch.isfinite(got) & torch.isfinite(want) & torch.isfinite(exact)
-        got, want, exact = got[usable], want[usable], exact[usable]
+        usable = torch.isfinite(package) & torch.isfinite(eager) & torch.isfinite(float64)
+        got, want, exact = (chosen(tensor, usable) for tensor in (got, want, exact))
         self._elements += want.numel()
         self._squares += float(want.square().sum())
         both = _bins(want.abs()) * _WIDTH + _bins((got - want).abs())

@@ -486,3 +486,16 @@ def test_a_special_value_that_rounding_doesnt_make_is_not_let_off(special: float
     assert "something else in the package" in judged(small).reasons[0]
     assert "something else in the package" in judged(torch.zeros(4)).reasons[0]
     assert judged(torch.tensor([0.0, math.inf, 0.0, 0.0])).accepted
+
+
+def test_of_an_output_within_what_was_agreed_everything_is_comparable() -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(4000, dtype=torch.float64)
+    # Wide of float64 by more than their own size, and yet what was agreed.
+    eager, package = ((exact + 2 * torch.randn(4000)).float() for _ in range(2))
+    found = compare(
+        package, eager, exact, Tolerance(atol=40.0), output=0, case="test",
+        moved=moving(torch.full((4000,), 50.0)), typical=typical_error([(eager, exact)]),
+        noise=find_scale([eager.double() - exact]),
+    )  # fmt: skip
+    assert (found.accepted, found.incomparable) == (True, 0)
