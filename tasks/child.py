@@ -174,13 +174,16 @@ class StepProcess:
         return self._crash(job, log_began)
 
     def _write_job(self, job: object) -> str:
-        """Write the job beside the log, so that one line repeats it, and return the request."""
+        """Write the job beside the log, so that one line repeats it, and return the request.
+
+        The request holds the job itself: other processes than ours can write to the log's folder.
+        """
         self._jobs += 1
         path = self.log.with_name(f"{self.log.stem}-{self._jobs}-{step_name(job)}.json")
         # It is read in another folder.
         plain = to_plain(absolute(job))
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        return json.dumps([step_name(job), str(path)])
+        return json.dumps([step_name(job), plain, str(path)])
 
     def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
         """Return the step's answer, None where it ended without one; log how far it is until then.

@@ -42,7 +42,7 @@ from tasks.compiling.names import weights_named
 from tasks.compiling.native_gpu import can_compile, compile_natively
 from tasks.compiling.packages import extract_kernels, extract_library, write_package
 from tasks.compiling.packing import convolutions_packed
-from tasks.compiling.place import built_apart, fixed_place
+from tasks.compiling.place import built_apart, private_place
 from tasks.compiling.reading import prepare_reading, refusal_within, sources_read
 from tasks.compiling.vector_isa import vector_isa, vectorised_for
 from tasks.compiling.weights import (
@@ -119,7 +119,7 @@ class _Made:
 def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
     if isinstance(job.target, CudaTarget):
         with (
-            fixed_place(key) as place, checked_inputs(program) as assumed,
+            private_place() as place, checked_inputs(program) as assumed,
             compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             if can_compile(job.target):
@@ -157,7 +157,7 @@ def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
 
 def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
     """Compile, and keep what came out in the cache where that is sound."""
-    with fixed_place(key) as place:
+    with private_place() as place:
         # There, too: the path of the package is written into it.
         original = place / PACKAGE
         assumed = compile_package(job, program, original)

@@ -6,9 +6,9 @@
 It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
 (`tasks.looking`). The modules named are imported before the first request, and their `prepare()`
 is called where they have one; `extension:NAME@DIGEST` is an extension (`tasks.extensions`). A
-request is one line of JSON, `[step, path of the job's JSON file]`; an answer is one, too: the
-`result` or the `error`, and the `seconds` that it took; lines before it tell how far the step is,
-in bytes (`done` of `total`).
+request is one line of JSON, `[step, job, path of a file that holds the job, too]`; an answer is
+one, too: the `result` or the `error`, and the `seconds` that it took; lines before it tell how far
+the step is, in bytes (`done` of `total`).
 Answers have a descriptor of their own, because compilers and compiled code print.
 """
 
@@ -149,11 +149,11 @@ def _serve(answers: int, modules: list[str]) -> None:
     progress.listen(lambda done, total: _write(answers, {"done": done, "total": total}))
     refusal = _prepare(modules)
     for line in sys.stdin:
-        name, path = json.loads(line)
+        name, plain, path = json.loads(line)
         again = shlex.join(["python", *isolated("tasks.worker", name, path)[1:]])
         print(f"repeat with: {again}", flush=True)  # noqa: T201
         began = time.monotonic()
-        outcome = refusal or run_step(name, _read_job(path))
+        outcome = refusal or run_step(name, plain)
         seconds = time.monotonic() - began
         sys.stdout.flush()
         _write(answers, {**outcome, "seconds": seconds})
@@ -181,10 +181,6 @@ def _prepare(modules: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _read_job(path: str) -> object:
-    return json.loads(Path(path).read_text(encoding="utf-8"))
-
-
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
     if arguments[:1] == ["--answers"]:
@@ -197,7 +193,7 @@ def main(arguments: list[str]) -> None:
         _serve(int(arguments[1]), modules)
         return
     name, path = arguments
-    answer = run_step(name, _read_job(path))
+    answer = run_step(name, json.loads(Path(path).read_text(encoding="utf-8")))
     print(json.dumps(answer, indent=2))  # noqa: T201 - this is a program
 
 

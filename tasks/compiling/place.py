@@ -1,100 +1,66 @@
-"""Where a compilation works: the same path each time, so that the same bytes come out.
+"""Where a compilation works: an empty folder of its own, whose path reaches no byte of a package.
 
-Inductor hashes and embeds the path of its cache: with another one the library differs. The folder
-is therefore named after the compilation's key, begins empty, and is gone afterwards.
+Inductor writes the path of its cache into a comment that it hashes, and compilers write the paths
+of sources beside what they make of them. Both are given a path that is always the same instead, so
+that the same program gives the same bytes wherever it is compiled.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.errors import EnvironmentLacking
-from tasks.compiling.patching import environment
+from torch._inductor import codecache, cpp_builder
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-_ROOT = Path("/tmp")  # noqa: S108 - a fixed path is the point; the folder is private
+from tasks.compiling.patching import environment, replaced
+
+# What stands in a package where the folder's path would.
+_NEUTRAL = "/handoff"
 
 
 @contextmanager
-def fixed_place(key: Digest) -> Iterator[Path]:
-    """Give an empty private folder for Inductor's files, and make it Inductor's cache.
+def private_place() -> Iterator[Path]:
+    """Give an empty private folder below Inductor's cache, and make it Inductor's cache meanwhile.
 
-    A second process that compiles the same waits for the first. Raises `EnvironmentLacking` where
-    the path belongs to somebody else.
+    It is gone afterwards; what was killed leaves it to whoever removes the cache.
     """
-    folder = _ROOT / f"handoff-{key.hex[:16]}"
-    lock = _ROOT / f"{folder.name}.lock"
-    _sweep()
-    descriptor = _hold(lock)
+    parent = Path(cache_dir())
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix="place-", dir=parent))
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
-        with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}):
+        with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}), _untold(folder):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        # Who waits for this one finds that it is gone, and makes the next.
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
-def _sweep() -> None:
-    """Remove what compilations left that were killed: those whose lock nobody holds any more."""
-    for lock in _ROOT.glob("handoff-*.lock"):
-        try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # it is another user's, or gone
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_uid == os.getuid() and _is_at(descriptor, lock):
-                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-                lock.unlink()
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(descriptor)
+@contextmanager
+def _untold(folder: Path) -> Iterator[None]:
+    """Keep the folder's path out of what Inductor hashes, and out of what compilers make."""
+    comment = re.compile(rf"^(//.*?){re.escape(str(folder))}", re.MULTILINE)
+    write, run = codecache.write, cpp_builder.run_compile_cmd
 
+    def write_neutral(content: str | bytes, *args: object, **kwargs: object) -> object:
+        if isinstance(content, str):
+            content = comment.sub(rf"\1{_NEUTRAL}", content)
+        return write(content, *args, **kwargs)  # type: ignore[arg-type]
 
-def _hold(path: Path) -> int:
-    while True:
-        descriptor = _open_lock(path)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)
+    def run_neutral(cmd_line: str, cwd: str) -> None:
+        # Not among Inductor's own flags: these are hashed, and precompiled headers go by them.
+        mapped = f" -ffile-prefix-map={folder}={_NEUTRAL} -c "
+        run(cmd_line.replace(" -c ", mapped, 1) if str(folder) in cmd_line else cmd_line, cwd)
 
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _open_lock(path: Path) -> int:
-    try:
-        # Not through a link that somebody else has put there.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        owner = os.fstat(descriptor).st_uid
-    except OSError as error:
-        owner = -1
-        reason = error.strerror or str(error)
-    else:
-        reason = f"one of user {owner}"
-    if owner != os.getuid():
-        raise EnvironmentLacking(
-            f"{path} can't be used",
-            expected="a lock file of one's own, for a build at a fixed path",
-            got=reason,
-            remedy="Remove it, or let its owner finish the same build",
-        )
-    return descriptor
+    with (
+        replaced(codecache, "write", write_neutral),
+        replaced(cpp_builder, "run_compile_cmd", run_neutral),
+    ):
+        yield
 
 
 @contextmanager

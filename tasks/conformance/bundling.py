@@ -14,11 +14,10 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from artifacts.digest import digest_bytes
 from artifacts.steps import CompileJob
 from artifacts.target import CpuTarget
 from tasks.compile import compile_package
-from tasks.compiling.place import fixed_place
+from tasks.compiling.place import private_place
 from tasks.conformance.judging import Fault, find_fault
 from tasks.conformance.patterns import PREFIX
 from tasks.conformance.sampling import Sample
@@ -203,8 +202,7 @@ def _package(
 ) -> Iterator[Path]:
     """Compile the samples as a release's program is compiled, into a package that is gone after."""
     program = export(samples)
-    key = digest_bytes("\n".join([target.slug, str(program.graph)]).encode())
-    with fixed_place(key) as place, tempfile.TemporaryDirectory() as folder:
+    with private_place() as place, tempfile.TemporaryDirectory() as folder:
         job = CompileJob(place, target, Path(folder), {**options, **_WRAPPER})
         compile_package(job, program, place / "model.pt2")
         yield place / "model.pt2"

@@ -16,6 +16,7 @@ from artifacts.digest import digest_bytes, digest_file
 from artifacts.recipe import Recipe
 from artifacts.steps import CompileJob, CompileResult
 from artifacts.target import native_cpu_target
+from tasks.compile import compile_package
 from tasks.compiling.cache import (
     Compiled,
     find_entry,
@@ -24,8 +25,9 @@ from tasks.compiling.cache import (
     reusable,
     take_entry,
 )
-from tasks.compiling.packages import write_package
-from tasks.compiling.place import fixed_place
+from tasks.compiling.packages import extract_library, write_package
+from tasks.compiling.patching import environment
+from tasks.compiling.place import private_place
 from tasks.compiling.weights import WeightSlot
 from tasks.lanes import Lanes
 from tasks.loading import open_package, open_shared_library
@@ -266,13 +268,25 @@ def test_looking_into_the_cache_leaves_it_as_it_is(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_the_fixed_place_is_empty_private_and_gone_afterwards() -> None:
-    key = digest_bytes(b"somewhere")
-    with fixed_place(key) as place:
+def test_a_compilation_has_a_private_folder_that_is_gone_afterwards() -> None:
+    with private_place() as place:
         assert not list(place.iterdir())
         assert place.stat().st_mode & 0o077 == 0
         (place / "left").write_text("over")
+        with private_place() as other:
+            assert other != place
     assert not place.exists()
-    with fixed_place(key) as again:
-        assert again == place
-        assert not list(again.iterdir())
+
+
+def test_where_a_program_is_compiled_reaches_no_byte_of_its_package(tmp_path: Path) -> None:
+    program = export(nn.Linear(4, 3), torch.ones(2, 4))
+    target, digests = native_cpu_target(), set()
+    for name in ("one", "another-folder"):
+        with environment({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}), private_place() as p:
+            job = CompileJob(p, target, p, {})
+            compile_package(job, program, p / "model.pt2")
+            extract_library(p / "model.pt2", p / "model.so")
+            code = (p / "model.so").read_bytes()
+        assert str(tmp_path).encode() not in code
+        digests.add(digest_bytes(code))
+    assert len(digests) == 1
