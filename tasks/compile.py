@@ -158,7 +158,7 @@ def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
 def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
     """Compile, and keep what came out in the cache where that is sound."""
     with private_place() as place:
-        # There, too: the path of the package is written into it.
+        # There, too, so that its path reaches no byte of it.
         original = place / PACKAGE
         assumed = compile_package(job, program, original)
         atomic_sums = find_atomic_sums(original)
