@@ -188,14 +188,19 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
         if not one.is_float:
             room = torch.where(moves > 0.0, torch.inf, 0.0)
         else:
-            usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
-            room = ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
+            room = room_of_moves(moves, size)
         left = int((asking & ~(one.distance <= bound + room)).sum())
         if runs < FEWEST_RUNS and (left or bool((room > one.size).any())):
             continue
         if not 0 < left <= max(8.0, _FEW_ASKING * asking.numel()):
             break
     return room
+
+
+def room_of_moves(moves: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Return what each floating-point element may be off by where rounding `moves` it so far."""
+    usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+    return ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
 
 
 def are_mismatched(

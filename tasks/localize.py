@@ -14,10 +14,9 @@ from artifacts.localization import LocalizeJob, LocalizeResult
 from tasks.float64 import flat_tensors
 from tasks.intake import read_delivery
 from tasks.localizing.causes import find_cause
-from tasks.localizing.measure import Judged, judge_case, worst
+from tasks.localizing.measure import Judged, judge_case, worst, worst_fault
 from tasks.localizing.origins import Origins
 from tasks.localizing.passes import find_pass
-from tasks.localizing.rounding import worst_fault
 from tasks.localizing.script import repeats, write_script
 from tasks.localizing.search import Search
 from tasks.localizing.trials import BudgetSpent, Trials

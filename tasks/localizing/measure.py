@@ -13,6 +13,7 @@ from artifacts.tolerance import Deviation
 from tasks.compare import compare, typical_error
 from tasks.conditioning import Conditioning
 from tasks.loading import Tensors
+from tasks.localizing.rounding import is_eagers_own
 from tasks.reference import ReferenceCase
 from tasks.scale import find_scale
 from tasks.special import Values
@@ -26,10 +27,15 @@ _EXPLAINS = 0.1
 
 @dataclass(frozen=True)
 class Judged:
-    """One output, and its error as a multiple of eager's (or of the floor, if that is larger)."""
+    """One output, and its error as a multiple of eager's (or of the floor, if that is larger).
+
+    `excess` is infinite where that says nothing of what is wrong. `is_eagers_own` is an output that
+    was refused for no more than eager's own rounding.
+    """
 
     deviation: Deviation
     excess: float
+    is_eagers_own: bool = False
 
     @property
     def is_wrong(self) -> bool:
@@ -74,8 +80,13 @@ def judge(
             got, want, exact, agreed, output=index, case=case, typical=typical, values=values,
             moved=moved, scale=find_scale([want]),
         )  # fmt: skip
+        own = bool(deviation.reasons) and is_eagers_own(deviation, got, want, conditioning)
         floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
-        found.append(Judged(deviation, _excess(deviation, floor)))
+        excess = _excess(deviation, floor)
+        if deviation.reasons and not own and excess < 1.0:
+            # Eager is as far from float64, by steps at which the package is wrong all the same.
+            excess = math.inf
+        found.append(Judged(deviation, excess, own))
     return found
 
 
@@ -101,6 +112,11 @@ def _excess(deviation: Deviation, floor: float) -> float:
 def worst(judged: Sequence[Judged]) -> Judged | None:
     """Return the wrong output that lies furthest beyond eager, or None where all are right."""
     return max((j for j in judged if j.is_wrong), key=lambda j: j.excess, default=None)
+
+
+def worst_fault(judged: Sequence[Judged]) -> Judged | None:
+    """Return the wrong output that is furthest off by more than eager's rounding, or None."""
+    return worst([one for one in judged if not one.is_eagers_own])
 
 
 def threshold(final: Judged) -> float:

@@ -17,7 +17,7 @@ from torch.fx import Node
 
 from artifacts.recipe import Recipe
 from tasks.localizing.measure import judge
-from tasks.localizing.subgraph import cut, is_tensor
+from tasks.localizing.subgraph import cut, is_tensor, writes
 
 
 def find_others(
@@ -43,7 +43,7 @@ def find_others(
         if node.name not in given or not all(i.name in given for i in computed):
             continue
         part = cut(program, own, [node])
-        if part.outputs != (node.name,) or _writes(node):
+        if part.outputs != (node.name,) or writes(node):
             continue
         eager, float64 = part.run()
         conditioning = part.conditioning(eager)
@@ -53,8 +53,3 @@ def find_others(
         if judged.is_wrong and judged.excess >= limit:
             found.append((judged.excess, node))
     return [node for _, node in sorted(found, key=lambda one: -one[0])]
-
-
-def _writes(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable

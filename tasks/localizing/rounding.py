@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import torch
 
-from tasks.localizing.measure import Judged, worst
+from artifacts.tolerance import Deviation
+from tasks.compare import is_decision
+from tasks.conditioning import Conditioning
+from tasks.elements import FEWEST_RUNS, room_of_moves
+from tasks.scale import find_scale
 
 # Another order of summing gives errors of eager's own size, and about as many large ones: of a
 # million normal ones the largest is five times their RMSE, and two of those may meet.
@@ -12,17 +16,30 @@ _RMSE_FACTOR = 2.0
 _LARGEST = 20.0
 
 
-def is_eagers_own(judged: Judged) -> bool:
-    """Tell whether an output lies no further from float64, or from eager, than eager's errors."""
-    found = judged.deviation
-    return (
-        found.mismatched_non_finite == 0
-        and found.rmse_eager > 0.0
-        and found.rmse_package <= _RMSE_FACTOR * found.rmse_eager
-        and found.max_abs <= _LARGEST * found.rmse_eager
+def is_eagers_own(
+    deviation: Deviation,
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    conditioning: Conditioning | None,
+) -> bool:
+    """Tell whether an output lies no further from float64, or from eager, than eager's errors.
+
+    Eager is far from float64, too, where it stands on the other side of a step: of a multiple of a
+    divisor, say. That excuses no package on inputs which rounding doesn't take across it, so that
+    no element may differ by many times what rounding moves it by (`conditioning`) and what its
+    dtype can tell apart. A whole number or a truth that was refused never is rounding.
+    """
+    rounds = (
+        deviation.mismatched_non_finite == 0
+        and not is_decision(deviation)
+        and deviation.rmse_eager > 0.0
+        and deviation.rmse_package <= _RMSE_FACTOR * deviation.rmse_eager
+        and deviation.max_abs <= _LARGEST * deviation.rmse_eager
     )
-
-
-def worst_fault(judged: Sequence[Judged]) -> Judged | None:
-    """Return the wrong output that is furthest off by more than eager's rounding, or None."""
-    return worst([one for one in judged if not is_eagers_own(one)])
+    if not rounds or conditioning is None:
+        return rounds
+    moves = conditioning.moved(deviation.output, FEWEST_RUNS)
+    size = find_scale([eager]).sizes(eager.double())
+    distance = (package.double() - eager.double()).abs()
+    allowed = _LARGEST * (room_of_moves(moves, size) + torch.finfo(eager.dtype).eps * size)
+    return not bool((torch.isfinite(eager) & (distance > allowed)).any())

@@ -83,8 +83,10 @@ class Search:
         """Compile a part alone; keep and return it where it is wrong."""
         if frozenset(nodes) in self._right:
             return None
-        seen = self._trials.see(cut(self._program, self._values, nodes))
-        if seen.worst is None:
+        part = cut(self._program, self._values, nodes)
+        # A part may do nothing but write to what others read.
+        seen = self._trials.see(part) if part.outputs else None
+        if seen is None or seen.worst is None:
             self._right.add(frozenset(nodes))
             return None
         self._best = seen
@@ -92,7 +94,7 @@ class Search:
 
     def _suspects(self) -> Iterator[list[Node]]:
         """Give parts that end at the first wrong value, by the compiled program's own values."""
-        computing = [node for node in computing_nodes(self._program) if is_tensor(node)]
+        computing = [n for n in computing_nodes(self._program) if n.users and is_tensor(n)]
         for step, start in _PATTERNS:
             if step > 1 and len(computing) < 2 * step:
                 continue

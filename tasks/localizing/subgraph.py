@@ -78,8 +78,16 @@ class Subgraph:
 
 
 def computing_nodes(program: ExportedProgram) -> tuple[Node, ...]:
-    """Return the nodes that compute a value which is used, in topological order."""
-    return tuple(n for n in program.graph.nodes if n.op == "call_function" and n.users)
+    """Return the nodes that compute a value which is used, or write one, in topological order."""
+    return tuple(
+        n for n in program.graph.nodes if n.op == "call_function" and (n.users or writes(n))
+    )
+
+
+def writes(node: Node) -> bool:
+    """Tell whether the node changes a tensor that it is given."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def is_tensor(node: Node) -> bool:
@@ -162,7 +170,7 @@ class _Cutter:
         return [
             node for node in self._nodes
             if is_tensor(node) and (
-                node in self._taps or not node.users
+                node in self._taps or not (node.users or writes(node))
                 or any(user not in self._chosen for user in node.users)
             )
         ]  # fmt: skip

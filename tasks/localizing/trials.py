@@ -16,8 +16,7 @@ from artifacts.localization import LeaveOut, LocalizeJob, Site, TrialJob
 from artifacts.target import native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
 from tasks.loading import Tensors
-from tasks.localizing.measure import Judged, judge
-from tasks.localizing.rounding import worst_fault
+from tasks.localizing.measure import Judged, judge, worst_fault
 from tasks.localizing.subgraph import Subgraph
 
 Plain = dict[str, object]

@@ -30,9 +30,8 @@ from tasks.child import ProcessPlan, StepProcess
 from tasks.extensions import digest_extension
 from tasks.localizing import trials
 from tasks.localizing.causes import _first_wrong
-from tasks.localizing.measure import judge
+from tasks.localizing.measure import judge, judge_case, worst_fault
 from tasks.localizing.others import find_others
-from tasks.localizing.rounding import worst_fault
 from tasks.localizing.subgraph import computing_nodes, cut, record
 from tasks.passes import PASSES
 from tasks.passes.base import Pass
@@ -354,6 +353,38 @@ def test_a_fault_is_what_is_further_off_than_eager_itself_or_in_a_single_element
         assert (worst_fault(judged) is not None) is is_fault
 
 
+class TenthsOnly(nn.Module):
+    """What is left of `x` by tenths, of which eager is far from float64 at every multiple."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x % 0.1
+
+
+def test_eagers_error_at_a_step_that_rounding_does_not_cross_excuses_no_package() -> None:
+    inputs = (torch.arange(1.0, 241.0).reshape(10, 24) / 10,)
+    model = TenthsOnly()
+    eager, exact = model(*inputs), model(inputs[0].double())
+    case = ReferenceCase("tenths", inputs, (eager,), (exact,))
+    flipped = eager.roll(1, 1).where((eager - exact).abs() > 0.05, eager)
+    rounded = eager * (1 + 1e-7)
+    tight = Recipe(tolerance={"float32": Tolerance(0.0, 0.0, 0.0, 0.0)})
+    for package, is_fault in ((flipped, True), (rounded, False)):
+        one = judge_case(case, (package,), tight, model)[0]
+        assert one.is_wrong
+        assert one.deviation.rmse_package < 2 * one.deviation.rmse_eager
+        assert (worst_fault([one]) is not None) is is_fault
+
+
+def test_a_decision_that_was_refused_is_never_rounding() -> None:
+    inputs = (torch.arange(1.0, 241.0).reshape(10, 24) / 10,)
+    eager, exact = (inputs[0] // 0.1).long(), (inputs[0].double() // 0.1).long()
+    package = eager.clone()
+    package[0, 20] += 1
+    (one,) = judge("", (package,), (eager,), (exact,), Recipe())
+    assert one.deviation.rmse_eager > 0.0
+    assert worst_fault([one]) is one
+
+
 class Chain(nn.Module):
     """Four operators, a package of which may be wrong in two."""
 
@@ -394,6 +425,25 @@ def test_a_part_of_a_program_computes_what_it_does_in_the_program() -> None:
             torch.testing.assert_close(value, cast(Tensor, values[name]), rtol=0, atol=0)
             torch.testing.assert_close(exact, value.double(), rtol=1e-5, atol=1e-6)
         assert part.export().graph_signature.user_outputs
+
+
+class Emptied(nn.Module):
+    """A window that takes the newest in, and is emptied afterwards."""
+
+    def forward(self, window: Tensor, newest: Tensor) -> Any:
+        filled = torch.slice_scatter(window, newest, 1, 6, 8)
+        window.zero_()
+        return filled
+
+
+def test_what_only_writes_to_an_input_is_a_part_of_the_program_and_no_output_of_it() -> None:
+    inputs = (torch.ones(3, 8), torch.full((3, 2), 2.0))
+    program = export(Emptied(), *inputs)
+    filled, emptied = computing_nodes(program)
+    part = cut(program, record(program, inputs), [filled, emptied])
+    assert part.outputs == (filled.name,)
+    assert "zero_" in part.module.code
+    assert not cut(program, record(program, inputs), [emptied]).outputs
 
 
 @pytest.mark.parametrize(("count", "wrong"), [(1, 0), (2, 0), (2, 1), (7, 0), (7, 3), (7, 6)])
