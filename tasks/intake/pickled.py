@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.intake.refusal import DAMAGED, refuse
+from tasks.intake.refusal import DAMAGED, refuse, shorten
 
 _MAX_BYTES = 64 << 20
 _MAX_OPCODES = 3_000_000
@@ -154,8 +154,8 @@ class _Machine:
                 got=f"{module}.{name}",
                 where=self.where,
                 remedy=(
-                    f"Deliver the model with 'handoff deliver', which traces into {name} instead "
-                    "of storing it"
+                    "Deliver the model with 'handoff deliver', which traces into "
+                    f"{shorten(name)} instead of storing it"
                 ),
             )
         self.push(Global(module, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from artifacts.errors import DeliveryUnreadable
+from artifacts.printable import one_line
 
 REDELIVER = "Deliver the model again with 'handoff deliver', which writes a folder that can be read"
 DAMAGED = "Deliver the model again; the file was damaged or changed after it was written"
@@ -18,11 +19,6 @@ def refuse(
     """
     what, expected, remedy, where = map(one_line, (what, expected, remedy, where))
     return DeliveryUnreadable(what, expected=expected, got=shorten(got), remedy=remedy, where=where)
-
-
-def one_line(text: str) -> str:
-    """Return `text` with its line breaks written out."""
-    return text.replace("\n", "\\n")
 
 
 def shorten(got: object) -> str:

@@ -3,12 +3,14 @@
 Three deliveries are mutated: one as `to_folder` writes a graph of layers, one as the exporter
 writes a graph of operators, with its contract, examples and source lines, and one with a text
 wherever a delivery has one. A third of the mutations change nothing but a text or a name: none of
-those texts may be in a graph that is read. Prints a table of outcomes.
+those texts may be in a graph that is read. None may take more than a minute, or 4 GiB. Prints a
+table of outcomes.
 """
 
 from __future__ import annotations
 
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -38,6 +40,7 @@ _BAD = (
     "other exceptions", "refused without a reason", "refused with what can't be shown",
     "read with a text of somebody else's",
 )  # fmt: skip
+_MOST_S, _MOST_BYTES = 60.0, 4 << 30
 
 
 class Branches(nn.Module):
@@ -99,9 +102,13 @@ def main(count: int, seed: int) -> int:
             slowest = max(slowest, time.monotonic() - started)
         if (number + 1) % 10_000 == 0:
             print(number + 1, dict(outcomes), file=sys.stderr, flush=True)
+    # Linux counts in KiB.
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{count} mutations, seed {seed}: {dict(outcomes)}; executed: {len(watch.seen)}; "
-          f"slowest {slowest:.2f} s, all in {time.monotonic() - began:.0f} s")  # fmt: skip
-    return 1 if watch.seen or any(outcomes[bad] for bad in _BAD) else 0
+          f"slowest {slowest:.2f} s, all in {time.monotonic() - began:.0f} s, "
+          f"at most {most / 2**30:.2f} GiB")  # fmt: skip
+    is_costly = slowest > _MOST_S or most > _MOST_BYTES
+    return 1 if watch.seen or is_costly or any(outcomes[bad] for bad in _BAD) else 0
 
 
 def _try(folder: Path, watch: Watch) -> str:
@@ -110,6 +117,7 @@ def _try(folder: Path, watch: Watch) -> str:
         loaded = read_delivery(folder)
     except HandoffError as error:
         if not str(error).isprintable():
+            print(f"can't be shown: {error!r}", file=sys.stderr)
             return "refused with what can't be shown"
         return "refused" if error.got and error.remedy else "refused without a reason"
     except Exception:  # noqa: BLE001 - that is what is looked for
@@ -124,7 +132,10 @@ def _holds_mark(loaded: LoadedDelivery) -> bool:
     nodes = loaded.module.graph.nodes
     told = [loaded.module.code, *loaded.module.state_dict()]
     told += [f"{node.target} {node.args} {node.kwargs} {node.meta}" for node in nodes]
-    return any(MARK in text for text in told)
+    marked = [text for text in told if MARK in text]
+    for text in marked:
+        print(f"read: {text}", file=sys.stderr)
+    return bool(marked)
 
 
 if __name__ == "__main__":

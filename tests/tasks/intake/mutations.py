@@ -27,13 +27,13 @@ PIECES = [
     b"range(0, 1000000000000)", b"torch.ones(1000000000000)", b"1000000000000", b"1e999",
     b"[" * 300, b"9" * 5000, b"\x1b[2J", "\u202e".encode(), b"\xef\xbb\xbf",
 ]  # fmt: skip
-# What no part of a graph that was read may hold.
-MARK = "MARK"
+# What no part of a graph that was read may hold; no equation of einsum has a digit.
+MARK = "M4RK"
 TEXTS = [
-    '");system("id");//MARK', "MARK\x1b]0;x\x07", "MARK\n#include <a>\nMARK", "MARK\\", "MARK??/",
-    "'+__import__('os').system('id')+'MARK", "MARK\u202e", "MARK%n%s", 'MARK)"', "MARK\x00",
-    "MARK\x7f", "MARK" * 5000, "MARK\ud7ff", "../MARK", "$(MARK)", "`MARK`", "MARK\r", "MARK*/",
-    "MARK{0}", " MARK",
+    '");system("id");//M4RK', "M4RK\x1b]0;x\x07", "M4RK\n#include <a>\nM4RK", "M4RK\\", "M4RK??/",
+    "'+__import__('os').system('id')+'M4RK", "M4RK\u202e", "M4RK%n%s", 'M4RK)"', "M4RK\x00",
+    "M4RK\x7f", "M4RK" * 5000, "M4RK\ud7ff", "../M4RK", "$(M4RK)", "`M4RK`", "M4RK\r", "M4RK*/",
+    "M4RK{0}", " M4RK",
 ]  # fmt: skip
 # Names that mean something to somebody, in the spelling of an identifier.
 WORDS = [
