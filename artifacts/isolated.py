@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import os
 import runpy
+import site
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 # For the processes that ours start in their turn, such as Inductor's compile workers.
 FOR_CHILDREN = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+_OURS = ("artifacts", "tasks", "flows", "infra")
 # What would add to what a Python process runs or imports.
 _REFUSED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT")
 
@@ -23,6 +26,13 @@ _REFUSED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTH
 def own_root() -> str:
     """Return the folder that our packages lie in."""
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+
+
+def imported_from() -> tuple[Path, ...]:
+    """Return the folders that our processes import from: Python's packages, and ours."""
+    root = Path(own_root())
+    places = (Path(place) for place in site.getsitepackages())
+    return (*places, *(root / name for name in _OURS))
 
 
 def isolated(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:

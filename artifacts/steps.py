@@ -96,7 +96,8 @@ class CompileJob:
     """Compile the exported program in `program` for `target`; write the packages to `folder`.
 
     Packages that were compiled before are looked for in the folder `cache` (None: nowhere), unless
-    the compilation has to be `fresh`, and kept there.
+    the compilation has to be `fresh`, and kept there. What compilations share is taken from the
+    folder `shared` (None: it is made once more).
     """
 
     program: Path
@@ -105,6 +106,29 @@ class CompileJob:
     options: dict[str, object]
     cache: Path | None = None
     fresh: bool = False
+    shared: Path | None = None
+
+
+@dataclass(frozen=True)
+class ToolsJob:
+    """Make ready what compilations for `target` with these `options` share, in `shared`.
+
+    Beside it the C++ runner, whose source is the folder `runner`, is built into `programs`.
+    """
+
+    target: Target
+    options: dict[str, object]
+    shared: Path
+    runner: Path
+    programs: Path
+
+
+@dataclass(frozen=True)
+class ToolsResult:
+    """The C++ runner's program, and whether anything had to be made."""
+
+    program: Path
+    made: bool
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     ):
         fetching = ReceiveJob(site.stores, Digest(parameters.delivery), workspace / "delivered")
         delivered = receive(lanes.registrar(), fetching).folder
+        lanes.know(delivered)
         taken = take_in(lanes.graph, IntakeJob(delivered, lanes.jobs.staging))
         optimized = optimize(lanes.graph, lanes.jobs.optimize())
         looking_up = KnownWrongJob(

@@ -81,6 +81,7 @@ def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
     ):
         restoring = RestoreJob(site.stores, model, old, workspace / "delivered")
         restored = restore(lanes.registrar(), restoring)
+        lanes.know(restored.folder)
         asked = parameters.as_release(str(restored.folder))
         wanted = Wanted(asked, restored.folder, recipe, site, restored.lineage)
         told = make_release(lanes, wanted, elsewhere)

@@ -32,6 +32,10 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
         wanted = wanted_release(parameters, site, delivered_folder(parameters, workspace))
         elsewhere = find_routes(wanted.recipe) if site.is_worker else Elsewhere()
         with open_lanes(
-            workspace, wanted.recipe, fresh=parameters.rebuild, elsewhere=elsewhere.routes
+            workspace,
+            wanted.recipe,
+            fresh=parameters.rebuild,
+            elsewhere=elsewhere.routes,
+            delivery=wanted.delivery,
         ) as lanes:
             return make_release(lanes, wanted, elsewhere)

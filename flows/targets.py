@@ -212,6 +212,8 @@ def _probe(state: _Chosen) -> _Probed:
     key = measuring_key(probing, state.winner.compiled, work.reference, jobs.staging)
     known = None if jobs.fresh else recall(jobs.measured, key)
     job = replace(probing, known=known.mechanics) if known else probing
+    # Without the runner nothing is probed, and why there is none is told here.
+    work.lanes.tools(work.target).result()
     found = probe(runner, job, work.target.slug)
     _lighten(runner, state.winner.compiled)
     return _Probed(work, state.winner, state.candidates, found, key, known)

@@ -54,7 +54,9 @@ def judge_delivery(
 ) -> tuple[IntakeResult, TraceabilityResult]:
     """Take a delivery in to the new folder `staging` and judge it, in a process of its own."""
     taken, judged = _run_alone(
-        ProcessPlan("inspect", extensions=recipe.extensions),
+        ProcessPlan(
+            "inspect", extensions=recipe.extensions, reads=(delivery,), writes=(staging.parent,)
+        ),
         [
             (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
             (TraceabilityJob(staging, recipe.required_lineage), TRACEABILITY_LIMIT_S),

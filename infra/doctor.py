@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from artifacts.delivery_uri import without_login
 from artifacts.errors import HandoffError
 from artifacts.target import TARGETS, host_cpu_flags
+from infra.confinement import still_possible
 from infra.console import print_json
 from infra.echoing import echo
 from infra.landlock import landlock_version
@@ -45,7 +46,8 @@ def examine(*, as_json: bool) -> int:
     settings = read_settings()
     checks = [
         _python(), *_packages(), _compiler(), _processor(), _gpu(),
-        _home(settings), _keys(settings), _registry(settings), _store(settings), _prefect(settings),
+        _home(settings), _keys(settings), _confinement(), _registry(settings), _store(settings),
+        _prefect(settings),
     ]  # fmt: skip
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
@@ -139,6 +141,20 @@ def _keys(settings: Settings) -> Check:
             "Set HANDOFF_HOME to a folder that isn't below the one for temporary files",
         )  # fmt: skip
     return Check("keys", "ok", f"only signing can read {', '.join(map(str, kept))} (Landlock)")
+
+
+def _confinement() -> Check:
+    """Tell what a process that holds a delivery or compiled code could do, as one has tried."""
+    if possible := still_possible():
+        return Check(
+            "confinement", "note", "what holds a delivery or compiled code "
+            + ", ".join(possible), "Run Linux 6.12 or newer with landlock among its security "
+            "modules; in a container, permit Landlock, seccomp and network namespaces",
+        )  # fmt: skip
+    return Check(
+        "confinement", "ok", "what holds a delivery or compiled code has its own files, no "
+        "sockets, no network, and no other process in reach",
+    )  # fmt: skip
 
 
 def _registry(settings: Settings) -> Check:

@@ -90,7 +90,9 @@ def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_js
         )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="handoff-init-") as scratch:
         staging = Path(scratch) / "staging"
-        plan = ProcessPlan("init", extensions=wishes.extensions)
+        plan = ProcessPlan(
+            "init", extensions=wishes.extensions, reads=(folder,), writes=(Path(scratch),)
+        )
         process = StepProcess(plan, Path(scratch) / "init.log")
         try:
             job = ProposeJob(folder, staging, wishes.inputs, wishes.dimensions)

@@ -1,8 +1,11 @@
-"""Keep this process and all that it starts from reading what lies below some paths, by Landlock.
+"""Keep this process and all that it starts from files and from others, by Landlock.
+
+`confine` allows what is named, and nothing else; `bar_reading` bars what is named, and nothing
+else. Both can't be undone, and hold together where both are asked for.
 
 Landlock (the kernel's Documentation/userspace-api/landlock.rst) only allows, and what it allows
 for a folder holds for everything below it. To leave one path out, each entry of each folder above
-it is allowed except the one that leads there. So, for the process that was kept from it:
+it is allowed except the one that leads there. So, for the process that was barred from it:
 
 - What comes to be later *directly* in a folder above the path can be written and not read. What
   is there when the process starts, and all that comes to be below it, reads as before.
@@ -21,7 +24,8 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -30,6 +34,24 @@ _PATH_BENEATH = 1
 # Reading files, removing or renaming folders, moving and linking from one folder to another.
 _READ_FILE, _REMOVE_DIR, _REFER = 1 << 2, 1 << 4, 1 << 13
 _HANDLED = _READ_FILE | _REMOVE_DIR | _REFER
+# All that reads, and what makes plain files and folders, changes and removes them. Pipes, sockets
+# and devices are made by nobody who is confined, and links only where nobody else follows them: it
+# needs the right to make one also to move one there.
+_EXECUTE, _WRITE_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 3
+_REMOVE_FILE, _MAKE_DIR, _MAKE_REG, _MAKE_SYM = 1 << 5, 1 << 7, 1 << 8, 1 << 12
+_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+READ = _READ_FILE | _READ_DIR
+RUN = READ | _EXECUTE
+LIST = _READ_DIR
+WRITE = READ | _WRITE_FILE | _REMOVE_FILE | _REMOVE_DIR | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
+LINK = WRITE | _MAKE_SYM
+USE = READ | _WRITE_FILE | _TRUNCATE | _IOCTL
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
+# By the version of the interface: each right that there is to be handled, of files, of TCP (to
+# listen and to connect), and of others (to reach their abstract sockets, to send them signals).
+_KNOWN_RIGHTS = ((5, (1 << 16) - 1), (3, (1 << 15) - 1), (2, (1 << 14) - 1))
+_NET_VERSION, _NET = 4, 0b11
+_SCOPE_VERSION, _SCOPED = 6, 0b11
 # Before it (Linux 5.19), no file could be moved or linked from one folder to another at all.
 _FIRST_WITH_REFER = 2
 # What root would get round it with: CAP_DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE,
@@ -48,6 +70,46 @@ def landlock_version() -> int:
             raise
         return 0
     return version if version >= _FIRST_WITH_REFER else 0
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What Landlock of some version keeps a confined process from, beside files."""
+
+    tcp: bool
+    others: bool
+
+    @staticmethod
+    def here() -> Holds:
+        """Return what it does here."""
+        version = landlock_version()
+        return Holds(version >= _NET_VERSION, version >= _SCOPE_VERSION)
+
+
+def confine(rules: Iterable[tuple[Path, int]]) -> bool:
+    """Allow what this process execs the rights named below each path, and nothing else.
+
+    The rights are `READ`, `RUN` (reading and executing), `LIST` (the names in folders), `WRITE`
+    (all but making links and devices), `LINK` (links, too) and `USE` (of a device). Where the kernel can, TCP is closed,
+    too, and no process outside gets a signal or a connection. A path that isn't there is left out.
+    Return False without Landlock. The process must have set `no_new_privs`, or `OSError` is raised.
+    """
+    version = landlock_version()
+    if not version:
+        return False
+    handled = next(rights for since, rights in _KNOWN_RIGHTS if version >= since)
+    attributes = struct.pack(
+        "=QQQ", handled, _NET if version >= _NET_VERSION else 0,
+        _SCOPED if version >= _SCOPE_VERSION else 0,
+    )  # fmt: skip
+    ruleset = _call(_CREATE_RULESET, attributes, len(attributes), 0)
+    try:
+        for path, rights in rules:
+            _allow(ruleset, Path(os.path.realpath(path)), rights & handled)
+        _call(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return True
 
 
 def bar_reading(paths: Sequence[Path]) -> bool:
@@ -96,7 +158,7 @@ def _allow(ruleset: int, path: Path, access: int) -> None:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
             return  # it may lead to what is barred; what it leads to is allowed where it lies
-        allowed = access if stat.S_ISDIR(mode) else access & _READ_FILE
+        allowed = access if stat.S_ISDIR(mode) else access & _OF_FILES
         _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, descriptor), 0)
     finally:
         os.close(descriptor)

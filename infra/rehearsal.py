@@ -6,7 +6,7 @@ gone afterwards. Store and ledger are only read; MLflow isn't asked at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from artifacts.steps import (
     Reused,
     TraceabilityResult,
 )
-from artifacts.target import Target
 from infra.registry import releases_of
 from infra.settings import Settings, compiler_name
 from infra.step_times import StepTimes, read_times, times_folder
@@ -33,6 +32,7 @@ from tasks.draft import require_free_alias
 from tasks.fingerprint import fingerprint_release
 from tasks.jobs import Jobs
 from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
+from tasks.package_cache import cache_of
 from tasks.toolchain import changes_since
 
 T = TypeVar("T")
@@ -62,10 +62,16 @@ def rehearse(
 
     Raises what a release would raise up to its first compilation.
     """
-    jobs = Jobs(scratch, recipe, rebuild)
+    # The cache is the home's, beside the workspace that a release would have.
+    cache = cache_of(delivery, settings.home / "builds" / "packages")
+    jobs = Jobs(scratch, recipe, rebuild, cache)
     process = StepProcess(
-        ProcessPlan("dry-run", ("tasks.intake",), recipe.extensions), scratch / "logs" / "steps.log"
-    )
+        ProcessPlan(
+            "dry-run", ("tasks.intake",), recipe.extensions,
+            reads=(delivery, cache), writes=(scratch,),
+        ),
+        scratch / "logs" / "steps.log",
+    )  # fmt: skip
     try:
         taken = _step(process, "take in", IntakeJob(delivery, jobs.staging), IntakeResult)
         judged = _step(process, "inspect", jobs.traceability(), TraceabilityResult)
@@ -78,7 +84,7 @@ def rehearse(
         if version is None or rebuild:
             optimized = _step(process, "optimize", jobs.optimize(), OptimizeResult)
             for target in recipe.resolved_targets():
-                job = _compilation(settings, jobs, optimized, target)
+                job = FindPackageJob(jobs.compile(optimized, target))
                 found = _step(process, f"look for {target.slug}", job, FoundPackage)
                 targets[target.slug] = found.reused
         if version is not None and rebuild:
@@ -86,14 +92,6 @@ def rehearse(
         return Rehearsal(taken, judged, fingerprint, version, why, targets, times)
     finally:
         process.close()
-
-
-def _compilation(
-    settings: Settings, jobs: Jobs, optimized: OptimizeResult, target: Target
-) -> FindPackageJob:
-    # The cache is the home's, beside the workspace that a release would have.
-    cache = settings.home / "builds" / "packages"
-    return FindPackageJob(replace(jobs.compile(optimized, target), cache=cache))
 
 
 def _step(process: StepProcess, name: str, job: object, kind: type[T]) -> T:

@@ -191,7 +191,7 @@ def step_memory_bytes() -> int | None:
     Raises `UsageProblem` for anything but a number of bytes, or of `M` or `G` of them.
     """
     text = os.environ.get("HANDOFF_STEP_MEMORY", "")
-    if not text and _GPU_DEVICE.exists():
+    if not text and has_gpu():
         return None
     if not text:
         whole = _whole_memory_bytes()
@@ -205,7 +205,9 @@ def step_memory_bytes() -> int | None:
     return int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
 
 
-_GPU_DEVICE = Path("/dev/nvidiactl")
+def has_gpu() -> bool:
+    """Tell whether there is the device of NVIDIA's driver here."""
+    return Path("/dev/nvidiactl").exists()
 
 
 def _whole_memory_bytes() -> int:

@@ -75,6 +75,15 @@ def killed_by_others(step: str, log: Path) -> BudgetSpent:
     )  # fmt: skip
 
 
+def too_many(step: str, most: int) -> BudgetSpent:
+    """Return what is told of a step that started processes and threads without end."""
+    return BudgetSpent(
+        f"the step {step} was ended, since it started more processes than it may",
+        expected=f"at most {most} threads in all its processes", got="more",
+        remedy="No model needs that: look at who delivered it, and at what it holds",
+    )  # fmt: skip
+
+
 def out_of_time(step: str, limit_s: float) -> BudgetSpent:
     """Return what is told of a step that took longer than its budget of time."""
     return BudgetSpent(

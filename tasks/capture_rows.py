@@ -19,7 +19,8 @@ def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[C
 
 def _row(staging: Path, road: Road, extensions: tuple[str, ...], logs: Path) -> CaptureRow:
     name = road.replace(".", "-").replace(" ", "-")
-    process = StepProcess(ProcessPlan(name, extensions=extensions), logs / f"{name}.log")
+    plan = ProcessPlan(name, extensions=extensions, reads=(staging,))
+    process = StepProcess(plan, logs / f"{name}.log")
     try:
         return cast(CaptureRow, process.run(CaptureJob(staging, road), limit_s=_LIMIT_S))
     except StepCrashed as error:

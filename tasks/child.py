@@ -17,8 +17,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -27,7 +27,8 @@ from artifacts.errors import StepCrashed, error_from_record
 from artifacts.isolated import isolated
 from artifacts.record import absolute, from_plain, to_plain
 from tasks import looking
-from tasks.budget import killed_by_others, out_of_time, time_factor
+from tasks.budget import killed_by_others, out_of_time, time_factor, too_many
+from tasks.crowds import CROWDS, MOST_THREADS
 from tasks.worker import STEPS, step_name
 
 # What the flow announces its steps by, too.
@@ -45,6 +46,10 @@ class ProcessPlan:
     `stores` adds the stores' credentials, `sources` those that deliveries are fetched with, `keys`
     what signing needs, `whole` is everything. Only the last two can read this machine's signing
     key, where the kernel has Landlock.
+
+    A bare one is confined (`infra.confinement`): beside the system it reads what `reads` names,
+    runs programs of `runs`, and writes to the folders that `writes` names, where nothing can be
+    run, and to a scratch folder of its own.
     """
 
     name: str
@@ -52,13 +57,19 @@ class ProcessPlan:
     extensions: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     sees: Literal["bare", "stores", "sources", "keys", "whole"] = "bare"
+    reads: tuple[Path, ...] = ()
+    runs: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
 
 
 class StepProcess:
     """One child process for steps, in which a crash is a result."""
 
-    def __init__(self, plan: ProcessPlan, log: Path) -> None:
-        """Start the process; its output goes to the file `log`."""
+    def __init__(self, plan: ProcessPlan, log: Path, *, after: Sequence[Future[Any]] = ()) -> None:
+        """Start the process; its output goes to the file `log`.
+
+        Its first job waits for what comes before it, however that ends (`after`).
+        """
         self.plan = plan
         self.log = log.absolute()
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
@@ -72,6 +83,8 @@ class StepProcess:
         # From the queue's own thread: the kernel ends a child together with the thread that
         # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
         self._process, self._answers = self._queue.submit(self._start).result()
+        if after:
+            self._queue.submit(wait, after)
 
     def submit(self, job: object, *, limit_s: float) -> Future[Any]:
         """Queue `job` behind those before it and return its future; once for equal jobs."""
@@ -110,18 +123,12 @@ class StepProcess:
 
     def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        settings = [
-            part for k, v in self.plan.environment.items() for part in ("--set", f"{k}={v}")
-        ]
         reading, writing = os.pipe()
-        sees = [] if self.plan.sees == "bare" else [f"--{self.plan.sees}"]
-        # The training side's own code reads its files from where it was started.
-        inside = [] if self.plan.sees == "whole" else ["--in", str(self.log.parent)]
-        launcher = isolated("infra.sandbox", *sees, *settings, *inside)
         modules = (*self.plan.preload, *(f"extension:{name}" for name in self.plan.extensions))
         has_own = bool(self.plan.extensions) or self.plan.sees == "whole"
         places = looking.places_to_tell() if has_own else ()
-        look = [part for place in places for part in ("--look", place)]
+        look = _each("--look", places)
+        launcher = isolated("infra.sandbox", *self._launched(places))
         worker = isolated(
             "tasks.worker", "--answers", str(writing), *look, *modules,
             options=_options_of_python(self.plan.environment),
@@ -136,7 +143,32 @@ class StepProcess:
                 start_new_session=True,
             )
         os.close(writing)
+        CROWDS.watch(process.pid)
         return process, os.fdopen(reading, "rb", buffering=0)
+
+    def _launched(self, places: Sequence[str]) -> list[str]:
+        """Return what the launcher is told; an extension is looked for in the `places`."""
+        plan = self.plan
+        environment = dict(plan.environment)
+        # The training side's own code reads its files from where it was started.
+        told = [] if plan.sees == "whole" else ["--in", str(self.log.parent)]
+        if plan.sees == "bare":
+            scratch = Path(environment.setdefault("TMPDIR", str(self.log.parent / "scratch")))
+            # Libraries keep caches and settings there; the user's own is out of sight.
+            environment.setdefault("HOME", str(scratch))
+            code = looking.files_of(plan.extensions, places)
+            told += [
+                "--confined",
+                *_each("--read", [*plan.reads, *code]),
+                *_each("--run", plan.runs),
+            ]
+            told += [
+                *_each("--write", plan.writes), *_each("--link", [scratch]),
+                *_each("--list", places),
+            ]  # fmt: skip
+        else:
+            told.append(f"--{plan.sees}")
+        return [*told, *_each("--set", [f"{k}={v}" for k, v in environment.items()])]
 
     def _run(self, job: object, limit_s: float) -> object:
         with self._lifecycle:
@@ -166,7 +198,10 @@ class StepProcess:
         if self._out_of_time_s is None and not self._closed:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
+        crowded = CROWDS.leave(self._process.pid)
         self._kill()
+        if crowded:
+            return too_many(step_name(job), MOST_THREADS)
         if self._out_of_time_s is not None:
             return out_of_time(step_name(job), self._out_of_time_s)
         if was_killed and not self._closed:
@@ -226,8 +261,11 @@ class StepProcess:
             output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
 
     def _kill(self) -> None:
+        CROWDS.leave(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        # Where this process is confined itself, its children are of its own group.
+        self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
             # Closing flushes, and what is left unsent has nobody to go to.
@@ -254,6 +292,12 @@ def _options_of_python(environment: Mapping[str, str]) -> list[str]:
     warnings = environment.get("PYTHONWARNINGS", "")
     options = [part for one in warnings.split(",") if one for part in ("-W", one)]
     return [*options, *(["-X", "faulthandler"] if os.environ.get("PYTHONFAULTHANDLER") else [])]
+
+
+def _each(option: str, values: Iterable[str | Path]) -> list[str]:
+    """Return the option with each of the values; it is told in another folder than this one."""
+    told = (str(value.absolute()) if isinstance(value, Path) else value for value in values)
+    return [part for value in told for part in (option, value)]
 
 
 def _signal_name(number: int) -> str:

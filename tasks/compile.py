@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch._inductor.compile_fx  # what takes 5 s to import, done before the f
 from torch.export import ExportedProgram
 
 from artifacts.digest import Digest, digest_file
-from artifacts.errors import BlessingRefused, EnvironmentLacking, HandoffError
+from artifacts.errors import BlessingRefused, HandoffError
 from artifacts.extern_kernels import EXTERN_KERNELS_FILE
 from artifacts.held_folder import held
 from artifacts.manifest import PackageFile
@@ -44,7 +42,8 @@ from tasks.compiling.packages import extract_kernels, extract_library, write_pac
 from tasks.compiling.packing import convolutions_packed
 from tasks.compiling.place import built_apart, private_place
 from tasks.compiling.reading import prepare_reading, refusal_within, sources_read
-from tasks.compiling.vector_isa import vector_isa, vectorised_for
+from tasks.compiling.shared_tools import headers_from
+from tasks.compiling.vector_isa import vectorised_for
 from tasks.compiling.weights import (
     KEEPING_OPTIONS,
     find_weights,
@@ -57,18 +56,8 @@ from tasks.programs import load_program
 
 
 def prepare() -> None:
-    """Do what every compilation needs and none depends on, before the first job is known.
-
-    Which vector instructions can be compiled and run here is found out by compiling and running
-    some, which takes seconds with a cache of its own.
-    """
+    """Do what every compilation needs and none depends on, before the first job is known."""
     prepare_reading()
-    level = os.environ.get("ATEN_CPU_CAPABILITY")
-    if level in ("avx2", "avx512"):
-        # What is lacking is told to the first job, which asks again.
-        with contextlib.suppress(EnvironmentLacking):
-            require_compiler()
-            vector_isa(level)
 
 
 def run(job: CompileJob) -> CompileResult:
@@ -86,7 +75,8 @@ def run(job: CompileJob) -> CompileResult:
     key = compilation_key(program, job, toolchain)
     with built_apart(job.folder) as building:
         began = time.monotonic()
-        made = _make(job, key, program, building)
+        with headers_from(job.shared):
+            made = _make(job, key, program, building)
         extract_kernels(building / PACKAGE, building / EXTERN_KERNELS_FILE)
         seconds = time.monotonic() - began
         used = find_instruction_sets(building / SHARED_LIBRARY)
@@ -188,9 +178,9 @@ def compile_package(
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
-            torch.no_grad(), checked_inputs(program) as assumed, vectorised_for(job.target),
-            weights_kept_apart(), convolutions_packed(), compiled_in_parts(program),
-            weights_named(), sources_read(),
+            torch.no_grad(), checked_inputs(program) as assumed,
+            vectorised_for(job.target, job.shared), weights_kept_apart(), convolutions_packed(),
+            compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=options

@@ -19,6 +19,7 @@ from artifacts.steps import (
     OptimizeResult,
     ReferenceJob,
     TapJob,
+    ToolsJob,
     TraceabilityJob,
     VerifyResult,
 )
@@ -32,12 +33,14 @@ RUNNER_SOURCE = Path(__file__).parent.parent / "infra" / "runner"
 class Jobs:
     """The jobs that make a release by `recipe` in the folder `workspace`.
 
-    With `fresh`, nothing that was compiled before is looked for.
+    With `fresh`, nothing that was compiled before is looked for; else in the folder `cache`, which
+    also keeps what is compiled (None: nothing is kept).
     """
 
     workspace: Path
     recipe: Recipe
     fresh: bool = False
+    cache: Path | None = None
 
     @property
     def staging(self) -> Path:
@@ -63,9 +66,29 @@ class Jobs:
 
     def compile(self, optimized: OptimizeResult, target: Target) -> CompileJob:
         """Return the job that compiles for `target`."""
-        folder = self.package(target)
-        options, cache = self.recipe.options, self.workspace.parent / "packages"
-        return CompileJob(optimized.program, target, folder, options, cache, self.fresh)
+        return CompileJob(
+            optimized.program, target, self.package(target), self.recipe.options,
+            self.cache, self.fresh, self.shared,
+        )  # fmt: skip
+
+    def tools(self, target: Target) -> ToolsJob:
+        """Return the job that makes what compilations for `target` share."""
+        return ToolsJob(target, self.recipe.options, self.shared, RUNNER_SOURCE, self.programs)
+
+    @property
+    def packages(self) -> Path:
+        """The folder of the caches of what was compiled before."""
+        return self.workspace.parent / "packages"
+
+    @property
+    def shared(self) -> Path:
+        """The folder of what compilations share."""
+        return self.workspace.parent / "compiler"
+
+    @property
+    def programs(self) -> Path:
+        """The folder of the C++ runner's programs."""
+        return self.workspace.parent / "programs"
 
     def variant(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
         """Return the job that runs further passes behind the recipe's."""
@@ -109,12 +132,11 @@ class Jobs:
         self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
     ) -> ProbeJob:
         """Return the job that runs the target's packages without Python."""
-        builds = self.workspace.parent
         # A GPU's driver reserves far more address space than it uses.
         limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
         return ProbeJob(
             self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
-            RUNNER_SOURCE, builds / "programs", self.workspace / "probe" / target.slug, limits,
+            RUNNER_SOURCE, self.programs, self.workspace / "probe" / target.slug, limits,
         )  # fmt: skip
 
     @property

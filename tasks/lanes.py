@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.isolated import imported_from
 from artifacts.manifest import is_large
 from artifacts.recipe import Recipe
 from artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
 from artifacts.target import Target, native_cpu_target
 from tasks.child import ProcessPlan, StepProcess
 from tasks.jobs import Jobs
+from tasks.package_cache import cache_of, drop_old
 
 # Seconds after which a step's process is ended. A step that needs longer has hung.
 INTAKE_LIMIT_S = 600.0
@@ -44,34 +46,73 @@ class Lanes:
         *,
         fresh: bool = False,
         elsewhere: Container[str] = (),
+        delivery: Path | None = None,
+        reads: tuple[Path, ...] = (),
     ) -> None:
-        """Start the process for the graph and one compiler for each target.
+        """Start the process for the graph and, where the delivery is known, one compiler a target.
 
         With `fresh`, nothing that was compiled before is looked for. The targets whose slugs are
-        in `elsewhere` are not built here.
+        in `elsewhere` are not built here. Beside the workspace and the delivery, the processes that
+        hold the graph, or what was compiled of it, read what `reads` names.
         """
         self.jobs = Jobs(workspace, recipe, fresh)
         self.targets = tuple(t for t in recipe.resolved_targets() if t.slug not in elsewhere)
+        self._reads = reads if delivery is None else (delivery.absolute(), *reads)
         self._later: dict[str, StepProcess] = {}
+        self._tools: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
+        # A process is let into what is there when it starts.
+        for folder in (self.jobs.shared, self.jobs.programs):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.graph = self._open(
             ProcessPlan("graph", preload=("tasks.intake",), extensions=recipe.extensions)
         )
-        self._compilers = {
-            target.slug: self._open(
-                ProcessPlan(
-                    f"compile-{target.slug}",
-                    preload=("tasks.compile",),
-                    extensions=recipe.extensions,
-                    environment=self._compiler_environment(target),
-                )
-            )
-            for target in self.targets
-        }
+        if delivery is not None:
+            self.know(delivery)
+
+    def know(self, delivery: Path) -> None:
+        """Start the compilers, with the cache of the code that is delivered.
+
+        Whoever fetches the delivery into the workspace tells it before anything of it is taken in.
+        """
+        self.jobs = replace(self.jobs, cache=cache_of(delivery, self.jobs.packages))
+        for target in self.targets:
+            self.compiler(target)
 
     def compiler(self, target: Target) -> StepProcess:
-        """Return the process that compiles for `target`."""
-        return self._compilers[target.slug]
+        """Return the process that compiles for `target`; start it at the first call."""
+        return self._started(
+            ProcessPlan(
+                f"compile-{target.slug}",
+                preload=("tasks.compile",),
+                extensions=self.jobs.recipe.extensions,
+                environment=self._compiler_environment(target),
+                reads=(self.jobs.shared,),
+                writes=(self.jobs.cache,) if self.jobs.cache else (),
+            ),
+            after=(self.tools(target),),
+        )
+
+    def tools(self, target: Target) -> Future[Any]:
+        """Return the future of what compilations for `target` share, which no graph has a part in.
+
+        It is made in a process of its own, which ends with it, and which alone leaves the bytecode
+        behind that Python makes of what the others import.
+        """
+        with self._lock:
+            if target.slug not in self._tools:
+                shared = (self.jobs.shared, self.jobs.programs)
+                plan = ProcessPlan(
+                    f"tools-{target.slug}", environment=self._compiler_environment(target),
+                    runs=shared, writes=(*shared, *imported_from()),
+                )  # fmt: skip
+                process = self._open(plan)
+                self._later[plan.name] = process
+                self._tools[target.slug] = process.submit(
+                    self.jobs.tools(target), limit_s=COMPILE_LIMIT_S
+                )
+                process.renew()
+            return self._tools[target.slug]
 
     def runner(self, target: Target | None = None) -> StepProcess:
         """Return the process that runs models and packages; start it at the first call.
@@ -107,8 +148,9 @@ class Lanes:
 
     def close(self) -> None:
         """End all processes."""
-        for process in (self.graph, *self._compilers.values(), *self._later.values()):
+        for process in (self.graph, *self._later.values()):
             process.close()
+        drop_old(self.jobs.packages)
 
     def __enter__(self) -> Lanes:
         return self
@@ -116,28 +158,33 @@ class Lanes:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, plan: ProcessPlan) -> StepProcess:
-        # What a step unpacks or fetches goes with the build, also when it is killed.
-        scratch = self.jobs.workspace / "scratch"
+    def _open(self, plan: ProcessPlan, after: tuple[Future[Any], ...] = ()) -> StepProcess:
+        # What a step unpacks or fetches goes with the build, also when it is killed; no process
+        # follows links that another made there.
+        scratch = self.jobs.workspace / "scratch" / plan.name
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         whole = replace(plan, environment={"TMPDIR": str(scratch), **plan.environment})
-        return StepProcess(whole, self.jobs.workspace / "logs" / f"{plan.name}.log")
+        if plan.sees == "bare":
+            whole = replace(
+                whole,
+                reads=(*plan.reads, *self._reads),
+                runs=(*plan.runs, self.jobs.programs),
+                writes=(*plan.writes, self.jobs.workspace),
+            )
+        log = self.jobs.workspace / "logs" / f"{plan.name}.log"
+        return StepProcess(whole, log, after=after)
 
-    def _started(self, plan: ProcessPlan) -> StepProcess:
+    def _started(self, plan: ProcessPlan, after: tuple[Future[Any], ...] = ()) -> StepProcess:
         with self._lock:
             if plan.name not in self._later:
-                self._later[plan.name] = self._open(plan)
+                self._later[plan.name] = self._open(plan, after)
             return self._later[plan.name]
 
     def _compiler_environment(self, target: Target) -> dict[str, str]:
-        # A cache of its own: what another build left there could end up in this one. Precompiled
-        # headers go by TMPDIR instead, and are shared by the builds below one home.
-        scratch = self.jobs.workspace.parent / "compiler"
-        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A cache of its own: what another build left there could end up in this one.
         return {
             "ATEN_CPU_CAPABILITY": target.capability,
             "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
-            "TMPDIR": str(scratch),
         }
 
 
@@ -168,7 +215,7 @@ def begin(
     jobs and waits for what is already running. Returns those that are sure to run: intake,
     traceability and optimization.
     """
-    lanes = Lanes(workspace, recipe, fresh=fresh)
+    lanes = Lanes(workspace, recipe, fresh=fresh, delivery=delivery)
     _BEGUN[workspace] = lanes
     graph = lanes.graph
     taking = IntakeJob(delivery, lanes.jobs.staging)
@@ -206,11 +253,16 @@ def fit_side_by_side(optimized: OptimizeResult) -> bool:
 
 
 def open_lanes(
-    workspace: Path, recipe: Recipe, *, fresh: bool = False, elsewhere: Container[str] = ()
+    workspace: Path,
+    recipe: Recipe,
+    *,
+    fresh: bool = False,
+    elsewhere: Container[str] = (),
+    delivery: Path | None = None,
 ) -> Lanes:
     """Return the lanes that `begin` started for `workspace`, or new ones."""
     begun = _BEGUN.pop(workspace, None)
-    return begun or Lanes(workspace, recipe, fresh=fresh, elsewhere=elsewhere)
+    return begun or Lanes(workspace, recipe, fresh=fresh, elsewhere=elsewhere, delivery=delivery)
 
 
 def close_begun() -> None:

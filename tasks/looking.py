@@ -64,6 +64,19 @@ def find_extension(name: str) -> ModuleSpec | None:
     return found
 
 
+def files_of(extensions: Sequence[str], places: Sequence[str]) -> tuple[Path, ...]:
+    """Return where the code of extensions (`NAME@DIGEST`) lies that is found in the places."""
+    found = []
+    for told in extensions:
+        name = told.partition("@")[0].partition(".")[0]
+        spec = PathFinder.find_spec(name) or PathFinder.find_spec(name, list(places))
+        if spec is None:
+            continue  # which the process tells itself
+        folders = spec.submodule_search_locations
+        found += [Path(place) for place in folders or ([spec.origin] if spec.origin else [])]
+    return tuple(found)
+
+
 def let_be_imported(name: str) -> None:
     """Let the top-level module `name`, and no other, be imported from the places told."""
     sys.meta_path.append(_Finder({name}))

@@ -41,7 +41,9 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
     target = parse_target(slug)
     with (
         tempfile.TemporaryDirectory(prefix="handoff-") as scratch,
-        Lanes(Path(scratch) / "repeat", recipe) as lanes,
+        Lanes(
+            Path(scratch) / "repeat", recipe, reads=(delivery.absolute(), folder.absolute())
+        ) as lanes,
     ):
         jobs = lanes.jobs
         intake = IntakeJob(delivery.absolute(), jobs.staging)

@@ -66,6 +66,7 @@ STEPS: dict[type[Any], Step] = {
     proposals.ProposeJob: Step("tasks.propose", proposals.ProposeResult),
     proposals.TryJob: Step("tasks.try_contract", proposals.TryResult),
     steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
+    steps.ToolsJob: Step("tasks.make_tools", steps.ToolsResult),
     steps.CompileJob: Step("tasks.compile", steps.CompileResult),
     steps.FindPackageJob: Step("tasks.find_package", steps.FoundPackage),
     steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
@@ -117,6 +118,9 @@ def run_step(name: str, plain_job: object) -> dict[str, Any]:
         job = from_plain(kind, plain_job)
         return {"result": to_plain(importlib.import_module(STEPS[kind].module).run(job))}
     except HandoffError as error:
+        if error.__cause__ is not None:
+            # What is told is a sentence; the log keeps the whole.
+            traceback.print_exc()
         return {"error": error.as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()

@@ -25,11 +25,9 @@ from artifacts.strict_json import parse_json
 from tasks.compiling.packages import write_package, write_shell
 from tasks.compiling.weights import WeightSlot, copy_code, put_weights
 from tasks.loading import PACKAGE, SHARED_LIBRARY
+from tasks.package_cache import ENTRY_FILE
 
-_ENTRY_FILE = "entry.json"
 _FILES = (SHARED_LIBRARY, PACKAGE)
-# Entries beyond this go, those that were not used for longest first.
-_MAX_BYTES = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     if not _is_whole(folder, entry):
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    (folder / _ENTRY_FILE).touch()
+    (folder / ENTRY_FILE).touch()
     return entry
 
 
@@ -94,7 +92,7 @@ def take_entry(
 
 def _parse(folder: Path) -> CacheEntry | None:
     try:
-        plain = parse_json((folder / _ENTRY_FILE).read_bytes())
+        plain = parse_json((folder / ENTRY_FILE).read_bytes())
         return from_plain(CacheEntry, plain)
     except (OSError, ValueError, RecordInvalid):
         return None
@@ -122,22 +120,10 @@ def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> C
         copy_code(package / SHARED_LIBRARY, compiled.slots, building / SHARED_LIBRARY)
         write_shell(package / PACKAGE, building / PACKAGE)
         entry = CacheEntry(compiled, {name: digest_file(building / name) for name in _FILES})
-        (building / _ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
+        (building / ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
         with held(cache):
             shutil.rmtree(cache / key.hex, ignore_errors=True)
             building.rename(cache / key.hex)
-            _drop_old(cache)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return entry
-
-
-def _drop_old(cache: Path) -> None:
-    entries = [path for path in cache.iterdir() if (path / _ENTRY_FILE).exists()]
-    entries.sort(key=lambda path: (path / _ENTRY_FILE).stat().st_mtime, reverse=True)
-    total = 0
-    for path in entries:
-        # What lies on the disk: holes take nothing.
-        total += sum(file.stat().st_blocks * 512 for file in path.iterdir())
-        if total > _MAX_BYTES:
-            shutil.rmtree(path, ignore_errors=True)

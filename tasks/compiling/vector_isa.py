@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch._inductor import cpu_vec_isa
+from torch._inductor import config, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
 from artifacts.digest import digest_bytes
 from artifacts.errors import EnvironmentLacking
 from artifacts.target import CpuTarget, Isa, host_cpu_flags
 from tasks.compiling.patching import environment, replaced
+from tasks.compiling.shared_tools import level_marker
 
 
 class _PlainAVX512(VecAVX512):
@@ -36,17 +37,21 @@ class _PlainAVX512(VecAVX512):
 
 
 @functools.cache
-def vector_isa(isa: Isa) -> VecISA:
+def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     """Return Inductor's description of the level, once it was seen to compile and load here.
 
-    Raises `EnvironmentLacking` where this machine or its compiler lacks the level. The test program
-    takes seconds to compile, and is kept beside the precompiled headers, by the processor, the
-    compiler's version and its flags.
+    It was seen where the folder `shared` says so (`tasks.compiling.shared_tools`); the test program
+    takes seconds to compile, and is kept in the platform's temporary folder. Raises
+    `EnvironmentLacking` where this machine or its compiler lacks the level.
     """
     chosen: VecISA = {
         "avx2": VecAVX2, "avx512": _PlainAVX512, "avx512-bf16": VecAVX512, "amx": VecAMX,
     }[isa]()  # fmt: skip
-    with environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_programs())}):
+    known = shared is not None and level_marker(shared, isa).exists()
+    with (
+        environment({"TORCHINDUCTOR_CACHE_DIR": str(_test_programs())}),
+        config.patch({"cpp.vec_isa_ok": True} if known else {}),
+    ):
         usable = bool(chosen)
     if isa == "avx512-bf16":
         usable = usable and "avx512bf16" in chosen.build_arch_flags()
@@ -67,8 +72,11 @@ def _test_programs() -> Path:
 
 
 @contextmanager
-def vectorised_for(target: CpuTarget) -> Iterator[None]:
-    """Let Inductor know of no other level than the target's in the body."""
-    only = [vector_isa(target.isa)]
-    with replaced(cpu_vec_isa, "valid_vec_isa_list", lambda: only):
+def vectorised_for(target: CpuTarget, shared: Path | None = None) -> Iterator[None]:
+    """Let Inductor know of no other level than the target's in the body; `vector_isa` says how."""
+    only = [vector_isa(target.isa, shared)]
+    with (
+        replaced(cpu_vec_isa, "valid_vec_isa_list", lambda: only),
+        config.patch({"cpp.vec_isa_ok": True}),
+    ):
         yield

@@ -67,8 +67,9 @@ class Trials:
         self._deadline = (time.monotonic() if began is None else began) + job.seconds
         job.folder.mkdir(parents=True, exist_ok=True)
         plan = ProcessPlan(
-            "trials", ("tasks.compile",), job.recipe.extensions, trial_environment(job)
-        )
+            "trials", ("tasks.compile",), job.recipe.extensions, trial_environment(job),
+            reads=(job.program, job.staging), writes=(job.folder, Path(cache_dir())),
+        )  # fmt: skip
         self._process = StepProcess(plan, job.folder / "trials.log")
 
     def __enter__(self) -> Trials:

@@ -39,7 +39,11 @@ def build_runner(source: Path, programs: Path) -> tuple[Path, float]:
         whole, built = Path(folder, "runner.cpp"), Path(folder, "runner")
         whole.write_text("".join(f'#include "{path.absolute()}"\n' for path in sources))
         _run([compiler, *FLAGS, *include_flags(), str(whole), "-o", str(built), *link_flags()])
-        built.rename(program)
+        # A confined process changes no file's mode: the linker's doing so has had no effect.
+        runnable = Path(folder, "runnable")
+        runnable.touch(mode=0o755)
+        runnable.write_bytes(built.read_bytes())
+        runnable.rename(program)
     return program, time.monotonic() - began
 
 

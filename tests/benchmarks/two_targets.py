@@ -93,7 +93,9 @@ def ratio_of(builds: Sequence[Build]) -> float:
 
 
 def _optimize(folder: Path) -> OptimizeResult:
-    with Lanes(folder / "builds" / "program", Recipe(targets=_SLUGS[:1])) as lanes:
+    with Lanes(
+        folder / "builds" / "program", Recipe(targets=_SLUGS[:1]), delivery=folder / "delivery"
+    ) as lanes:
         taking = IntakeJob(folder / "delivery", lanes.jobs.staging)
         lanes.graph.run(taking, limit_s=INTAKE_LIMIT_S)
         found: OptimizeResult = lanes.graph.run(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
@@ -103,7 +105,9 @@ def _optimize(folder: Path) -> OptimizeResult:
 def _compile(folder: Path, program: OptimizeResult, targets: tuple[str, ...]) -> Build:
     """Compile for the targets at once, as a release does, in fresh processes with fresh caches."""
     workspace = Path(tempfile.mkdtemp(dir=folder / "builds"))
-    with Lanes(workspace, Recipe(targets=targets), fresh=True) as lanes:
+    with Lanes(
+        workspace, Recipe(targets=targets), fresh=True, reads=(folder / "builds" / "program",)
+    ) as lanes:
         lanes.graph.close()
         jobs = {t: lanes.jobs.compile(program, t) for t in lanes.targets}
         load = psutil.getloadavg()[0]

@@ -74,7 +74,9 @@ class _Road:
     def go(self) -> None:
         """Go all the way; the row says how far it went, also where a step refuses."""
         _deliver(self.row.name, self._folder / "delivery")
-        with Lanes(self._folder / "workspace", Recipe()) as lanes:
+        with Lanes(
+            self._folder / "workspace", Recipe(), delivery=self._folder / "delivery"
+        ) as lanes:
             optimized = self._optimize(lanes)
             target = native_cpu_target()
             self._verify(lanes, optimized, target)

@@ -118,8 +118,8 @@ class Verifier:
     """The process that verifies, as in a release: a package that crashes it is refused."""
 
     def __init__(self, log: Path) -> None:
-        """Start the process; its output goes to the file `log`."""
-        plan = ProcessPlan("run", preload=("tasks.reference", "tasks.verify"))
+        """Start the process; its output goes to the file `log`, and it reads what lies beside."""
+        plan = ProcessPlan("run", preload=("tasks.reference", "tasks.verify"), reads=(log.parent,))
         self._process = StepProcess(plan, log)
 
     def verify(

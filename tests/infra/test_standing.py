@@ -236,7 +236,7 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HANDOFF_HOME", "home")
-    process = StepProcess(ProcessPlan("bare"), Path("logs") / "bare.log")
+    process = StepProcess(ProcessPlan("bare", writes=(Path(),)), Path("logs") / "bare.log")
     try:
         with pytest.raises(DeliveryUnreadable) as refused:
             process.run(IntakeJob(Path("none"), Path("staging")), limit_s=60)

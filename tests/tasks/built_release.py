@@ -86,7 +86,7 @@ def release_of_delivery(folder: Path) -> BuiltRelease:
     """Compile the delivery in `folder`/delivery, the way a release does, and sign it."""
     delivery = folder / "delivery"
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(folder / "workspace", recipe) as lanes:
+    with Lanes(folder / "workspace", recipe, delivery=delivery) as lanes:
         intake = IntakeJob(delivery, lanes.jobs.staging)
         taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=LIMIT_S))
         optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))

@@ -33,7 +33,7 @@ from tests.tasks.deliveries import write_delivery
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[StepProcess]:
     """A bare step process."""
-    started = StepProcess(ProcessPlan("bare"), tmp_path / "logs" / "bare.log")
+    started = StepProcess(ProcessPlan("bare", writes=(tmp_path,)), tmp_path / "logs" / "bare.log")
     yield started
     started.close()
 
@@ -167,7 +167,9 @@ def test_a_step_out_of_time_is_ended_with_everything_it_started(tmp_path: Path) 
         f"pathlib.Path({str(note)!r}).write_text(str(sleeper.pid))\n"
         "time.sleep(600)\n",
     )
-    process = StepProcess(ProcessPlan("bare", preload=("tasks.deliver",)), tmp_path / "log")
+    process = StepProcess(
+        ProcessPlan("bare", preload=("tasks.deliver",), writes=(tmp_path,)), tmp_path / "log"
+    )
     try:
         # It answers when it is through with its imports.
         process.run(look_up(tmp_path), limit_s=120)
@@ -222,7 +224,7 @@ def test_a_process_sees_the_secrets_that_its_step_needs_and_no_other(
 
 
 def test_closing_leaves_no_process(others: set[int], tmp_path: Path) -> None:
-    started = StepProcess(ProcessPlan("bare"), tmp_path / "bare.log")
+    started = StepProcess(ProcessPlan("bare", writes=(tmp_path,)), tmp_path / "bare.log")
     (child,) = children(others)
     family = [child, *child.children(recursive=True)]
     started.close()
@@ -308,7 +310,7 @@ def test_a_step_that_asks_for_too_much_memory_is_told_its_budget(
     text = (delivery / "delivery.toml").read_text()
     wide = text.replace("min = 1", "min = 100000000").replace("max = 64", "max = 100000001")
     (delivery / "examples.safetensors").unlink()
-    process = StepProcess(ProcessPlan("inspect"), tmp_path / "inspect.log")
+    process = StepProcess(ProcessPlan("inspect", writes=(tmp_path,)), tmp_path / "inspect.log")
     try:
         process.run(IntakeJob(delivery, tmp_path / "staging"), limit_s=120)
         found = process.run(TraceabilityJob(tmp_path / "staging"), limit_s=120)

@@ -72,7 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     folder = tmp_path_factory.mktemp("built")
     delivery = write_delivery(folder / "delivery", module, {"input": torch.randn(6, 8)})
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(folder / "workspace", recipe) as lanes:
+    with Lanes(folder / "workspace", recipe, delivery=delivery) as lanes:
         lanes.graph.run(IntakeJob(delivery, lanes.jobs.staging), limit_s=LIMIT_S)
         optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
         compiling = lanes.jobs.compile(optimized, target)
@@ -181,7 +181,9 @@ def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
     built: Built, tmp_path: Path
 ) -> None:
     target = CpuTarget("avx2")
-    with Lanes(tmp_path / "workspace", Recipe(targets=("cpu-avx2",))) as lanes:
+    with Lanes(
+        tmp_path / "workspace", Recipe(targets=("cpu-avx2",)), reads=(built.lanes.jobs.workspace,)
+    ) as lanes:
         job = lanes.jobs.compile(built.optimized, target)
         compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=LIMIT_S))
         assert set(compiled.instruction_sets) <= target.cpu_flags
@@ -294,9 +296,10 @@ def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
         assert 0 < timing.speedup_low <= timing.speedup <= timing.speedup_high
 
 
-def test_a_size_that_takes_too_much_is_left_out_and_named(built: Built, tmp_path: Path) -> None:
+def test_a_size_that_takes_too_much_is_left_out_and_named(built: Built) -> None:
     plan = VerifyPlan(seeds=1, max_bytes=20_000)
-    job = ReferenceJob(built.lanes.jobs.staging, None, plan, tmp_path / "reference.pt")
+    file = built.lanes.jobs.workspace / "less.pt"
+    job = ReferenceJob(built.lanes.jobs.staging, None, plan, file)
     result = cast(ReferenceResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
     assert "batch=1 seed=0" in result.cases
     assert "batch=64 seed=0" not in result.cases
@@ -316,17 +319,19 @@ class Awkward(nn.Module):
         return masked, scores, masked, scores.argmax(1) + 2**53 + 1
 
 
-def test_an_awkward_model_is_built_and_accepted(built: Built, tmp_path: Path) -> None:
+def test_an_awkward_model_is_built_and_accepted(built: Built) -> None:
     torch.manual_seed(0)
-    delivery = write_delivery(tmp_path / "delivery", Awkward().eval(), {"x": torch.randn(6, 8)})
-    staging, folder, lanes = tmp_path / "staging", tmp_path / "package", built.lanes
+    lanes, place = built.lanes, built.lanes.jobs.workspace / "awkward"
+    place.mkdir()
+    delivery = write_delivery(place / "delivery", Awkward().eval(), {"x": torch.randn(6, 8)})
+    staging, folder = place / "staging", place / "package"
     lanes.graph.run(IntakeJob(delivery, staging), limit_s=LIMIT_S)
-    optimizing = OptimizeJob(staging, tmp_path / "program", built.recipe)
+    optimizing = OptimizeJob(staging, place / "program", built.recipe)
     optimized = cast(OptimizeResult, lanes.graph.run(optimizing, limit_s=LIMIT_S))
     assert [spec.dtype for spec in optimized.outputs] == ["float32", "float32", "float32", "int64"]
     compiling = CompileJob(optimized.program, built.target, folder, {})
     lanes.compiler(built.target).run(compiling, limit_s=LIMIT_S)
-    referring = ReferenceJob(staging, None, built.recipe.verify, tmp_path / "reference.pt")
+    referring = ReferenceJob(staging, None, built.recipe.verify, place / "reference.pt")
     reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
     result = verify.run(VerifyJob(folder, reference.file, built.recipe))
     assert result.accepted, result.reasons
@@ -335,11 +340,12 @@ def test_an_awkward_model_is_built_and_accepted(built: Built, tmp_path: Path) ->
 
 
 _PREPARE = """
+from artifacts.errors import EnvironmentLacking
 from tasks import compile
 compile.prepare()
 try:
     compile.require_compiler()
-except compile.EnvironmentLacking as error:
+except EnvironmentLacking as error:
     print(error)
 """
 

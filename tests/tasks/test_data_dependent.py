@@ -85,7 +85,7 @@ def test_a_model_with_sizes_that_data_decide_is_released(
         module.eval(), inputs, tmp_path / "toy", name="toy", dynamic=dynamic, batch_invariant=False
     )
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(tmp_path / "workspace", recipe) as lanes:
+    with Lanes(tmp_path / "workspace", recipe, delivery=tmp_path / "toy") as lanes:
         lanes.graph.run(IntakeJob(tmp_path / "toy", lanes.jobs.staging), limit_s=LIMIT_S)
         optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
         compiling = lanes.jobs.compile(optimized, target)

@@ -62,7 +62,8 @@ def delivery(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def inspect(delivery: Path, tmp_path: Path, *extensions: str) -> object:
-    process = StepProcess(ProcessPlan("inspect", extensions=extensions), tmp_path / "log")
+    plan = ProcessPlan("inspect", extensions=extensions, writes=(delivery.parent, tmp_path))
+    process = StepProcess(plan, tmp_path / "log")
     try:
         taken = process.run(IntakeJob(delivery, tmp_path / "staging"), limit_s=120)
         assert isinstance(taken, IntakeResult)

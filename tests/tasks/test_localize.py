@@ -164,7 +164,9 @@ class Lent:
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
     """Start a process with the planted faults, which takes as long as two compilations."""
-    plan = ProcessPlan("trials", ("tasks.compile",), (PLANTED,))
+    plan = ProcessPlan(
+        "trials", ("tasks.compile",), (PLANTED,), writes=(tmp_path_factory.getbasetemp(),)
+    )
     started = StepProcess(plan, tmp_path_factory.mktemp("process") / "trials.log")
     yield started
     started.close()

@@ -75,7 +75,7 @@ def main() -> None:
     for folder in (workspace, releases):
         # What a build has left that didn't come to its end.
         shutil.rmtree(folder, ignore_errors=True)
-    with Lanes(workspace, recipe) as lanes:
+    with Lanes(workspace, recipe, delivery=delivery) as lanes:
         variants = _build(lanes, target, releases, delivery)
     told = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
     (given.folder / VARIANTS_FILE).write_text(told, encoding="utf-8")

@@ -69,9 +69,10 @@ class Builder:
     """Compiles modules in one compiler process, with one cache."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.count = folder, 0
-        self.lanes = Lanes(folder / "builds" / "workspace", Recipe(targets=(TARGET.slug,)))
-        self.cache = folder / "cache"
+        self.folder, self.count = folder / "builds" / "workspace", 0
+        self.lanes = Lanes(self.folder, Recipe(targets=(TARGET.slug,)), delivery=folder)
+        assert self.lanes.jobs.cache is not None
+        self.cache = self.lanes.jobs.cache
 
     def build(
         self, module: nn.Module, *, fresh: bool = False, **options: object

@@ -84,7 +84,11 @@ def test_the_commands_repeat_the_checks_of_a_pulled_release(
 def test_the_step_runs_in_a_step_process_and_builds_its_program(
     job: ProbeJob, tmp_path: Path
 ) -> None:
-    process = StepProcess(ProcessPlan("run"), tmp_path / "log" / "run.log")
+    plan = ProcessPlan(
+        "run", reads=(job.folder, job.reference), runs=(job.programs,),
+        writes=(job.programs, job.workspace),
+    )  # fmt: skip
+    process = StepProcess(plan, tmp_path / "log" / "run.log")
     try:
         result = process.run(job, limit_s=300)
     finally:

@@ -1,0 +1,91 @@
+"""Where compiled packages are kept: a cache for the code of each delivery, out of others' sight.
+
+What compiles a stranger's graph writes to a cache, and what it left there is run by the next build
+that takes it. So no build sees another cache than that of the very code that was delivered to it;
+only the process that started it, which holds no graph, sees them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from artifacts.delivery import (
+    CONTRACT_FILE,
+    INIT_FILE,
+    MODULE_FILE,
+    NOTHING_SAID,
+    parse_contract,
+)
+from artifacts.digest import Digest, digest_bytes
+from artifacts.errors import HandoffError
+from artifacts.record import to_plain
+
+# Entries beyond this go, those that were not used for longest first.
+_MAX_BYTES = 8 << 30
+# An entry is a folder with this file, whose time is that of its last use.
+ENTRY_FILE = "entry.json"
+_LARGEST = 1 << 28
+# The folder that the module was written to, which is another one each time.
+_LOADED = re.compile(rb"torch\.load\(r'[^'\n]*/")
+
+
+def cache_of(delivery: Path, packages: Path) -> Path:
+    """Return the cache, below the folder `packages`, of the code that a delivery's folder holds.
+
+    Weights, the model's name and what is said of the source have no part in it: what is trained
+    further is compiled to the same code. Of a folder that is no delivery it is one that nothing is
+    found in, and intake says why.
+    """
+    return packages / _digest_code(delivery).hex
+
+
+def _digest_code(delivery: Path) -> Digest:
+    parts = [
+        _LOADED.sub(rb"torch.load(r'", _read(delivery / name)) for name in (MODULE_FILE, INIT_FILE)
+    ]
+    contract = _read(delivery / CONTRACT_FILE)
+    try:
+        parsed = parse_contract(contract)
+        same = replace(parsed, model=replace(parsed.model, name="any"), source=NOTHING_SAID)
+        contract = json.dumps(to_plain(same), sort_keys=True).encode()
+    except (HandoffError, ValueError, RecursionError):
+        pass  # no contract, or none that intake would take
+    return digest_bytes(b"\n".join(digest_bytes(part).encode() for part in (*parts, contract)))
+
+
+def _read(path: Path) -> bytes:
+    """Return a file's bytes; none of what is no file, or far too large for what it should be."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return b""
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return b""
+        return stream.read(_LARGEST)
+
+
+def drop_old(packages: Path) -> None:
+    """Remove the entries of all caches beyond what they may take of the disk together.
+
+    What another process takes at the same time is not found there then, and compiled.
+    """
+    used = []
+    for entry in packages.glob(f"*/*/{ENTRY_FILE}"):
+        try:
+            taken = sum(file.stat().st_blocks * 512 for file in entry.parent.iterdir())
+            used.append((entry.stat().st_mtime, taken, entry.parent))
+        except OSError:
+            continue  # another process has removed it
+    total = 0
+    for _, taken, folder in sorted(used, reverse=True):
+        # What lies on the disk: holes take nothing.
+        total += taken
+        if total > _MAX_BYTES:
+            shutil.rmtree(folder, ignore_errors=True)
