@@ -90,9 +90,10 @@ def confine(rules: Iterable[tuple[Path, int]]) -> bool:
     """Allow what this process execs the rights named below each path, and nothing else.
 
     The rights are `READ`, `RUN` (reading and executing), `LIST` (the names in folders), `WRITE`
-    (all but making links and devices), `LINK` (links, too) and `USE` (of a device). Where the kernel can, TCP is closed,
-    too, and no process outside gets a signal or a connection. A path that isn't there is left out.
-    Return False without Landlock. The process must have set `no_new_privs`, or `OSError` is raised.
+    (all but making links and devices), `LINK` (links, too) and `USE` (of a device). Where the
+    kernel can, TCP is closed, too, and no process outside gets a signal or a connection. A path
+    that isn't there is left out. Return False without Landlock. The process must have set
+    `no_new_privs`, or `OSError` is raised.
     """
     version = landlock_version()
     if not version:

@@ -36,7 +36,8 @@ from infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
-_WITH_VALUE = frozenset({"--set", "--bar", "--in", "--read", "--run", "--write", "--list", "--link"})
+_REACH = ("--read", "--run", "--list", "--write", "--link")
+_WITH_VALUE = frozenset({"--set", "--bar", "--in", *_REACH})
 
 
 @dataclass
@@ -77,8 +78,7 @@ def main(arguments: list[str]) -> None:
         os.chdir(folder)
     bar_reading([*([] if keys or whole else paths_kept_from_steps()), *options.paths("--bar")])
     if "--confined" in options.flags:
-        told = ("--read", "--run", "--list", "--write", "--link")
-        confine_to(Reach(*(tuple(options.paths(name)) for name in told)))
+        confine_to(Reach(*(tuple(options.paths(name)) for name in _REACH)))
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
 
 
