@@ -252,6 +252,12 @@ def chosen(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return values.flatten() if bool(mask.all()) else values[mask]
 
 
+def finite_in_all(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return, of tensors of one shape, the elements that are finite in all: float64, in a row."""
+    usable = torch.stack([torch.isfinite(tensor) for tensor in tensors]).all(0)
+    return tuple(chosen(_wide(tensor), usable) for tensor in tensors)
+
+
 def _median(values: torch.Tensor) -> float:
     return float(values.median()) if values.numel() else 0.0
 

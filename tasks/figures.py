@@ -7,7 +7,7 @@ import math
 import torch
 
 from artifacts.tolerance import Figures
-from tasks.elements import chosen
+from tasks.elements import finite_in_all
 
 _QUANTILES = (0.5, 0.99, 0.999)
 _TOP = 5
@@ -20,12 +20,12 @@ def measure(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -
     """
     if not eager.is_floating_point():
         return None
-    got, want, exact = (tensor.double() for tensor in (package, eager, float64))
-    usable = torch.isfinite(package) & torch.isfinite(eager) & torch.isfinite(float64)
-    top1, top5 = _top_agreement(got, want) if bool(usable.all()) else (None, None)
-    got, want, exact = (chosen(tensor, usable) for tensor in (got, want, exact))
+    got, want, exact = finite_in_all(package, eager, float64)
     if not got.numel():
         return None
+    is_whole = got.numel() == package.numel()
+    rows = (package.double(), eager.double())
+    top1, top5 = _top_agreement(*rows) if is_whole else (None, None)
     distance = (got - want).abs()
     return Figures(
         cosine=_cosine(got, exact),

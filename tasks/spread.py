@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
-from tasks.elements import chosen
+from tasks.elements import finite_in_all
 
 # Of more outputs than this a page shows no pictures, and a record holds no counts.
 OUTPUTS_COUNTED = 8
@@ -30,9 +30,7 @@ class SpreadCount:
         """Count the elements of one case; nothing where they can't be compared."""
         if package.shape != eager.shape or not eager.is_floating_point():
             return
-        got, want, exact = (tensor.double() for tensor in (package, eager, float64))
-        usable = torch.isfinite(package) & torch.isfinite(eager) & torch.isfinite(float64)
-        got, want, exact = (chosen(tensor, usable) for tensor in (got, want, exact))
+        got, want, exact = finite_in_all(package, eager, float64)
         self._elements += want.numel()
         self._squares += float(want.square().sum())
         both = _bins(want.abs()) * _WIDTH + _bins((got - want).abs())
