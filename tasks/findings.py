@@ -24,6 +24,7 @@ from tasks.elements import (
     MOST_AT_STEPS,
     MOST_INCOMPARABLE,
     Moves,
+    finite_in_all,
     root_mean_square,
 )
 from tasks.loading import Tensors
@@ -213,9 +214,9 @@ class Findings:
 
 def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:
     """Return how many times eager's error the moves are, by their RMS; 0 where it has none."""
-    usable = torch.isfinite(moves) & torch.isfinite(eager) & torch.isfinite(float64)
-    error = root_mean_square((eager.double() - float64.double())[usable])
-    return root_mean_square(moves[usable]) / error if error else 0.0
+    moves, eager, exact = finite_in_all(moves, eager, float64)
+    error = root_mean_square(eager - exact)
+    return root_mean_square(moves) / error if error else 0.0
 
 
 def _declare(case: ReferenceCase) -> str:
