@@ -98,7 +98,7 @@ def done(act):
     except OSError:
         return False
     return True
-print(json.dumps({
+os.write(1, json.dumps({
     "reads files of others": done(lambda: open(secret).close()),
     "writes outside its folder": done(lambda: open(beside, "w").close()),
     "changes the modes of files": done(lambda: os.chmod(secret, 0o644)) and
@@ -106,7 +106,7 @@ print(json.dumps({
     "opens sockets": done(lambda: socket.socket().close()),
     "signals other processes": done(lambda: os.kill(os.getppid(), 0)),
     "sees the machine's network": len(open("/proc/net/dev").readlines()) > 3,
-}))
+}).encode())
 """
 
 

@@ -187,9 +187,9 @@ def test_a_step_may_take_the_memory_that_is_named_or_what_is_free(
 ) -> None:
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.delenv("HANDOFF_STEP_MEMORY", raising=False)
-    monkeypatch.setattr("infra.settings._GPU_DEVICE", Path("/no/such/device"))
+    monkeypatch.setattr("infra.settings.has_gpu", lambda: False)
     assert whole // 2 <= (step_memory_bytes() or 0) <= whole
-    monkeypatch.setattr("infra.settings._GPU_DEVICE", Path("/dev/null"))
+    monkeypatch.setattr("infra.settings.has_gpu", lambda: True)
     assert step_memory_bytes() is None
     for text, found in (("64G", 64 * 10**9), ("4000M", 4 * 10**9), ("1000000", 10**6)):
         monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
