@@ -8,6 +8,7 @@ that is far below the output's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ import torch
 # A feature is unlike the whole where it is so many times smaller, seen on so many values.
 _UNLIKE = 0.1
 _SEEN = 8
+# How often a feature like the others may be taken for one that isn't, because it is small by luck.
+_BY_LUCK = 1e-6
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,10 @@ class Scale:
         usual = whole.expand(want.shape)
         for axis, known in self._along(want):
             others = tuple(a for a in range(want.dim()) if a != axis)
-            own = torch.maximum(known, _rms(finite, others).reshape(known.shape))
-            usual = torch.where(own < _UNLIKE * whole, torch.minimum(usual, own), usual)
+            here = _rms(finite, others).reshape(known.shape)
+            least = torch.maximum(known, here * _luck(want.numel() // want.shape[axis]))
+            own = torch.maximum(known, here)
+            usual = torch.where(least < _UNLIKE * whole, torch.minimum(usual, own), usual)
         return torch.maximum(want.abs(), usual)
 
     def largest(self, errors: torch.Tensor) -> torch.Tensor:
@@ -83,6 +88,15 @@ def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
             totals = [t.sum(others) if others else t for t in squares]
             features[axis] = (torch.stack(totals).sum(0) / values).sqrt()
     return Scale(features)
+
+
+def _luck(values: int) -> float:
+    """Return how many times smaller than usual the RMS of so many normal numbers is by luck.
+
+    Their mean square is chi-squared; of its lower tail, the first term of the series.
+    """
+    half = values / 2
+    return max(1.0, math.sqrt(half * math.exp(-(math.log(_BY_LUCK) + math.lgamma(half + 1)) / half)))
 
 
 def _rms(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:

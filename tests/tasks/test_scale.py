@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tasks.scale import NO_SCALE, find_scale
@@ -12,6 +13,27 @@ def test_a_small_feature_beside_a_large_one_has_a_size_of_its_own() -> None:
     sizes = find_scale([drawn]).sizes(drawn.double())
     assert float(sizes[:, 0].max()) < 10.0
     assert float(NO_SCALE.sizes(drawn.double())[:, 0].min()) > 1e8
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 40])
+def test_of_few_rows_a_feature_that_is_small_by_luck_is_like_the_others(rows: int) -> None:
+    torch.manual_seed(0)
+    scale = find_scale([torch.randn(200, 1000)])
+    # As inputs that ask do: everything is larger than in what was drawn, and some of it cancels.
+    sizes = scale.sizes(1e4 * torch.randn(rows, 1000).double())
+    assert float(sizes.min()) > 1e3
+
+
+@pytest.mark.parametrize("rows", [2, 7, 40])
+def test_a_feature_stays_small_where_the_others_grow_beyond_it(rows: int) -> None:
+    torch.manual_seed(0)
+    drawn = torch.randn(40, 8)
+    drawn[:, 3] = drawn[:, 3].sigmoid()
+    large = 1e6 * torch.randn(rows, 8).double()
+    large[:, 3] = large[:, 3].sigmoid()
+    sizes = find_scale([drawn]).sizes(large)
+    assert float(sizes[:, 3].max()) < 10.0
+    assert float(sizes[:, :3].min()) > 1e5
 
 
 def test_an_output_of_one_axis_whose_size_is_fixed_holds_features() -> None:
