@@ -49,7 +49,8 @@ def lay_beside(
         # Those beyond 2^53 can be the same number in float64.
         distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
     finite = ~special & ~as_float64
-    size = scale.sizes(want)
+    eps = torch.finfo(eager.dtype).eps if is_float else 0.0
+    size = scale.sizes(want, want - exact, eps)
     return Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
 
 

@@ -19,6 +19,8 @@ _UNLIKE = 0.1
 _SEEN = 8
 # How often a feature like the others may be taken for one that isn't, because it is small by luck.
 _BY_LUCK = 1e-6
+# What is left of terms that cancel is off by the rounding of these, if not by luck.
+_CARRIED = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,15 @@ class Scale:
 
     features: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def sizes(self, want: torch.Tensor) -> torch.Tensor:
+    def sizes(
+        self, want: torch.Tensor, noise: torch.Tensor | None = None, eps: float = 0.0
+    ) -> torch.Tensor:
         """Return for each element of `want` (any shape, float64) what its error is relative to.
 
-        That is its own magnitude, or what is usual for its features, whichever is larger.
+        That is its own magnitude, or what is usual for its features, whichever is larger. A feature
+        that is usually like the others may be small here by cancelling: then it carries the
+        rounding of terms of the output's own size, which `noise` shows, eager's error (of the same
+        shape) in a dtype whose spacing is `eps`.
         """
         finite = torch.where(torch.isfinite(want), want, 0.0)
         whole = _rms(finite, tuple(range(want.dim())))
@@ -38,9 +45,15 @@ class Scale:
         for axis, known in self._along(want):
             others = tuple(a for a in range(want.dim()) if a != axis)
             here = _rms(finite, others).reshape(known.shape)
-            least = torch.maximum(known, here * _luck(want.numel() // want.shape[axis]))
             own = torch.maximum(known, here)
-            usual = torch.where(least < _UNLIKE * whole, torch.minimum(usual, own), usual)
+            is_small = own < _UNLIKE * whole
+            least = torch.maximum(known, here * _luck(want.numel() // want.shape[axis]))
+            is_new = least < _UNLIKE * whole
+            if noise is not None:
+                carried = _rms(torch.where(torch.isfinite(noise), noise, 0.0), others)
+                is_new &= carried.reshape(known.shape) < _CARRIED * eps * whole
+            unlike = is_small & ((known < _UNLIKE * known.square().mean().sqrt()) | is_new)
+            usual = torch.where(unlike, torch.minimum(usual, own), usual)
         return torch.maximum(want.abs(), usual)
 
     def largest(self, errors: torch.Tensor) -> torch.Tensor:
@@ -96,7 +109,8 @@ def _luck(values: int) -> float:
     Their mean square is chi-squared; of its lower tail, the first term of the series.
     """
     half = values / 2
-    return max(1.0, math.sqrt(half * math.exp(-(math.log(_BY_LUCK) + math.lgamma(half + 1)) / half)))
+    tail = math.exp((math.log(_BY_LUCK) + math.lgamma(half + 1)) / half)
+    return max(1.0, math.sqrt(half / tail))
 
 
 def _rms(values: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:

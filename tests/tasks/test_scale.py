@@ -24,6 +24,18 @@ def test_of_few_rows_a_feature_that_is_small_by_luck_is_like_the_others(rows: in
     assert float(sizes.min()) > 1e3
 
 
+def test_what_cancels_in_rows_that_are_alike_is_told_by_the_rounding_that_it_carries() -> None:
+    torch.manual_seed(0)
+    scale = find_scale([torch.randn(200, 1000)])
+    row = 1e4 * torch.randn(1000).double()
+    row[7] = 0.1
+    rows = row + 1e-3 * torch.randn(2, 1000).double()
+    eps = torch.finfo(torch.float32).eps
+    of_the_terms, its_own = eps * 1e4 * torch.randn(2, 1000), eps * rows * torch.randn(2, 1000)
+    assert float(scale.sizes(rows, of_the_terms.double(), eps)[:, 7].min()) > 1e3
+    assert float(scale.sizes(rows, its_own, eps)[:, 7].max()) < 10.0
+
+
 @pytest.mark.parametrize("rows", [2, 7, 40])
 def test_a_feature_stays_small_where_the_others_grow_beyond_it(rows: int) -> None:
     torch.manual_seed(0)
