@@ -18,7 +18,8 @@ from pathlib import Path
 
 # For the processes that ours start in their turn, such as Inductor's compile workers.
 FOR_CHILDREN = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
-_OURS = ("artifacts", "tasks", "flows", "infra")
+# The packages that Handoff is made of.
+OURS = frozenset({"artifacts", "tasks", "flows", "infra"})
 # What would add to what a Python process runs or imports.
 _REFUSED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT")
 
@@ -32,7 +33,7 @@ def imported_from() -> tuple[Path, ...]:
     """Return the folders that our processes import from: Python's packages, and ours."""
     root = Path(own_root())
     places = (Path(place) for place in site.getsitepackages())
-    return (*places, *(root / name for name in _OURS))
+    return (*places, *(root / name for name in sorted(OURS)))
 
 
 def isolated(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:

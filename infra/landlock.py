@@ -25,7 +25,6 @@ import os
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -70,20 +69,6 @@ def landlock_version() -> int:
             raise
         return 0
     return version if version >= _FIRST_WITH_REFER else 0
-
-
-@dataclass(frozen=True)
-class Holds:
-    """What Landlock of some version keeps a confined process from, beside files."""
-
-    tcp: bool
-    others: bool
-
-    @staticmethod
-    def here() -> Holds:
-        """Return what it does here."""
-        version = landlock_version()
-        return Holds(version >= _NET_VERSION, version >= _SCOPE_VERSION)
 
 
 def confine(rules: Iterable[tuple[Path, int]]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
@@ -50,7 +51,7 @@ def lay_beside(
         distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
     finite = ~special & ~as_float64
     eps = torch.finfo(eager.dtype).eps if is_float else 0.0
-    size = scale.sizes(want, want - exact, eps)
+    size = scale.sizes(want, exact, eps)
     return Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
 
 
@@ -255,7 +256,7 @@ def chosen(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def finite_in_all(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return, of tensors of one shape, the elements that are finite in all: float64, in a row."""
-    usable = torch.stack([torch.isfinite(tensor) for tensor in tensors]).all(0)
+    usable = reduce(torch.logical_and, map(torch.isfinite, tensors))
     return tuple(chosen(_wide(tensor), usable) for tensor in tensors)
 
 

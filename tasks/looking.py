@@ -20,7 +20,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-OURS = frozenset({"artifacts", "tasks", "flows", "infra"})
+from artifacts.isolated import OURS
+
 # What a delivery is made with; what these need in their turn is theirs, too.
 _LIBRARIES = ("torch", "numpy", "safetensors")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -58,9 +59,13 @@ def places_for(extensions: Sequence[str]) -> tuple[str, ...]:
 
 def find_extension(name: str) -> ModuleSpec | None:
     """Return where the top-level module `name` is: installed, or in one of the places told."""
+    return _find(name, _places)
+
+
+def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
     found = PathFinder.find_spec(name)
     if found is None and name not in hidden_names():
-        found = PathFinder.find_spec(name, _places)
+        found = PathFinder.find_spec(name, places)
     return found
 
 
@@ -69,7 +74,7 @@ def files_of(extensions: Sequence[str], places: Sequence[str]) -> tuple[Path, ..
     found = []
     for told in extensions:
         name = told.partition("@")[0].partition(".")[0]
-        spec = PathFinder.find_spec(name) or PathFinder.find_spec(name, list(places))
+        spec = _find(name, places)
         if spec is None:
             continue  # which the process tells itself
         folders = spec.submodule_search_locations

@@ -30,14 +30,14 @@ class Scale:
     features: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def sizes(
-        self, want: torch.Tensor, noise: torch.Tensor | None = None, eps: float = 0.0
+        self, want: torch.Tensor, exact: torch.Tensor | None = None, eps: float = 0.0
     ) -> torch.Tensor:
         """Return for each element of `want` (any shape, float64) what its error is relative to.
 
         That is its own magnitude, or what is usual for its features, whichever is larger. A feature
         that is usually like the others may be small here by cancelling: then it carries the
-        rounding of terms of the output's own size, which `noise` shows, eager's error (of the same
-        shape) in a dtype whose spacing is `eps`.
+        rounding of terms of the output's own size. How far `want` lies from `exact`, the same in
+        float64, shows that, where the spacing of its dtype is `eps`.
         """
         finite = torch.where(torch.isfinite(want), want, 0.0)
         whole = _rms(finite, tuple(range(want.dim())))
@@ -47,9 +47,13 @@ class Scale:
             here = _rms(finite, others).reshape(known.shape)
             own = torch.maximum(known, here)
             is_small = own < _UNLIKE * whole
+            # Of most outputs none is, and nothing further is asked.
+            if not bool(is_small.any()):
+                continue
             least = torch.maximum(known, here * _luck(want.numel() // want.shape[axis]))
             is_new = least < _UNLIKE * whole
-            if noise is not None:
+            if exact is not None:
+                noise = want - exact
                 carried = _rms(torch.where(torch.isfinite(noise), noise, 0.0), others)
                 is_new &= carried.reshape(known.shape) < _CARRIED * eps * whole
             unlike = is_small & ((known < _UNLIKE * known.square().mean().sqrt()) | is_new)

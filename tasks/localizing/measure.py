@@ -76,11 +76,12 @@ def judge(
         agreed = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
         typical = typical_error([(want, exact)])
         moved = partial(conditioning.moved, index) if conditioning else None
+        scale = find_scale([want])
         deviation = compare(
             got, want, exact, agreed, output=index, case=case, typical=typical, values=values,
-            moved=moved, scale=find_scale([want]),
+            moved=moved, scale=scale,
         )  # fmt: skip
-        own = bool(deviation.reasons) and is_eagers_own(deviation, got, want, conditioning)
+        own = bool(deviation.reasons) and is_eagers_own(deviation, got, want, scale, conditioning)
         floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
         excess = _excess(deviation, floor)
         if deviation.reasons and not own and excess < 1.0:

@@ -8,7 +8,7 @@ from artifacts.tolerance import Deviation
 from tasks.compare import is_decision
 from tasks.conditioning import Conditioning
 from tasks.elements import FEWEST_RUNS, room_of_moves
-from tasks.scale import find_scale
+from tasks.scale import Scale
 
 # Another order of summing gives errors of eager's own size, and about as many large ones: of a
 # million normal ones the largest is five times their RMSE, and two of those may meet.
@@ -20,6 +20,7 @@ def is_eagers_own(
     deviation: Deviation,
     package: torch.Tensor,
     eager: torch.Tensor,
+    scale: Scale,
     conditioning: Conditioning | None,
 ) -> bool:
     """Tell whether an output lies no further from float64, or from eager, than eager's errors.
@@ -39,7 +40,7 @@ def is_eagers_own(
     if not rounds or conditioning is None:
         return rounds
     moves = conditioning.moved(deviation.output, FEWEST_RUNS)
-    size = find_scale([eager]).sizes(eager.double())
+    size = scale.sizes(eager.double())
     distance = (package.double() - eager.double()).abs()
     allowed = _LARGEST * (room_of_moves(moves, size) + torch.finfo(eager.dtype).eps * size)
     return not bool((torch.isfinite(eager) & (distance > allowed)).any())
