@@ -162,7 +162,7 @@ docs: reference $(DOCS)/.ready
 	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d $(DOCS)/doctrees . site
 
 reference: ready
-	$(BIN)/python -m infra.documenting.recipe_reference docs/recipe-reference.md
+	$(BIN)/python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
 
 $(DOCS)/.ready: docs/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)
@@ -196,7 +196,7 @@ $(READY): pyproject.toml $(LOCKS)
 lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade --group dev pyproject.toml -o .venv/all.lock
-	$(BIN)/python -m infra.split_lock .venv/all.lock requirements.lock requirements-torch.lock
+	$(BIN)/python -m handoff.infra.split_lock .venv/all.lock requirements.lock requirements-torch.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
 	  -o tests/corpus/requirements.lock

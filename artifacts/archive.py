@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import zipfile
 
-from artifacts.errors import PackageRefused
-from artifacts.extern_kernels import EXTERN_KERNELS_LIMIT_BYTES, require_known_operators
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.extern_kernels import EXTERN_KERNELS_LIMIT_BYTES, require_known_operators
 
 
 def require_plain_members(descriptor: int, what: str) -> None:

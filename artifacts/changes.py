@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from artifacts.digest import Digest
-from artifacts.ledger import LedgerEntry
-from artifacts.manifest import Manifest
-from artifacts.record import later
-from artifacts.registering import SigningKey, Stores, Uploaded
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.record import later
+from handoff.artifacts.registering import SigningKey, Stores, Uploaded
 
 # What a release may move that holds a package which was not run yet: nobody serves what these
 # stand for. The second is that of nightly rebuilds.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from artifacts.errors import InputsRefused
-from artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.errors import InputsRefused
+from handoff.artifacts.signature import ModelSignature, TensorSpec
 
 if TYPE_CHECKING:
     import torch

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from artifacts.changes import SideBySide
-from artifacts.manifest import TargetRecord
-from artifacts.recipe import Recipe
-from artifacts.record import later
+from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import later
 
 Basis = Literal["measured", "recorded"]
 Standing = Literal["better", "equal", "worse"]

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import StoreFailed
-from artifacts.record import RecordInvalid, from_plain, later, to_plain
-from artifacts.registering import SigningKey, Stores
-from artifacts.strict_json import parse_json
-from artifacts.target import CpuTarget
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.registering import SigningKey, Stores
+from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.target import CpuTarget
 
 SCHEMA = 1
 # Raised whenever other samples or values are asked: a table of fewer questions is made anew.

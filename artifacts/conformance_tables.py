@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from artifacts.conformance import Conformance, parse_conformance
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import StoreFailed
-from artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
-from artifacts.store import Store
+from handoff.artifacts.conformance import Conformance, parse_conformance
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
+from handoff.artifacts.store import Store
 
 CONFORMANCE = "conformance/"
 PREDICATE_TYPE = "urn:handoff:conformance:1"

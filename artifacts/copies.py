@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from artifacts.errors import StoreFailed
-from artifacts.layout import (
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.layout import (
     ENTRY_FILE,
     SUMS_FILE,
     alias_key,
     fingerprint_key,
     version_key,
 )
-from artifacts.manifest import MANIFEST_FILE
-from artifacts.part_list import DELIVERY_FILE, PARTS_FILE, PARTS_LIMIT_BYTES
-from artifacts.releases import Head, Releases
-from artifacts.signing import ENVELOPE_LIMIT_BYTES
-from artifacts.statement import RELEASE_FILE
+from handoff.artifacts.manifest import MANIFEST_FILE
+from handoff.artifacts.part_list import DELIVERY_FILE, PARTS_FILE, PARTS_LIMIT_BYTES
+from handoff.artifacts.releases import Head, Releases
+from handoff.artifacts.signing import ENVELOPE_LIMIT_BYTES
+from handoff.artifacts.statement import RELEASE_FILE
 
 EVIDENCE_LIMIT_BYTES = 64 << 20
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from artifacts.errors import DeliveryUnreadable
-from artifacts.printable import one_line
-from artifacts.record import RecordInvalid, from_plain, later, to_plain
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from artifacts.strict_toml import parse_toml
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.strict_toml import parse_toml
 
 CONTRACT_FILE = "delivery.toml"
 EXAMPLES_FILE = "examples.safetensors"

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from artifacts.digest import Digest
-from artifacts.errors import UsageProblem
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import UsageProblem
 
 _LONGEST = 2000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")

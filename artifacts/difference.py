@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.record import to_plain
-from artifacts.signature import TensorSpec
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.signature import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from artifacts.printable import one_line, printable
+from handoff.artifacts.printable import one_line, printable
 
 
 class HandoffError(Exception):

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from artifacts.digest import Digest
-from artifacts.record import later
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.record import later
 
 Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]

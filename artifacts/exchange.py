@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.manifest import TargetRecord
-from artifacts.registering import Stores
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.registering import Stores
 
 # In the folder that comes back for a target, beside its packages.
 ANSWER_FILE = "answer.json"

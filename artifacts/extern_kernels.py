@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from artifacts.errors import PackageRefused
-from artifacts.strict_json import parse_json
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.strict_json import parse_json
 
 EXTERN_KERNELS_FILE = "model.json"
 # A node takes some 400 bytes.

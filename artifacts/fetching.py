@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.digest import Digest
+from handoff.artifacts.digest import Digest
 
 
 @dataclass(frozen=True)

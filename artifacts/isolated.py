@@ -1,6 +1,6 @@
 """How our own processes are started: so that nothing of the folder one stands in is imported.
 
-    python -I artifacts/isolated.py MODULE ARGUMENT ...
+    python -I handoff/artifacts/isolated.py MODULE ARGUMENT ...
 
 `python -m` looks for modules in the working folder first, and then where `PYTHONPATH` says: a
 `torch.py` that lies in a delivery would run. Isolated (`-I`), Python looks into its own library and
@@ -18,22 +18,24 @@ from pathlib import Path
 
 # For the processes that ours start in their turn, such as Inductor's compile workers.
 FOR_CHILDREN = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
-# The packages that Handoff is made of.
-OURS = frozenset({"artifacts", "tasks", "flows", "infra"})
 # What would add to what a Python process runs or imports.
 _REFUSED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT")
 
 
 def own_root() -> str:
-    """Return the folder that our packages lie in."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    """Return the folder that `handoff` lies in."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    return os.path.dirname(package)  # noqa: PTH120
 
 
 def imported_from() -> tuple[Path, ...]:
-    """Return the folders that our processes import from: Python's packages, and ours."""
-    root = Path(own_root())
-    places = (Path(place) for place in site.getsitepackages())
-    return (*places, *(root / name for name in sorted(OURS)))
+    """Return the folders that our processes import from: Python's packages, and ours.
+
+    In a checkout the rooms of `handoff` are links to where they lie.
+    """
+    package = Path(own_root(), "handoff")
+    rooms = (path.resolve() for path in package.iterdir() if path.is_symlink())
+    return (*map(Path, site.getsitepackages()), package, *rooms)
 
 
 def isolated(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:

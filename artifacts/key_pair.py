@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from artifacts.errors import EnvironmentLacking
-from artifacts.held_folder import held
-from artifacts.signing import public_pem
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.signing import public_pem
 
 
 def make_key(private: Path, public: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artifacts.conformance import PlainTensor
-from artifacts.evidence import Finding
-from artifacts.registering import Stores
-from artifacts.target import Target
+from handoff.artifacts.conformance import PlainTensor
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.target import Target
 
 
 @dataclass(frozen=True)

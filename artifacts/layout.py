@@ -16,7 +16,7 @@ nights/20261121T020000Z.json                what a night's run over all models f
 
 from __future__ import annotations
 
-from artifacts.digest import Digest
+from handoff.artifacts.digest import Digest
 
 MODELS = "models/"
 NIGHTS = "nights/"

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from artifacts.delivery import require_model_name
-from artifacts.digest import Digest
-from artifacts.errors import PackageRefused
-from artifacts.record import RecordInvalid, from_plain, later, to_plain
-from artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
+from handoff.artifacts.delivery import require_model_name
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
 
 PREDICATE_TYPE = "urn:handoff:ledger:1"
 Action = Literal["release", "promote", "rollback", "retire"]

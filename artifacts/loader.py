@@ -33,22 +33,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from artifacts.archive import require_known_members
-from artifacts.checked_inputs import InputChecks
-from artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
-from artifacts.extern_kernels import (
+from handoff.artifacts.archive import require_known_members
+from handoff.artifacts.checked_inputs import InputChecks
+from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
+from handoff.artifacts.extern_kernels import (
     EXTERN_KERNELS_FILE,
     read_descriptor,
     require_known_operators,
     side_by_side,
 )
-from artifacts.heap import keep_freed_memory
-from artifacts.manifest import Manifest, PackageFile, TargetRecord, read_manifest
-from artifacts.package import read_release
-from artifacts.sealing import check_file, seal_file
-from artifacts.signature import ModelSignature
-from artifacts.signing import Trust, read_trust
-from artifacts.target import Fit
+from handoff.artifacts.heap import keep_freed_memory
+from handoff.artifacts.manifest import Manifest, PackageFile, TargetRecord, read_manifest
+from handoff.artifacts.package import read_release
+from handoff.artifacts.sealing import check_file, seal_file
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.signing import Trust, read_trust
+from handoff.artifacts.target import Fit
 
 if TYPE_CHECKING:
     import torch

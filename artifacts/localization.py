@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from artifacts.recipe import Recipe
-from artifacts.target import CpuTarget
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.target import CpuTarget
 
 # `not reproduced`: compiled again, it is right. `program`: what went to the compiler was wrong
 # already. `option`: right without the options named. `compiler`: wrong with plain options, too.

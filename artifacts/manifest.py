@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from artifacts.captures import CaptureRow
-from artifacts.delivery import Lineage, require_model_name
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import PackageRefused
-from artifacts.evidence import (
+from handoff.artifacts.captures import CaptureRow
+from handoff.artifacts.delivery import Lineage, require_model_name
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.evidence import (
     Candidate,
     Finding,
     PassEffect,
@@ -20,14 +20,14 @@ from artifacts.evidence import (
     Timing,
     Verdict,
 )
-from artifacts.folded_graph import FoldedGraphs
-from artifacts.mechanics import Mechanics
-from artifacts.recipe import Recipe
-from artifacts.record import RecordInvalid, from_plain, later, to_plain
-from artifacts.signature import ModelSignature
-from artifacts.strict_json import parse_json
-from artifacts.target import Fit
-from artifacts.tolerance import Deviation, ErrorSpread, largest_difference, pooled_rmse
+from handoff.artifacts.folded_graph import FoldedGraphs
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.target import Fit
+from handoff.artifacts.tolerance import Deviation, ErrorSpread, largest_difference, pooled_rmse
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"

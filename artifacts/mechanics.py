@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from artifacts.record import later
+from handoff.artifacts.record import later
 
 Outcome = Literal[
     "refused", "answered", "answered alike", "harmed", "crashed", "hung", "out of memory", "not run"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
 
 # An input's name and one of its axes.
 _Axis = tuple[str, int]

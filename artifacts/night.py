@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Literal, get_args
 
-from artifacts.comparison import Comparison, PackageFigures
-from artifacts.errors import StoreFailed
-from artifacts.layout import NIGHTS, night_key
-from artifacts.record import RecordInvalid, from_plain, later, to_plain
-from artifacts.store import Store
-from artifacts.strict_json import parse_json
+from handoff.artifacts.comparison import Comparison, PackageFigures
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.layout import NIGHTS, night_key
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.store import Store
+from handoff.artifacts.strict_json import parse_json
 
 SCHEMA = 1
 NIGHT_LIMIT_BYTES = 64 << 20

@@ -9,13 +9,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.errors import StoreFailed
-from artifacts.layout import night_row_key
-from artifacts.night import NIGHT_LIMIT_BYTES, Night, NightRow
-from artifacts.record import RecordInvalid, from_plain, to_plain
-from artifacts.registering import Stores
-from artifacts.store import Store
-from artifacts.strict_json import parse_json
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.layout import night_row_key
+from handoff.artifacts.night import NIGHT_LIMIT_BYTES, Night, NightRow
+from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.store import Store
+from handoff.artifacts.strict_json import parse_json
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_bytes, digest_file, digest_span
-from artifacts.errors import EnvironmentLacking, StoreFailed
-from artifacts.parts import Part, Span, split
-from artifacts.store import Progress, Store
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_span
+from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
+from handoff.artifacts.parts import Part, Span, split
+from handoff.artifacts.store import Progress, Store
 
 # Whoever collects garbage leaves an object alone for so long, though nothing names it yet. Hence
 # one that is found here is written again when half of that is over: a release that counts on it

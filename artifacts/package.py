@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.archive import require_known_members
-from artifacts.errors import PackageRefused
-from artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from artifacts.sealing import check_file, read_record
-from artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
-from artifacts.statement import (
+from handoff.artifacts.archive import require_known_members
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.manifest import MANIFEST_FILE, MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from handoff.artifacts.sealing import check_file, read_record
+from handoff.artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
+from handoff.artifacts.statement import (
     RELEASE_FILE,
     Claim,
     match_manifest,

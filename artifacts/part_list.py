@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from artifacts.digest import Digest
-from artifacts.errors import PackageRefused
-from artifacts.parts import Part
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.parts import Part
 
 PARTS_FILE = "PARTS"
 DELIVERY_FILE = "DELIVERY"

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from artifacts.digest import Digest
-from artifacts.elf import find_section
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.elf import find_section
 
 # AOTInductor's section of weights.
 _WEIGHTS = b".lrodata"

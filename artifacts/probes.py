@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from artifacts.manifest import PackageFile
-from artifacts.mechanics import USUAL_LIMITS, Limits, Mechanics
-from artifacts.recipe import Recipe
-from artifacts.signature import ModelSignature
-from artifacts.target import Fit
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.mechanics import USUAL_LIMITS, Limits, Mechanics
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.target import Fit
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from artifacts.delivery import DeliveryContract
-from artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.signature import Dimension, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from artifacts.delivery import Lineage
-from artifacts.errors import UsageProblem
-from artifacts.evidence import Goal
-from artifacts.record import RecordInvalid, from_plain, later
-from artifacts.signature import require_identifier
-from artifacts.strict_toml import parse_toml
-from artifacts.target import TARGETS, Target, parse_target
-from artifacts.tolerance import (
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.evidence import Goal
+from handoff.artifacts.record import RecordInvalid, from_plain, later
+from handoff.artifacts.signature import require_identifier
+from handoff.artifacts.strict_toml import parse_toml
+from handoff.artifacts.target import TARGETS, Target, parse_target
+from handoff.artifacts.tolerance import (
     CUDA_TOLERANCES,
     DEFAULT_TOLERANCES,
     EXACT,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.delivery import Lineage
-from artifacts.digest import Digest
-from artifacts.evidence import Served
-from artifacts.manifest import Manifest
-from artifacts.recipe import Recipe
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.evidence import Served
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,22 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from artifacts.catalogue.conformance_runs import run_of_table
-from artifacts.catalogue.description import RunAddress, named_run
-from artifacts.catalogue.experiments import CONFORMANCE, NIGHTS, RELEASES, open_experiment
-from artifacts.catalogue.logged_release import ReleaseLog, Upload
-from artifacts.catalogue.nights import run_of_night
-from artifacts.catalogue.own_runs import OwnRun, log_own_run
-from artifacts.catalogue.session import Session, told_session
-from artifacts.catalogue.tags import run_tags
-from artifacts.catalogue.versions import ListedVersions, Listing, NewVersion
-from artifacts.conformance import Conformance
-from artifacts.delivery import require_alias_name, require_model_name
-from artifacts.digest import Digest
-from artifacts.errors import RegistryFailed
-from artifacts.manifest import Manifest
-from artifacts.night import Night
-from artifacts.statement import Claim
+from handoff.artifacts.catalogue.conformance_runs import run_of_table
+from handoff.artifacts.catalogue.description import RunAddress, named_run
+from handoff.artifacts.catalogue.experiments import CONFORMANCE, NIGHTS, RELEASES, open_experiment
+from handoff.artifacts.catalogue.logged_release import ReleaseLog, Upload
+from handoff.artifacts.catalogue.nights import run_of_night
+from handoff.artifacts.catalogue.own_runs import OwnRun, log_own_run
+from handoff.artifacts.catalogue.session import Session, told_session
+from handoff.artifacts.catalogue.tags import run_tags
+from handoff.artifacts.catalogue.versions import ListedVersions, Listing, NewVersion
+from handoff.artifacts.conformance import Conformance
+from handoff.artifacts.delivery import require_alias_name, require_model_name
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import RegistryFailed
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.night import Night
+from handoff.artifacts.statement import Claim
 
 PATIENCE_S = 45.0
 # How long a version waits for those before it, while none of them appears.

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
-from artifacts.layout import (
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
+from handoff.artifacts.layout import (
     ENTRY_FILE,
     MODELS,
     REPORT_FILE,
@@ -21,20 +21,20 @@ from artifacts.layout import (
     ledger_key,
     version_key,
 )
-from artifacts.ledger import LedgerEntry, Pointer, open_entry
-from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from artifacts.objects import Objects
-from artifacts.part_list import PARTS_LIMIT_BYTES, read_parts
-from artifacts.parts import Part
-from artifacts.seen import SeenLedgers
-from artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
-from artifacts.statement import (
+from handoff.artifacts.ledger import LedgerEntry, Pointer, open_entry
+from handoff.artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.part_list import PARTS_LIMIT_BYTES, read_parts
+from handoff.artifacts.parts import Part
+from handoff.artifacts.seen import SeenLedgers
+from handoff.artifacts.signing import ENVELOPE_LIMIT_BYTES, Trust
+from handoff.artifacts.statement import (
     Claim,
     match_manifest,
     open_release,
     require_same_files,
 )
-from artifacts.store import Store
+from handoff.artifacts.store import Store
 
 _READERS = 16
 _MOST_AT_ONCE = 512
@@ -298,8 +298,8 @@ class Releases:
 
 def open_releases(location: str, trusted: Iterable[str | Path], seen: Path | None) -> Releases:
     """Return the releases in the store at `location`, signed by keys in the places `trusted`."""
-    from artifacts.signing import read_trust
-    from artifacts.stores.opening import open_store
+    from handoff.artifacts.signing import read_trust
+    from handoff.artifacts.stores.opening import open_store
 
     remembered = SeenLedgers(seen) if seen else None
     return Releases(open_store(location), read_trust(trusted, may_lack=True), remembered)

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.errors import EnvironmentLacking, PackageRefused
-from artifacts.manifest import PackageFile
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import EnvironmentLacking, PackageRefused
+from handoff.artifacts.manifest import PackageFile
 
 _PIECE_BYTES = 1 << 20
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE

@@ -10,9 +10,9 @@ import json
 import os
 from pathlib import Path
 
-from artifacts.errors import PackageRefused
-from artifacts.held_folder import held
-from artifacts.strict_json import parse_json
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.strict_json import parse_json
 
 
 class SeenLedgers:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from artifacts.record import later
+from handoff.artifacts.record import later
 
 # The dtypes that AOTInductor packages take and give on every target, by torch's own names.
 DTYPES = (

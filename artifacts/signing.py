@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from artifacts.errors import PackageRefused, UsageProblem
-from artifacts.strict_json import parse_json
+from handoff.artifacts.errors import PackageRefused, UsageProblem
+from handoff.artifacts.strict_json import parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from artifacts.delivery import Lineage, require_model_name
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import PackageRefused
-from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile
-from artifacts.part_list import DELIVERY_FILE, PARTS_FILE
-from artifacts.record import RecordInvalid, from_plain, to_plain
-from artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
+from handoff.artifacts.delivery import Lineage, require_model_name
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile
+from handoff.artifacts.part_list import DELIVERY_FILE, PARTS_FILE
+from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.signing import STATEMENT_TYPE, Trust, open_envelope
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:handoff:release:1"

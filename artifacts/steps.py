@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
-from artifacts.digest import Digest
-from artifacts.evidence import Finding, PassEffect, Timing, Verdict
-from artifacts.folded_graph import FoldedGraphs
-from artifacts.known_faults import KnownFault
-from artifacts.manifest import PackageFile
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.signature import Dimension, TensorSpec
-from artifacts.target import Fit, Target
-from artifacts.tolerance import Deviation, ErrorSpread
+from handoff.artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.evidence import Finding, PassEffect, Timing, Verdict
+from handoff.artifacts.folded_graph import FoldedGraphs
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.target import Fit, Target
+from handoff.artifacts.tolerance import Deviation, ErrorSpread
 
 
 @dataclass(frozen=True)

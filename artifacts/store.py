@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from artifacts.errors import StoreFailed
+from handoff.artifacts.errors import StoreFailed
 
 # Called with a number of bytes each time that so many more are done; those that have to be sent
 # again count again.

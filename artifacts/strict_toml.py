@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import Any
 
-from artifacts.record import RecordInvalid
+from handoff.artifacts.record import RecordInvalid
 
 # The largest contract that was seen, of 400 inputs, has 60 kB.
 _MOST_BYTES = 4 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from artifacts.manifest import Manifest
-from artifacts.recipe import Recipe
-from artifacts.registering import Stores
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import Stores
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from artifacts.driver import driver_for, host_cuda, host_gpu_capabilities
-from artifacts.glibc import host_glibc, parse_version
-from artifacts.gpu import PROFILES, GpuProfile
-from artifacts.record import later
+from handoff.artifacts.driver import driver_for, host_cuda, host_gpu_capabilities
+from handoff.artifacts.glibc import host_glibc, parse_version
+from handoff.artifacts.gpu import PROFILES, GpuProfile
+from handoff.artifacts.record import later
 
 Isa = Literal["avx2", "avx512", "avx512-bf16", "amx"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from artifacts.record import later
+from handoff.artifacts.record import later
 
 
 @dataclass(frozen=True)

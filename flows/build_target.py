@@ -10,20 +10,20 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from artifacts.digest import Digest
-from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
-from artifacts.known_faults import KnownWrongJob
-from artifacts.record import to_plain
-from artifacts.steps import IntakeJob
-from flows import policies
-from flows.elsewhere import told_answer
-from flows.parameters import Attempt, BuildTargetParameters
-from flows.releasing import opened_workspace
-from flows.site import here
-from flows.steps import known_wrong, optimize, receive, send, take_in
-from flows.targets import build
-from tasks import assemble
-from tasks.lanes import open_lanes
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from handoff.artifacts.known_faults import KnownWrongJob
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.steps import IntakeJob
+from handoff.flows import policies
+from handoff.flows.elsewhere import told_answer
+from handoff.flows.parameters import Attempt, BuildTargetParameters
+from handoff.flows.releasing import opened_workspace
+from handoff.flows.site import here
+from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
+from handoff.flows.targets import build
+from handoff.tasks import assemble
+from handoff.tasks.lanes import open_lanes
 
 
 @flow(**policies.BUILD_TARGET)

@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, WorkerStatus
 from prefect.exceptions import ObjectNotFound
 
-from artifacts.errors import EnvironmentLacking
+from handoff.artifacts.errors import EnvironmentLacking
 
 _POLL_S = 2.0
 # The first run and two more: what kills three of them would kill a fourth.

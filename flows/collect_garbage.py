@@ -7,12 +7,12 @@ from typing import Annotated, Any, cast
 from prefect import flow, task
 from pydantic import Field
 
-from artifacts.record import to_plain
-from artifacts.registering import CollectJob, CollectResult
-from artifacts.site import Site
-from flows import policies
-from flows.site import here
-from tasks.moving import opened_registrar
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.registering import CollectJob, CollectResult
+from handoff.artifacts.site import Site
+from handoff.flows import policies
+from handoff.flows.site import here
+from handoff.tasks.moving import opened_registrar
 
 
 @task(**policies.COLLECT)

@@ -8,18 +8,18 @@ from typing import Any, cast
 
 from prefect import flow
 
-from artifacts.conformance import Conformance, KeepTableJob
-from artifacts.record import to_plain
-from artifacts.registering import KeyJob
-from artifacts.site import Site
-from artifacts.target import CpuTarget, parse_target
-from flows import policies
-from flows.parameters import Attempt, ConformanceParameters
-from flows.site import here
-from flows.steps import conform, keep_table, sign_table
-from tasks.child import StepProcess
-from tasks.conformance.running import Plan, Progress
-from tasks.moving import KEY_LIMIT_S, SIGNER, opened_registrar
+from handoff.artifacts.conformance import Conformance, KeepTableJob
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.registering import KeyJob
+from handoff.artifacts.site import Site
+from handoff.artifacts.target import CpuTarget, parse_target
+from handoff.flows import policies
+from handoff.flows.parameters import Attempt, ConformanceParameters
+from handoff.flows.site import here
+from handoff.flows.steps import conform, keep_table, sign_table
+from handoff.tasks.child import StepProcess
+from handoff.tasks.conformance.running import Plan, Progress
+from handoff.tasks.moving import KEY_LIMIT_S, SIGNER, opened_registrar
 
 LOGGER = logging.getLogger("handoff.conformance")
 

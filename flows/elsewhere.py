@@ -14,22 +14,22 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Failed
 
-from artifacts.digest import Digest
-from artifacts.errors import HandoffError, StepCrashed, StoreFailed
-from artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
-from artifacts.manifest import TargetRecord
-from artifacts.recipe import Recipe
-from artifacts.record import from_plain, to_plain
-from artifacts.strict_json import parse_json
-from artifacts.target import CudaTarget
-from flows import policies
-from flows.children import Child, find_deployment, start, wait_for
-from flows.names import deployed, target_pool
-from flows.registering import Wanted
-from flows.steps import receive, send
-from tasks import target_record
-from tasks.assemble import BuiltTargets
-from tasks.lanes import Lanes
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
+from handoff.artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.target import CudaTarget
+from handoff.flows import policies
+from handoff.flows.children import Child, find_deployment, start, wait_for
+from handoff.flows.names import deployed, target_pool
+from handoff.flows.registering import Wanted
+from handoff.flows.steps import receive, send
+from handoff.tasks import target_record
+from handoff.tasks.assemble import BuiltTargets
+from handoff.tasks.lanes import Lanes
 
 _ANSWER = "its folder is {}"
 _PARTS = re.compile(_ANSWER.format("(sha256:[0-9a-f]{64})"))

@@ -15,19 +15,19 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 
-from artifacts.errors import HandoffError
-from artifacts.night import Night, NightRow, Outcome
-from artifacts.night_notes import NoteRowsJob, ReadRowsJob, ShowNightJob
-from artifacts.record import to_plain
-from artifacts.site import Site
-from artifacts.surveying import Survey, Surveyed
-from flows import policies
-from flows.children import MOST_ATTEMPTS, Child, read_deployment, start_all, wait_for
-from flows.names import RECOMPILE_MODEL
-from flows.parameters import RebuildParameters, RecompileParameters
-from flows.showing import mlflow_page, own_page
-from flows.steps import note_rows, read_rows, show_night
-from tasks.child import StepProcess
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.night import Night, NightRow, Outcome
+from handoff.artifacts.night_notes import NoteRowsJob, ReadRowsJob, ShowNightJob
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.site import Site
+from handoff.artifacts.surveying import Survey, Surveyed
+from handoff.flows import policies
+from handoff.flows.children import MOST_ATTEMPTS, Child, read_deployment, start_all, wait_for
+from handoff.flows.names import RECOMPILE_MODEL
+from handoff.flows.parameters import RebuildParameters, RecompileParameters
+from handoff.flows.showing import mlflow_page, own_page
+from handoff.flows.steps import note_rows, read_rows, show_night
+from handoff.tasks.child import StepProcess
 
 _STAMP = "%Y%m%dT%H%M%SZ"
 _LOGGER = logging.getLogger("handoff.night")

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from prefect.client.orchestration import get_client
 
-from artifacts.conformance import Conformance, ReadTablesJob, Tables, told_changes
-from artifacts.errors import HandoffError, first_line
-from artifacts.site import Site
-from artifacts.surveying import Surveyed
-from artifacts.target import CpuTarget, host_cpu_flags
-from flows import policies
-from flows.children import Child, find_deployment, start, wait_for
-from flows.conformance import make_conformance
-from flows.names import CONFORMANCE
-from flows.steps import read_tables
-from tasks.child import StepProcess
+from handoff.artifacts.conformance import Conformance, ReadTablesJob, Tables, told_changes
+from handoff.artifacts.errors import HandoffError, first_line
+from handoff.artifacts.site import Site
+from handoff.artifacts.surveying import Surveyed
+from handoff.artifacts.target import CpuTarget, host_cpu_flags
+from handoff.flows import policies
+from handoff.flows.children import Child, find_deployment, start, wait_for
+from handoff.flows.conformance import make_conformance
+from handoff.flows.names import CONFORMANCE
+from handoff.flows.steps import read_tables
+from handoff.tasks.child import StepProcess
 
 
 def conform_tonight(

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from artifacts.changes import NIGHTLY_ALIAS, Author
-from artifacts.delivery import Lineage
-from artifacts.recipe import Recipe
-from artifacts.record import from_plain
+from handoff.artifacts.changes import NIGHTLY_ALIAS, Author
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import from_plain
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 TARGET_PATTERN = r"^(cpu|cuda)-[a-z0-9-]{1,30}$"

@@ -7,14 +7,14 @@ from typing import Any
 from prefect import flow, task
 from prefect.runtime import flow_run
 
-from artifacts.changes import Author
-from artifacts.record import to_plain
-from artifacts.site import Site
-from flows import policies
-from flows.parameters import PromoteParameters
-from flows.site import here
-from tasks import moving
-from tasks.appending import Appended
+from handoff.artifacts.changes import Author
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.site import Site
+from handoff.flows import policies
+from handoff.flows.parameters import PromoteParameters
+from handoff.flows.site import here
+from handoff.tasks import moving
+from handoff.tasks.appending import Appended
 
 
 @task(**policies.MOVE)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from prefect.runtime import flow_run
 
-from artifacts.changes import Author, PromoteRequest
-from artifacts.comparison import Comparison, ThreeWayJob
-from artifacts.errors import (
+from handoff.artifacts.changes import Author, PromoteRequest
+from handoff.artifacts.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.errors import (
     BlessingRefused,
     BuildCrashed,
     DeliveryUnreadable,
@@ -20,17 +20,17 @@ from artifacts.errors import (
     PackageRefused,
     RegistryFailed,
 )
-from artifacts.manifest import Manifest
-from artifacts.night import NightRow, Outcome
-from artifacts.registering import CatalogueJob, PullJob, RestoreJob
-from artifacts.site import Site
-from artifacts.surveying import RecordsJob
-from artifacts.target import parse_target
-from flows.elsewhere import Elsewhere, find_routes
-from flows.parameters import RebuildParameters
-from flows.registering import Wanted
-from flows.releasing import make_release, opened_workspace
-from flows.steps import (
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.night import NightRow, Outcome
+from handoff.artifacts.registering import CatalogueJob, PullJob, RestoreJob
+from handoff.artifacts.site import Site
+from handoff.artifacts.surveying import RecordsJob
+from handoff.artifacts.target import parse_target
+from handoff.flows.elsewhere import Elsewhere, find_routes
+from handoff.flows.parameters import RebuildParameters
+from handoff.flows.registering import Wanted
+from handoff.flows.releasing import make_release, opened_workspace
+from handoff.flows.steps import (
     append,
     catalogue,
     optimize,
@@ -40,8 +40,8 @@ from flows.steps import (
     run_reference,
     three_way,
 )
-from tasks.appending import Change, told_as_done
-from tasks.lanes import Lanes, open_lanes
+from handoff.tasks.appending import Change, told_as_done
+from handoff.tasks.lanes import Lanes, open_lanes
 
 _REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
 

@@ -13,19 +13,19 @@ from typing import Any, cast
 from prefect import flow
 from prefect.runtime import flow_run
 
-from artifacts.errors import NightFailed
-from artifacts.night import ALARMING
-from artifacts.night_notes import NoteRowsJob
-from artifacts.record import to_plain
-from artifacts.surveying import SurveyJob
-from flows import policies
-from flows.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
-from flows.night_conformance import conform_tonight
-from flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
-from flows.rebuilding import rebuild
-from flows.site import here
-from flows.steps import note_rows, survey
-from tasks.moving import opened_registrar
+from handoff.artifacts.errors import NightFailed
+from handoff.artifacts.night import ALARMING
+from handoff.artifacts.night_notes import NoteRowsJob
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.surveying import SurveyJob
+from handoff.flows import policies
+from handoff.flows.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
+from handoff.flows.night_conformance import conform_tonight
+from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
+from handoff.flows.rebuilding import rebuild
+from handoff.flows.site import here
+from handoff.flows.steps import note_rows, survey
+from handoff.tasks.moving import opened_registrar
 
 
 @flow(**policies.RECOMPILE_MODEL)

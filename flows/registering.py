@@ -8,18 +8,18 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from artifacts.changes import ReleaseRequest
-from artifacts.delivery import Lineage
-from artifacts.digest import Digest
-from artifacts.manifest import Manifest
-from artifacts.recipe import Recipe
-from artifacts.registering import CatalogueJob, LookUpResult, UploadJob
-from artifacts.site import Site
-from flows.parameters import ReleaseParameters
-from flows.showing import own_page, show_released
-from flows.steps import append, catalogue, upload
-from tasks.appending import Appended, Change, told_as_done
-from tasks.lanes import Lanes
+from handoff.artifacts.changes import ReleaseRequest
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import CatalogueJob, LookUpResult, UploadJob
+from handoff.artifacts.site import Site
+from handoff.flows.parameters import ReleaseParameters
+from handoff.flows.showing import own_page, show_released
+from handoff.flows.steps import append, catalogue, upload
+from handoff.tasks.appending import Appended, Change, told_as_done
+from handoff.tasks.lanes import Lanes
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 from prefect import flow
 
-from flows import policies
-from flows.elsewhere import Elsewhere, find_routes
-from flows.parameters import Attempt, ReleaseParameters
-from flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
-from flows.site import here
-from tasks.lanes import open_lanes
+from handoff.flows import policies
+from handoff.flows.elsewhere import Elsewhere, find_routes
+from handoff.flows.parameters import Attempt, ReleaseParameters
+from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
+from handoff.flows.site import here
+from handoff.tasks.lanes import open_lanes
 
 
 @flow(**policies.RELEASE)

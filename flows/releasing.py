@@ -9,19 +9,19 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from artifacts.delivery import read_contract
-from artifacts.delivery_uri import LocalSource, parse_delivery_uri
-from artifacts.errors import HandoffError
-from artifacts.fetching import FetchJob
-from artifacts.known_faults import KnownWrongJob
-from artifacts.registering import KeyJob, LookUpJob
-from artifacts.site import Site
-from artifacts.steps import IntakeJob
-from flows.elsewhere import Elsewhere, collect_targets, send_targets
-from flows.parameters import ReleaseParameters
-from flows.registering import Wanted, register, register_again
-from flows.showing import show_refused
-from flows.steps import (
+from handoff.artifacts.delivery import read_contract
+from handoff.artifacts.delivery_uri import LocalSource, parse_delivery_uri
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.fetching import FetchJob
+from handoff.artifacts.known_faults import KnownWrongJob
+from handoff.artifacts.registering import KeyJob, LookUpJob
+from handoff.artifacts.site import Site
+from handoff.artifacts.steps import IntakeJob
+from handoff.flows.elsewhere import Elsewhere, collect_targets, send_targets
+from handoff.flows.parameters import ReleaseParameters
+from handoff.flows.registering import Wanted, register, register_again
+from handoff.flows.showing import show_refused
+from handoff.flows.steps import (
     capture,
     fetch,
     inspect,
@@ -31,14 +31,14 @@ from flows.steps import (
     optimize,
     take_in,
 )
-from flows.targets import build
-from tasks import assemble
-from tasks.child import StepProcess
-from tasks.fingerprint import fingerprint_release
-from tasks.lanes import FETCHER, Lanes
-from tasks.recipe_names import contract_in, require_known_names
-from tasks.recipes import recipe_for
-from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.flows.targets import build
+from handoff.tasks import assemble
+from handoff.tasks.child import StepProcess
+from handoff.tasks.fingerprint import fingerprint_release
+from handoff.tasks.lanes import FETCHER, Lanes
+from handoff.tasks.recipe_names import contract_in, require_known_names
+from handoff.tasks.recipes import recipe_for
+from handoff.tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
 
 @contextmanager

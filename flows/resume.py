@@ -27,9 +27,9 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from flows import policies
-from flows.children import MOST_ATTEMPTS, attempt_of, successor
-from flows.names import RESUME_TAG
+from handoff.flows import policies
+from handoff.flows.children import MOST_ATTEMPTS, attempt_of, successor
+from handoff.flows.names import RESUME_TAG
 
 ALL = "all"
 # A run's id, or the name by which events tell of it.

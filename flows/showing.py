@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
-from artifacts.catalogue.description import as_code, taken_over, targets_table
-from artifacts.delivery_uri import without_login
-from artifacts.manifest import Manifest
-from artifacts.site import Site
+from handoff.artifacts.catalogue.description import as_code, taken_over, targets_table
+from handoff.artifacts.delivery_uri import without_login
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.site import Site
 
 
 def own_page(site: Site) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from artifacts.errors import EnvironmentLacking
-from artifacts.site import Site
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.site import Site
 
 _readers: list[Callable[[], Site]] = []
 
@@ -22,7 +22,7 @@ def here() -> Site:
             "this process doesn't know its stores and keys",
             expected="a flow run that 'handoff' or a worker of 'handoff worker' has started",
             got="one that was started by Prefect alone",
-            remedy="Start flow runs with the command 'python -P -m infra.flow_run', as the "
+            remedy="Start flow runs with the command 'python -P -m handoff.infra.flow_run', as the "
             "deployments of 'handoff deploy' do",
         )
     return _readers[0]()

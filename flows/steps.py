@@ -6,9 +6,9 @@ from typing import cast
 
 from prefect import task
 
-from artifacts.captures import CaptureRow
-from artifacts.comparison import Comparison, ThreeWayJob
-from artifacts.conformance import (
+from handoff.artifacts.captures import CaptureRow
+from handoff.artifacts.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.conformance import (
     Conformance,
     KeepTableJob,
     KeptTable,
@@ -17,19 +17,19 @@ from artifacts.conformance import (
     SignTableJob,
     Tables,
 )
-from artifacts.exchange import Received, ReceiveJob, SendJob, Sent
-from artifacts.fetching import FetchJob, FetchResult
-from artifacts.known_faults import KnownWrong, KnownWrongJob
-from artifacts.localization import LocalizeJob, LocalizeResult
-from artifacts.night_notes import (
+from handoff.artifacts.exchange import Received, ReceiveJob, SendJob, Sent
+from handoff.artifacts.fetching import FetchJob, FetchResult
+from handoff.artifacts.known_faults import KnownWrong, KnownWrongJob
+from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.night_notes import (
     NotedRows,
     NoteRowsJob,
     ReadRowsJob,
     ShowNightJob,
     ShownNight,
 )
-from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
-from artifacts.registering import (
+from handoff.artifacts.probes import MeasureJob, ProbeJob, ProbeResult
+from handoff.artifacts.registering import (
     Catalogued,
     CatalogueJob,
     KeyJob,
@@ -43,8 +43,8 @@ from artifacts.registering import (
     Uploaded,
     UploadJob,
 )
-from artifacts.site import Site
-from artifacts.steps import (
+from handoff.artifacts.site import Site
+from handoff.artifacts.steps import (
     BenchmarkJob,
     BenchmarkResult,
     CompileJob,
@@ -64,15 +64,15 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.surveying import Records, RecordsJob, Survey, SurveyJob
-from flows import policies
-from flows.progress import announced
-from tasks.appending import Appended, Change
-from tasks.appending import append as append_change
-from tasks.capture_rows import fill_rows
-from tasks.child import StepProcess
-from tasks.conformance.running import Plan, Tell, make_table
-from tasks.jobs import Jobs
+from handoff.artifacts.surveying import Records, RecordsJob, Survey, SurveyJob
+from handoff.flows import policies
+from handoff.flows.progress import announced
+from handoff.tasks.appending import Appended, Change
+from handoff.tasks.appending import append as append_change
+from handoff.tasks.capture_rows import fill_rows
+from handoff.tasks.child import StepProcess
+from handoff.tasks.conformance.running import Plan, Tell, make_table
+from handoff.tasks.jobs import Jobs
 
 
 @task(**policies.FETCH)

@@ -17,22 +17,22 @@ from typing import TypeVar
 
 from prefect.futures import PrefectFuture, wait
 
-from artifacts.digest import Digest
-from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
-from artifacts.evidence import Candidate, choose
-from artifacts.known_faults import KnownWrong
-from artifacts.manifest import TargetRecord, is_large
-from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
-from artifacts.signature import ModelSignature
-from artifacts.steps import BenchmarkJob, BenchmarkResult, CompileResult, OptimizeResult
-from artifacts.target import CudaTarget
-from flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
-from flows.variants import PLAIN, Variant, Work, check, rate, try_variants
-from tasks import target_record
-from tasks.assemble import BuiltTargets
-from tasks.child import StepProcess
-from tasks.lanes import Lanes, fit_side_by_side
-from tasks.measured import Measured, keep, measuring_key, now, recall
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
+from handoff.artifacts.evidence import Candidate, choose
+from handoff.artifacts.known_faults import KnownWrong
+from handoff.artifacts.manifest import TargetRecord, is_large
+from handoff.artifacts.probes import MeasureJob, ProbeJob, ProbeResult
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import BenchmarkJob, BenchmarkResult, CompileResult, OptimizeResult
+from handoff.artifacts.target import CudaTarget
+from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
+from handoff.flows.variants import PLAIN, Variant, Work, check, rate, try_variants
+from handoff.tasks import target_record
+from handoff.tasks.assemble import BuiltTargets
+from handoff.tasks.child import StepProcess
+from handoff.tasks.lanes import Lanes, fit_side_by_side
+from handoff.tasks.measured import Measured, keep, measuring_key, now, recall
 
 S = TypeVar("S", bound="_Stage")
 T = TypeVar("T", bound="_Stage")

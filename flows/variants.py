@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.errors import BlessingRefused, StepCrashed
-from artifacts.evidence import Candidate, PassEffect
-from artifacts.recipe import Search
-from artifacts.signature import ModelSignature
-from artifacts.steps import (
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import BlessingRefused, StepCrashed
+from handoff.artifacts.evidence import Candidate, PassEffect
+from handoff.artifacts.recipe import Search
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import (
     CompileJob,
     CompileResult,
     OptimizeResult,
@@ -21,12 +21,12 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import CudaTarget, Target
-from artifacts.tolerance import largest_difference
-from flows import policies
-from flows.steps import compile_package, optimize, race, tap, verify
-from tasks import target_record
-from tasks.lanes import Lanes
+from handoff.artifacts.target import CudaTarget, Target
+from handoff.artifacts.tolerance import largest_difference
+from handoff.flows import policies
+from handoff.flows.steps import compile_package, optimize, race, tap, verify
+from handoff.tasks import target_record
+from handoff.tasks.lanes import Lanes
 
 PLAIN = "plain"
 

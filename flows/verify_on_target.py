@@ -6,12 +6,12 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from artifacts.site import Site
-from flows import policies
-from flows.parameters import VerifyParameters
-from flows.site import here
-from tasks.repeating import verify_released
-from tasks.workspaces import scratch_workspace
+from handoff.artifacts.site import Site
+from handoff.flows import policies
+from handoff.flows.parameters import VerifyParameters
+from handoff.flows.site import here
+from handoff.tasks.repeating import verify_released
+from handoff.tasks.workspaces import scratch_workspace
 
 
 @task(**policies.REPEAT)

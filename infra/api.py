@@ -1,6 +1,6 @@
 """Handoff from Python: what the commands of the same names do, with values in place of tables.
 
-    from infra import api as handoff
+    from handoff.infra import api as handoff
 
 Settings are those of the command line (`HANDOFF_HOME`, `HANDOFF_STORE` and so on). Every refusal is
 an `artifacts.errors.HandoffError`: one class for each decision that an operator takes, one sentence
@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from artifacts.delivery import Lineage
-from artifacts.errors import HandoffError
-from artifacts.evidence import Finding
-from artifacts.loader import LoadedModel, load
-from artifacts.manifest import Manifest
-from artifacts.recipe import Recipe
-from artifacts.registering import PullJob, PullResult
-from artifacts.signing import Trust, read_trust
-from artifacts.steps import DeliverResult
-from artifacts.target import installed_torch
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.loader import LoadedModel, load
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import PullJob, PullResult
+from handoff.artifacts.signing import Trust, read_trust
+from handoff.artifacts.steps import DeliverResult
+from handoff.artifacts.target import installed_torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,8 +87,8 @@ def deliver(
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.
     """
-    from tasks.deliver import deliver as write_delivery
-    from tasks.lineage import lineage_from_git
+    from handoff.tasks.deliver import deliver as write_delivery
+    from handoff.tasks.lineage import lineage_from_git
 
     said = lineage or lineage_from_git(Path.cwd())
     created = said.created or datetime.now(UTC).isoformat(timespec="seconds")
@@ -105,8 +105,8 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
     `recipe` brings extensions and the lineage that is required. Raises `DeliveryUnreadable` for a
     folder that is none.
     """
-    from infra.commands import judge_delivery
-    from infra.release import require_folder
+    from handoff.infra.commands import judge_delivery
+    from handoff.infra.release import require_folder
 
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
@@ -127,9 +127,9 @@ def release(
     is set. Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
-    from infra.release import begin_release, end_release, read_outcome, require_folder
-    from infra.settings import read_settings
-    from infra.unchanged import find_unchanged
+    from handoff.infra.release import begin_release, end_release, read_outcome, require_folder
+    from handoff.infra.settings import read_settings
+    from handoff.infra.unchanged import find_unchanged
 
     settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
     known = None if rebuild else find_unchanged(settings, folder, wanted, alias)
@@ -154,11 +154,11 @@ def promote(
     `narrower`. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
     another promotion was quicker.
     """
-    from artifacts.changes import Author
-    from infra.registry import parse_version, require_alias
-    from infra.settings import author_name, read_settings, read_site, require_writable_home
-    from tasks.moving import Promotion
-    from tasks.moving import promote as promote_version
+    from handoff.artifacts.changes import Author
+    from handoff.infra.registry import parse_version, require_alias
+    from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
+    from handoff.tasks.moving import Promotion
+    from handoff.tasks.moving import promote as promote_version
 
     name, wanted = parse_version(reference)
     require_alias(to)
@@ -176,9 +176,9 @@ def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullRes
     Raises `PackageRefused` for what isn't as it was signed or doesn't fit, `StoreFailed` and
     `RegistryFailed`.
     """
-    from infra.registry import parse_reference
-    from infra.settings import read_settings
-    from tasks.pull import run
+    from handoff.infra.registry import parse_reference
+    from handoff.infra.settings import read_settings
+    from handoff.tasks.pull import run
 
     name, wanted = parse_reference(reference)
     stores = read_settings().stores
@@ -191,6 +191,6 @@ def trusted_keys() -> Trust:
     They are `HANDOFF_TRUSTED_KEYS`, else those in the home folder; the key that signs here is one.
     Raises `UsageProblem` where there is none.
     """
-    from infra.settings import read_settings
+    from handoff.infra.settings import read_settings
 
     return read_trust(read_settings().stores.trusted)

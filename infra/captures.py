@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from artifacts.captures import COLUMNS, CaptureRow, recommend
-from infra.console import print_table
-from infra.echoing import echo
+from handoff.artifacts.captures import COLUMNS, CaptureRow, recommend
+from handoff.infra.console import print_table
+from handoff.infra.echoing import echo
 
 
 def print_captures(rows: tuple[CaptureRow, ...]) -> None:

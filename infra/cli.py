@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from infra import conformance_cli, flows_cli, guide_cli, registry_cli, stack_cli
-from infra.arrivals import cli as arrivals_cli
-from infra.cli_group import HandoffGroup
-from infra.cli_options import debug_option, json_option, quiet_option
+from handoff.infra import conformance_cli, flows_cli, guide_cli, registry_cli, stack_cli
+from handoff.infra.arrivals import cli as arrivals_cli
+from handoff.infra.cli_group import HandoffGroup
+from handoff.infra.cli_options import debug_option, json_option, quiet_option
 
 EXIT_CODES = """
 \b
@@ -36,7 +36,7 @@ def main(context: click.Context) -> None:
     handoff pull resnet18@production --to model             the serving side
     handoff explain unmoved-output                          what is behind a word
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from infra.home import wants_no_colour
+    from handoff.infra.home import wants_no_colour
 
     # Else click colours on a terminal, and only there.
     context.color = False if wants_no_colour() else None
@@ -60,8 +60,8 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
     \b
     handoff deliver examples.resnet18:build --to delivery
     """  # noqa: D301 - as above
-    from infra.delivering import deliver_model
-    from infra.init import on_terminal
+    from handoff.infra.delivering import deliver_model
+    from handoff.infra.init import on_terminal
 
     ask = on_terminal() and not yes
     deliver_model(factory, folder, name, ask=ask, as_json=as_json)
@@ -101,7 +101,7 @@ def init(
     handoff init folder --input 'x:float32:batch,3,224,224' --dimension 'batch=1:256'
     handoff init folder --input 'ids:int64:batch,length' --range 'ids=0:30521'
     """  # noqa: D301 - as above
-    from infra.init import init_delivery, on_terminal, read_wishes
+    from handoff.infra.init import init_delivery, on_terminal, read_wishes
 
     wishes = read_wishes(recipe, **said)
     init_delivery(folder, wishes, ask=on_terminal() and not yes, force=force, as_json=as_json)
@@ -119,7 +119,7 @@ def inspect(delivery: Path, recipe: Path | None, captures: bool, as_json: bool) 
 
     Exit code 0: sound, or sound within limits; 2: unsound; 3: not readable as a delivery.
     """
-    from infra.commands import inspect_delivery
+    from handoff.infra.commands import inspect_delivery
 
     code = inspect_delivery(delivery, recipe, captures=captures, as_json=as_json)
     raise click.exceptions.Exit(code)
@@ -146,7 +146,7 @@ def release(
     handoff release delivery --dry-run
     handoff release delivery --recipe recipe.toml --json
     """  # noqa: D301 - as above
-    from infra.release import release_delivery
+    from handoff.infra.release import release_delivery
 
     raise click.exceptions.Exit(
         release_delivery(delivery, recipe, alias, rebuild=rebuild, dry_run=dry_run, as_json=as_json)
@@ -164,7 +164,7 @@ def release(
 @debug_option
 def verify(folder: Path, delivery: Path | None, as_json: bool) -> None:
     """Check a pulled folder: signature, digests, fit to this machine. Exit code 0, 4 or 6."""
-    from infra.commands import verify_folder
+    from handoff.infra.commands import verify_folder
 
     verify_folder(folder, delivery, as_json=as_json)
 
@@ -175,7 +175,7 @@ def verify(folder: Path, delivery: Path | None, as_json: bool) -> None:
 @debug_option
 def ui(host: str, port: int) -> None:
     """Open MLflow's UI on what is registered."""
-    from infra.ui import open_ui
+    from handoff.infra.ui import open_ui
 
     open_ui(host, port)
 
@@ -185,7 +185,7 @@ def ui(host: str, port: int) -> None:
 @debug_option
 def passes(as_json: bool) -> None:
     """List the graph passes that a recipe may name, in the order that suits most models."""
-    from infra.commands import list_passes
+    from handoff.infra.commands import list_passes
 
     list_passes(as_json=as_json)
 
@@ -195,7 +195,7 @@ def passes(as_json: bool) -> None:
 @debug_option
 def doctor(as_json: bool) -> None:
     """Say what this machine can do, and what is missing."""
-    from infra.doctor import examine
+    from handoff.infra.doctor import examine
 
     raise click.exceptions.Exit(examine(as_json=as_json))
 

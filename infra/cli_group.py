@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from artifacts.errors import (
+from handoff.artifacts.errors import (
     DeliveryUnreachable,
     EnvironmentLacking,
     HandoffError,
@@ -18,9 +18,9 @@ from artifacts.errors import (
     StoreFailed,
     UsageProblem,
 )
-from infra import interruption
-from infra.cli_options import is_quiet
-from infra.echoing import echo
+from handoff.infra import interruption
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.echoing import echo
 
 # What may end well when the same command is given again, once the machine or a server is mended.
 _WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
@@ -52,8 +52,8 @@ class HandoffGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as above
         """Run the command as a program of ours, which may leave the folder that it began in."""
         # Not for a Tab, nor for help, which wait for no imports.
-        from infra import standing
-        from infra.environments import with_absolute_paths
+        from handoff.infra import standing
+        from handoff.infra.environments import with_absolute_paths
 
         # Settings are read again after it has stepped aside.
         os.environ.update(with_absolute_paths(os.environ))
@@ -74,7 +74,7 @@ def _tell(error: HandoffError) -> int:
     if isinstance(error, _WORTH_REPEATING):
         _tell_repetition()
     if not is_quiet():
-        from infra.explaining.telling import hint_for_error
+        from handoff.infra.explaining.telling import hint_for_error
 
         if hint := hint_for_error(error):
             echo(f"  more:  {hint}", err=True)

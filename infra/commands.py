@@ -6,28 +6,28 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from artifacts.captures import CaptureRow, recommend
-from artifacts.printable import one_line
-from artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
-from artifacts.record import to_plain
-from artifacts.steps import (
+from handoff.artifacts.captures import CaptureRow, recommend
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.recipe import DEFAULT_PASSES, Recipe, read_recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.steps import (
     IntakeJob,
     IntakeResult,
     TraceabilityJob,
     TraceabilityResult,
 )
-from artifacts.target import installed_torch
-from infra.captures import print_captures
-from infra.cli_options import is_quiet
-from infra.console import print_findings, print_json, print_table, size
-from infra.echoing import echo
-from infra.explaining.telling import hint_for
-from infra.release import require_folder
-from infra.settings import read_settings
-from tasks.capture_rows import fill_rows
-from tasks.child import ProcessPlan, StepProcess
-from tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
-from tasks.recipe_names import contract_in, require_known_names
+from handoff.artifacts.target import installed_torch
+from handoff.infra.captures import print_captures
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import print_findings, print_json, print_table, size
+from handoff.infra.echoing import echo
+from handoff.infra.explaining.telling import hint_for
+from handoff.infra.release import require_folder
+from handoff.infra.settings import read_settings
+from handoff.tasks.capture_rows import fill_rows
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
+from handoff.tasks.recipe_names import contract_in, require_known_names
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
@@ -112,7 +112,7 @@ def _run_alone(plan: ProcessPlan, jobs: list[tuple[object, float]]) -> list[obje
 def list_passes(*, as_json: bool) -> None:
     """Print every pass with its level, what it does and its parameters."""
     # Passes are torch's business: this is the one command that imports it into its own process.
-    from tasks.passes import PASSES
+    from handoff.tasks.passes import PASSES
 
     default = [choice.name for choice in DEFAULT_PASSES]
     told = [
@@ -143,14 +143,14 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
 
     With the `delivery` that it was made from, its numbers are compared again, too.
     """
-    from artifacts.package import check_release
-    from artifacts.signing import read_trust
+    from handoff.artifacts.package import check_release
+    from handoff.artifacts.signing import read_trust
 
     trust = read_trust(read_settings().stores.trusted, may_lack=True)
     checked = check_release(folder, installed_torch(), trust)
     manifest, repeated = checked.manifest, []
     if delivery is not None:
-        from tasks.repeating import repeat_comparison
+        from handoff.tasks.repeating import repeat_comparison
 
         repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:

@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from artifacts.errors import HandoffError
-from infra.home import home_folder, store_location
+from handoff.artifacts.errors import HandoffError
+from handoff.infra.home import home_folder, store_location
 
 SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "handoff"
@@ -34,7 +34,7 @@ def complete_code(
     _context: click.Context, _parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
     """Return the codes that begin as `typed`, with what each is."""
-    from infra.explaining.texts import explanations
+    from handoff.infra.explaining.texts import explanations
 
     known = explanations().items()
     return [CompletionItem(code, help=one.title) for code, one in known if code.startswith(typed)]

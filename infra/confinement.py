@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.isolated import imported_from, isolated, own_root
-from infra.landlock import LINK, LIST, READ, RUN, USE, WRITE, confine
-from infra.seccomp import filter_calls
-from infra.settings import has_gpu
+from handoff.artifacts.isolated import imported_from, isolated, own_root
+from handoff.infra.landlock import LINK, LIST, READ, RUN, USE, WRITE, confine
+from handoff.infra.seccomp import filter_calls
+from handoff.infra.settings import has_gpu
 
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What the loader, the compilers, the C library and OpenSSL's digests read.
@@ -116,7 +116,7 @@ def still_possible() -> tuple[str, ...]:
         secret, beside = Path(folder, "secret"), Path(folder, "beside")
         secret.touch(mode=0o600)
         command = isolated(
-            "infra.sandbox", "--confined", "--", sys.executable, "-I", "-c", _ATTEMPTS,
+            "handoff.infra.sandbox", "--confined", "--", sys.executable, "-I", "-c", _ATTEMPTS,
             str(secret), str(beside),
         )  # fmt: skip
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

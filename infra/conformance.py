@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from artifacts.conformance import (
+from handoff.artifacts.conformance import (
     STANDINGS,
     Conformance,
     Row,
     changed_rows,
     parse_conformance,
 )
-from artifacts.conformance_tables import kept_toolchains, read_table, shipped_tables
-from artifacts.errors import UsageProblem
-from artifacts.record import from_plain, to_plain
-from artifacts.signing import read_trust
-from artifacts.stores.opening import open_store
-from artifacts.target import CpuTarget, parse_target
-from infra.cli_options import is_quiet
-from infra.console import print_json, print_table
-from infra.echoing import echo
-from infra.flow_calls import call_flow
-from infra.release import require_compiler
-from infra.settings import Settings, compiler_name, read_settings, require_writable_home
-from tasks.conformance.script import repeating_script
-from tasks.known_wrong import find_table
+from handoff.artifacts.conformance_tables import kept_toolchains, read_table, shipped_tables
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.signing import read_trust
+from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.target import CpuTarget, parse_target
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import print_json, print_table
+from handoff.infra.echoing import echo
+from handoff.infra.flow_calls import call_flow
+from handoff.infra.release import require_compiler
+from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
+from handoff.tasks.conformance.script import repeating_script
+from handoff.tasks.known_wrong import find_table
 
 
 def ask_toolchain(slug: str, operators: tuple[str, ...], *, again: bool, as_json: bool) -> None:
@@ -51,8 +51,8 @@ def _make(
     require_writable_home(settings)
 
     def load() -> Callable[[], object]:
-        from flows.conformance import conformance
-        from flows.parameters import ConformanceParameters
+        from handoff.flows.conformance import conformance
+        from handoff.flows.parameters import ConformanceParameters
 
         wanted = ConformanceParameters(target=target.slug, operators=list(operators), again=again)
         return lambda: conformance(wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from infra.cli_options import debug_option, json_option, quiet_option
+from handoff.infra.cli_options import debug_option, json_option, quiet_option
 
 
 @click.group(invoke_without_command=True)
@@ -41,7 +41,7 @@ def conformance(
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     if context.invoked_subcommand is not None:
         return
-    from infra.conformance import ask_toolchain, show_known
+    from handoff.infra.conformance import ask_toolchain, show_known
 
     if shown is not None:
         show_known(target, shown, as_json=as_json)
@@ -63,7 +63,7 @@ def diff_tables(before: str, after: str, as_json: bool) -> None:
     handoff conformance diff 3f2a9c cpu-avx512
     handoff conformance diff before.json after.json
     """  # noqa: D301 - as above
-    from infra.conformance import show_changes
+    from handoff.infra.conformance import show_changes
 
     show_changes(before, after, as_json=as_json)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from artifacts.evidence import Finding
-from artifacts.printable import one_line, printable, printable_json
-from infra.cli_options import is_quiet
-from infra.echoing import echo, styled
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.printable import one_line, printable, printable_json
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.echoing import echo, styled
 
 _MARGIN = " " * 10
 _COLOURS = {"unsound": "red", "limit": "yellow", "note": None}

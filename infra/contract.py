@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from artifacts.delivery import DeliveryContract
-from artifacts.signature import Dimension, TensorSpec
-from infra.console import fitted, print_table
-from infra.echoing import echo
+from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.infra.console import fitted, print_table
+from handoff.infra.echoing import echo
 
 _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from artifacts.record import to_plain
-from artifacts.signature import TensorSpec
-from artifacts.steps import DeliverJob, DeliverResult, Prepared, PrepareJob
-from infra.cli_options import is_quiet
-from infra.console import fitted, print_json
-from infra.contract import print_contract
-from infra.echoing import echo
-from infra.questions import ask_name, ask_values
-from tasks.child import ProcessPlan, StepProcess
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.steps import DeliverJob, DeliverResult, Prepared, PrepareJob
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import fitted, print_json
+from handoff.infra.contract import print_contract
+from handoff.infra.echoing import echo
+from handoff.infra.questions import ask_name, ask_values
+from handoff.tasks.child import ProcessPlan, StepProcess
 
 _LIMIT_S = 3600.0
 

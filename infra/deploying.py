@@ -8,22 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.target import TARGETS
-from flows.names import RECOMPILE, RESUME
-from infra.automations import automations, notification
-from infra.console import print_json, print_table
-from infra.deployments import (
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.target import TARGETS
+from handoff.flows.names import RECOMPILE, RESUME
+from handoff.infra.automations import automations, notification
+from handoff.infra.console import print_json, print_table
+from handoff.infra.deployments import (
     FLOW_RUN_COMMAND,
     Deployment,
     Schedule,
     deployments,
 )
-from infra.echoing import echo
-from infra.environments import prepare_prefect
-from infra.pools import ensure_pools
-from infra.prefect_api import told_in_sentences
-from infra.settings import read_settings
+from handoff.infra.echoing import echo
+from handoff.infra.environments import prepare_prefect
+from handoff.infra.pools import ensure_pools
+from handoff.infra.prefect_api import told_in_sentences
+from handoff.infra.settings import read_settings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artifacts.target import TARGETS
-from flows.names import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
+from handoff.artifacts.target import TARGETS
+from handoff.flows.names import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
 
 # Light flows, which mostly wait; what compiles or times; and what has the hardware of a target.
 TARGET_POOLS = {slug: target_pool(slug) for slug in TARGETS}
@@ -21,7 +21,7 @@ POOLS = {
 }
 
 # Python of the worker's own environment, which `handoff worker` puts first on the PATH.
-FLOW_RUN_COMMAND = "python -P -m infra.flow_run"
+FLOW_RUN_COMMAND = "python -P -m handoff.infra.flow_run"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Deployment:
 
 
 _CONFORMANCE = Deployment(
-    "flows.conformance.conformance", BUILD_POOL,
+    "handoff.flows.conformance.conformance", BUILD_POOL,
     "Asks every operator of PyTorch's test suite what today's toolchain makes of it.",
     limit=1, resumes=True,
 )  # fmt: skip
@@ -65,37 +65,37 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
     """Return all deployments; `targets` are those whose hardware has a work pool of its own."""
     return (
         Deployment(
-            "flows.release.release", BUILD_POOL,
+            "handoff.flows.release.release", BUILD_POOL,
             "Makes verified packages of a delivery and registers them, or says why not.",
             resumes=True,
         ),
         Deployment(
-            "flows.recompile.recompile", CONTROL_POOL,
+            "handoff.flows.recompile.recompile", CONTROL_POOL,
             "Rebuilds what is in production with today's toolchain, every night.",
             schedule=nightly, limit=1, resumes=True,
         ),
         Deployment(
-            "flows.recompile.recompile_model", BUILD_POOL,
+            "handoff.flows.recompile.recompile_model", BUILD_POOL,
             "Rebuilds one model and compares it with what is served.",
             resumes=True,
         ),
         Deployment(
-            "flows.promote.promote", BUILD_POOL,
+            "handoff.flows.promote.promote", BUILD_POOL,
             "Lets an alias stand for another version, where the rules allow it.",
         ),
         _CONFORMANCE,
         Deployment(
-            "flows.collect_garbage.collect_garbage", CONTROL_POOL,
+            "handoff.flows.collect_garbage.collect_garbage", CONTROL_POOL,
             "Removes from the store what no version needs.",
             limit=1,
         ),
         Deployment(
-            "flows.resume.resume", CONTROL_POOL,
+            "handoff.flows.resume.resume", CONTROL_POOL,
             "Starts runs again that crashed; an automation calls it for one, the schedule for all.",
             schedule=Schedule("*/5 * * * *", "UTC"),
         ),
         Deployment(
-            "flows.verify_on_target.verify_on_target", BUILD_POOL,
+            "handoff.flows.verify_on_target.verify_on_target", BUILD_POOL,
             "Compares a released package with its delivery again, on the worker's machine.",
         ),
         *(deployment for slug in targets for deployment in _on_hardware(slug)),
@@ -106,12 +106,12 @@ def _on_hardware(slug: str) -> tuple[Deployment, Deployment]:
     pool = TARGET_POOLS[slug]
     return (
         Deployment(
-            "flows.build_target.build_target", pool,
+            "handoff.flows.build_target.build_target", pool,
             f"Builds and blesses a release's package for {slug}, where it can run.",
             name=slug, resumes=True,
         ),
         Deployment(
-            "flows.verify_on_target.verify_on_target", pool,
+            "handoff.flows.verify_on_target.verify_on_target", pool,
             f"Compares a released package for {slug} with its delivery again.",
             name=slug,
         ),

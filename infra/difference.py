@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from artifacts.difference import differences
-from artifacts.record import to_plain
-from infra.console import print_json, print_table
-from infra.echoing import echo
-from infra.registry import parse_reference, releases_of
-from infra.settings import read_settings
+from handoff.artifacts.difference import differences
+from handoff.artifacts.record import to_plain
+from handoff.infra.console import print_json, print_table
+from handoff.infra.echoing import echo
+from handoff.infra.registry import parse_reference, releases_of
+from handoff.infra.settings import read_settings
 
 
 def show_difference(before: str, after: str, *, as_json: bool) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from artifacts.delivery_uri import without_login
-from artifacts.errors import HandoffError
-from artifacts.target import TARGETS, host_cpu_flags
-from infra.confinement import still_possible
-from infra.console import print_json
-from infra.echoing import echo
-from infra.landlock import landlock_version
-from infra.settings import (
+from handoff.artifacts.delivery_uri import without_login
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.target import TARGETS, host_cpu_flags
+from handoff.infra.confinement import still_possible
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.landlock import landlock_version
+from handoff.infra.settings import (
     Settings,
     compiler_name,
     paths_kept_from_steps,
@@ -173,7 +173,7 @@ def _prefect(settings: Settings) -> Check:
 def _store(settings: Settings) -> Check:
     location = settings.stores.objects
     if location.startswith("s3://"):
-        from artifacts.stores.opening import open_store
+        from handoff.artifacts.stores.opening import open_store
 
         try:
             # A person waits for this one.

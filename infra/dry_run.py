@@ -6,19 +6,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from artifacts.delivery_uri import redacted
-from artifacts.errors import HandoffError
-from artifacts.recipe import Recipe
-from artifacts.record import to_plain
-from artifacts.steps import Reused
-from artifacts.target import CudaTarget, parse_target
-from infra.cli_options import is_quiet
-from infra.console import print_findings, print_json, print_table, seconds, size
-from infra.echoing import echo
-from infra.progress import shown_progress
-from infra.rehearsal import Rehearsal, rehearse
-from infra.settings import Settings
-from infra.step_times import CACHED, KNOWN, WHOLE, StepTimes
+from handoff.artifacts.delivery_uri import redacted
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.steps import Reused
+from handoff.artifacts.target import CudaTarget, parse_target
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import print_findings, print_json, print_table, seconds, size
+from handoff.infra.echoing import echo
+from handoff.infra.progress import shown_progress
+from handoff.infra.rehearsal import Rehearsal, rehearse
+from handoff.infra.settings import Settings
+from handoff.infra.step_times import CACHED, KNOWN, WHOLE, StepTimes
 
 
 def tell_dry_run(

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from artifacts.printable import printable
+from handoff.artifacts.printable import printable
 
 
 class Styled(str):

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from artifacts.errors import EnvironmentLacking
-from artifacts.isolated import isolated
-from infra.answers import get_status, last_words
-from infra.environments import child_environment, settings_of_prefect
-from infra.orphans import marks
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.isolated import isolated
+from handoff.infra.answers import get_status, last_words
+from handoff.infra.environments import child_environment, settings_of_prefect
+from handoff.infra.orphans import marks
 
 # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
 _PATIENCE_S = 120.0

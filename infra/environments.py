@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from artifacts.isolated import for_children
-from infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
-from infra.standing import step_aside
+from handoff.artifacts.isolated import for_children
+from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
+from handoff.infra.standing import step_aside
 
 # In the environment of all that `handoff up` starts: the home folder, and the service's name.
 STACK_MARK, SERVICE_MARK = "HANDOFF_STACK", "HANDOFF_SERVICE"

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from artifacts.errors import InputsRefused, UsageProblem
-from artifacts.loader import LoadedModel, load
-from artifacts.signature import TensorSpec
-from infra.settings import read_settings
+from handoff.artifacts.errors import InputsRefused, UsageProblem
+from handoff.artifacts.loader import LoadedModel, load
+from handoff.artifacts.signature import TensorSpec
+from handoff.infra.settings import read_settings
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.errors import EnvironmentLacking, HandoffError, first_line
-from infra.embedded_server import begin_server
-from infra.environments import prepare_prefect
-from infra.interruption import ending_soon
-from infra.orphans import end_orphans_later
-from infra.settings import Settings, read_site
-from infra.standing import empty_folder
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
+from handoff.infra.embedded_server import begin_server
+from handoff.infra.environments import prepare_prefect
+from handoff.infra.interruption import ending_soon
+from handoff.infra.orphans import end_orphans_later
+from handoff.infra.settings import Settings, read_site
+from handoff.infra.standing import empty_folder
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
     if settings.is_embedded:
         end_orphans_later()
         server = begin_server(empty_folder(settings.home))
-    from flows import site
+    from handoff.flows import site
 
     site.tell(lambda: read_site(settings, workspace))
     try:

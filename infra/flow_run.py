@@ -1,4 +1,4 @@
-"""The program of a flow run that a worker starts: `python -m infra.flow_run`.
+"""The program of a flow run that a worker starts: `python -m handoff.infra.flow_run`.
 
 It tells the flow which machine it is on, takes cores of its own where its worker shares them out,
 ends when its worker does, and leaves the rest to Prefect, which names the run in the environment.
@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flows import site
-from infra.core_sets import take_cores
-from infra.settings import read_settings, read_site, require_writable_home
+from handoff.flows import site
+from handoff.infra.core_sets import take_cores
+from handoff.infra.settings import read_settings, read_site, require_writable_home
 
 _PR_SET_PDEATHSIG = 1
 

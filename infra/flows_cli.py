@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from infra.cli_options import debug_option, json_option, quiet_option
-from infra.completion import complete_model
+from handoff.infra.cli_options import debug_option, json_option, quiet_option
+from handoff.infra.completion import complete_model
 
 
 @click.command()
@@ -32,7 +32,7 @@ def deploy(
     handoff deploy --time-zone Europe/Berlin
     handoff deploy --target cuda-sm90
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from infra.deploying import deploy as apply
+    from handoff.infra.deploying import deploy as apply
 
     apply(cron, time_zone, targets, notify=notify, as_json=as_json)
 
@@ -54,7 +54,7 @@ def recompile(models: tuple[str, ...], alias: str, as_json: bool) -> None:
     handoff recompile
     handoff recompile resnet18 --json
     """  # noqa: D301 - as above
-    from infra.recompiling import recompile_models
+    from handoff.infra.recompiling import recompile_models
 
     raise click.exceptions.Exit(recompile_models(models, alias, as_json=as_json))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from infra.cli_options import debug_option, json_option
-from infra.completion import SHELLS, complete_code, completion_script
-from infra.echoing import echo
+from handoff.infra.cli_options import debug_option, json_option
+from handoff.infra.completion import SHELLS, complete_code, completion_script
+from handoff.infra.echoing import echo
 
 
 @click.command()
@@ -25,7 +25,7 @@ def explain(code: str, as_json: bool) -> None:
     handoff explain DeliveryUnsound
     handoff explain 4
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from infra.explaining.telling import explain as tell
+    from handoff.infra.explaining.telling import explain as tell
 
     tell(code, as_json=as_json)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem
 
 
 def home_folder() -> Path:

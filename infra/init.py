@@ -11,25 +11,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
-from artifacts.delivery import (
+from handoff.artifacts.delivery import (
     CONTRACT_FILE,
     DeliveryContract,
     Lineage,
     ModelSection,
     format_contract,
 )
-from artifacts.errors import UsageProblem
-from artifacts.proposals import InputProposal, ProposeJob, ProposeResult, TryJob, TryResult
-from artifacts.recipe import read_recipe
-from artifacts.record import to_plain
-from artifacts.signature import DECLARED, Dimension, TensorSpec
-from artifacts.whole_file import write_whole
-from infra.console import print_json
-from infra.echoing import echo
-from infra.input_flags import format_spec, parse_dimension, parse_input, parse_range
-from infra.questions import ask_dimension, ask_input, ask_name, ask_values
-from infra.release import require_folder
-from tasks.child import ProcessPlan, StepProcess
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.proposals import InputProposal, ProposeJob, ProposeResult, TryJob, TryResult
+from handoff.artifacts.recipe import read_recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.signature import DECLARED, Dimension, TensorSpec
+from handoff.artifacts.whole_file import write_whole
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.input_flags import format_spec, parse_dimension, parse_input, parse_range
+from handoff.infra.questions import ask_dimension, ask_input, ask_name, ask_values
+from handoff.infra.release import require_folder
+from handoff.tasks.child import ProcessPlan, StepProcess
 
 _PROPOSE_LIMIT_S = 600.0
 _TRY_LIMIT_S = 600.0

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from artifacts.errors import UsageProblem
-from artifacts.signature import DTYPES, Dimension, TensorSpec
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.signature import DTYPES, Dimension, TensorSpec
 
 _T = TypeVar("_T")
 _SIZE = re.compile(r"[0-9]{1,12}")

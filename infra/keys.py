@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from artifacts.errors import UsageProblem
-from artifacts.registering import KeyJob, KeyResult
-from artifacts.signing import public_key_of, read_trust
-from infra.console import print_json
-from infra.echoing import echo
-from infra.settings import Settings, read_settings, trusted_folder
-from tasks.child import StepProcess
-from tasks.moving import KEY_LIMIT_S, SIGNER
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.registering import KeyJob, KeyResult
+from handoff.artifacts.signing import public_key_of, read_trust
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.settings import Settings, read_settings, trusted_folder
+from handoff.tasks.child import StepProcess
+from handoff.tasks.moving import KEY_LIMIT_S, SIGNER
 
 
 def show_keys(*, as_json: bool) -> None:

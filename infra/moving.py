@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import cast
 
-from artifacts.changes import Author, Request, RetireRequest, RollBackRequest
-from artifacts.errors import UsageProblem
-from artifacts.ledger import LedgerEntry
-from artifacts.record import to_plain
-from artifacts.registering import CatalogueJob, CollectJob, CollectResult
-from artifacts.site import Site
-from infra.console import print_json, size
-from infra.echoing import echo
-from infra.registry import parse_reference, parse_version, releases_of, require_alias
-from infra.settings import author_name, read_settings, read_site, require_writable_home
-from tasks.appending import Appended
-from tasks.moving import CATALOGUE_LIMIT_S, Promotion, change_ledger, opened_registrar
-from tasks.moving import promote as promote_version
+from handoff.artifacts.changes import Author, Request, RetireRequest, RollBackRequest
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.registering import CatalogueJob, CollectJob, CollectResult
+from handoff.artifacts.site import Site
+from handoff.infra.console import print_json, size
+from handoff.infra.echoing import echo
+from handoff.infra.registry import parse_reference, parse_version, releases_of, require_alias
+from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
+from handoff.tasks.appending import Appended
+from handoff.tasks.moving import CATALOGUE_LIMIT_S, Promotion, change_ledger, opened_registrar
+from handoff.tasks.moving import promote as promote_version
 
 _COLLECT_LIMIT_S = 3600.0
 

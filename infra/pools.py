@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from infra.deployments import POOLS
+from handoff.infra.deployments import POOLS
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem
 
 
 def require_free_port(host: str, port: int, name: str, option: str = "--port") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem, first_line
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem, first_line
 
 
 class ServerBusy(EnvironmentLacking):

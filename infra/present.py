@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.record import to_plain
-from infra.console import fitted, print_findings, print_table, seconds, size
-from infra.echoing import echo
-from tasks.report.search import SEARCH_COLUMNS, search_rows
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.record import to_plain
+from handoff.infra.console import fitted, print_findings, print_table, seconds, size
+from handoff.infra.echoing import echo
+from handoff.tasks.report.search import SEARCH_COLUMNS, search_rows
 
 
 def release_object(

@@ -18,15 +18,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from artifacts.printable import one_line
-from flows.progress import LOGGER, tell_ahead
-from infra.cli_options import is_quiet
-from infra.console import size
-from infra.echoing import echo
-from infra.step_times import WHOLE, StepTimes
+from handoff.artifacts.printable import one_line
+from handoff.flows.progress import LOGGER, tell_ahead
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import size
+from handoff.infra.echoing import echo
+from handoff.infra.step_times import WHOLE, StepTimes
 
 if TYPE_CHECKING:
-    from tasks.lanes import BegunStep
+    from handoff.tasks.lanes import BegunStep
 
 NO_TIMES = StepTimes({})
 _START = "start"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from artifacts.delivery import require_model_name
-from artifacts.proposals import InputProposal
-from artifacts.signature import Dimension, TensorSpec
-from infra.echoing import ask, echo
-from infra.input_flags import format_spec, parse_limits, parse_spec, parse_values
+from handoff.artifacts.delivery import require_model_name
+from handoff.artifacts.proposals import InputProposal
+from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.infra.echoing import ask, echo
+from handoff.infra.input_flags import format_spec, parse_limits, parse_spec, parse_values
 
 _T = TypeVar("_T")
 

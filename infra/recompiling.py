@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from artifacts.errors import NightFailed
-from artifacts.night import read_nights
-from artifacts.record import to_plain
-from artifacts.stores.opening import open_store
-from infra.console import print_json
-from infra.echoing import echo
-from infra.flow_calls import call_flow
-from infra.progress import shown_progress
-from infra.registry import parse_reference, require_alias
-from infra.release import require_compiler
-from infra.settings import read_settings, require_writable_home
+from handoff.artifacts.errors import NightFailed
+from handoff.artifacts.night import read_nights
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.stores.opening import open_store
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.flow_calls import call_flow
+from handoff.infra.progress import shown_progress
+from handoff.infra.registry import parse_reference, require_alias
+from handoff.infra.release import require_compiler
+from handoff.infra.settings import read_settings, require_writable_home
 
 
 def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> int:
@@ -28,8 +28,8 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
     require_writable_home(settings)
 
     def load() -> Callable[[], object]:
-        from flows.parameters import RecompileParameters
-        from flows.recompile import recompile
+        from handoff.flows.parameters import RecompileParameters
+        from handoff.flows.recompile import recompile
 
         # By hand, nobody waits half an hour for what 'handoff conformance' does.
         wanted = RecompileParameters(alias=alias, models=list(models), conformance=False)
@@ -42,7 +42,7 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
     if as_json:
         print_json({**to_plain(night), "exit_status": night.exit_status})
     else:
-        from tasks.night_page import text_table
+        from handoff.tasks.night_page import text_table
 
         echo(text_table(night))
     return night.exit_status

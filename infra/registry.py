@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from artifacts.delivery import require_alias_name, require_model_name
-from artifacts.errors import UsageProblem
-from artifacts.ledger import LedgerEntry
-from artifacts.record import to_plain
-from artifacts.registering import PullJob, RestoreJob
-from artifacts.releases import Releases, SignedRelease, open_releases
-from artifacts.target import installed_torch
-from infra.cli_options import is_quiet
-from infra.console import age, print_json, print_table, shown_transfer
-from infra.echoing import echo
-from infra.present import print_release, release_object
-from infra.settings import Settings, read_settings
+from handoff.artifacts.delivery import require_alias_name, require_model_name
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.registering import PullJob, RestoreJob
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.target import installed_torch
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import age, print_json, print_table, shown_transfer
+from handoff.infra.echoing import echo
+from handoff.infra.present import print_release, release_object
+from handoff.infra.settings import Settings, read_settings
 
 
 def releases_of(settings: Settings) -> Releases:
@@ -126,7 +126,7 @@ def _told_entry(entry: LedgerEntry) -> str:
 
 def pull_release(reference: str, folder: Path | None, target: str, *, as_json: bool) -> None:
     """Fetch the package of a release that fits this machine into `folder`; only verify without."""
-    from tasks.pull import run as pull
+    from handoff.tasks.pull import run as pull
 
     settings = read_settings()
     name, wanted = parse_reference(reference)
@@ -147,7 +147,7 @@ def pull_release(reference: str, folder: Path | None, target: str, *, as_json: b
 
 def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     """Fetch the delivery that a version was made from into `folder`."""
-    from tasks.restore import run as restore
+    from handoff.tasks.restore import run as restore
 
     settings = read_settings()
     name, wanted = parse_reference(reference)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from infra.cli_options import debug_option, json_option, quiet_option
-from infra.completion import complete_model
-from infra.echoing import echo
+from handoff.infra.cli_options import debug_option, json_option, quiet_option
+from handoff.infra.completion import complete_model
+from handoff.infra.echoing import echo
 
 reason_option = click.option("--reason", default="", help="Why; the ledger keeps it.")
 
@@ -18,7 +18,7 @@ reason_option = click.option("--reason", default="", help="Why; the ledger keeps
 @debug_option
 def list_models(as_json: bool) -> None:
     """List the registered models, and what their aliases stand for."""
-    from infra.registry import list_registered
+    from handoff.infra.registry import list_registered
 
     list_registered(as_json=as_json)
 
@@ -29,7 +29,7 @@ def list_models(as_json: bool) -> None:
 @debug_option
 def show(name: str, as_json: bool) -> None:
     """Show one version of a model: its targets, how exact and how fast they are."""
-    from infra.registry import show_version
+    from handoff.infra.registry import show_version
 
     show_version(name, as_json=as_json)
 
@@ -41,7 +41,7 @@ def show(name: str, as_json: bool) -> None:
 @debug_option
 def diff(before: str, after: str, as_json: bool) -> None:
     """Show what differs between two versions: sources, passes, toolchain, numbers, speed."""
-    from infra.difference import show_difference
+    from handoff.infra.difference import show_difference
 
     show_difference(before, after, as_json=as_json)
 
@@ -71,8 +71,8 @@ def pull(
     handoff pull resnet18@production --verify-only
     handoff pull resnet18@7 --delivery --to delivery
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from artifacts.errors import UsageProblem
-    from infra.registry import pull_delivery, pull_release
+    from handoff.artifacts.errors import UsageProblem
+    from handoff.infra.registry import pull_delivery, pull_release
 
     if delivery:
         if folder is None or verify_only or target != "auto":
@@ -117,7 +117,7 @@ def promote(
     handoff promote resnet18@candidate --to production
     handoff promote resnet18@7 --override --reason "the old one leaks"
     """  # noqa: D301 - as above
-    from infra.moving import promote as move
+    from handoff.infra.moving import promote as move
 
     move(name, alias, reason=reason, expected=expected, as_json=as_json, **allowed)
 
@@ -131,7 +131,7 @@ def promote(
 @debug_option
 def rollback(name: str, alias: str, version: int | None, reason: str, as_json: bool) -> None:
     """Let an alias stand for what it stood for before."""
-    from infra.moving import roll_back
+    from handoff.infra.moving import roll_back
 
     roll_back(name, alias, version, reason, as_json=as_json)
 
@@ -142,7 +142,7 @@ def rollback(name: str, alias: str, version: int | None, reason: str, as_json: b
 @debug_option
 def history(name: str, as_json: bool) -> None:
     """Show a model's ledger: who moved what, when and why. Every signature is verified."""
-    from infra.registry import show_history
+    from handoff.infra.registry import show_history
 
     show_history(name, as_json=as_json)
 
@@ -154,7 +154,7 @@ def history(name: str, as_json: bool) -> None:
 @debug_option
 def retire(name: str, reason: str, as_json: bool) -> None:
     """Give up a version that no alias stands for; 'handoff gc' then removes its packages."""
-    from infra.moving import retire as give_up
+    from handoff.infra.moving import retire as give_up
 
     give_up(name, reason, as_json=as_json)
 
@@ -165,7 +165,7 @@ def retire(name: str, reason: str, as_json: bool) -> None:
 @debug_option
 def sync(name: str, as_json: bool) -> None:
     """Show in MLflow what the store's ledgers say: after an outage, or in a new MLflow."""
-    from infra.moving import sync as show_again
+    from handoff.infra.moving import sync as show_again
 
     show_again(name, as_json=as_json)
 
@@ -183,7 +183,7 @@ def sync(name: str, as_json: bool) -> None:
 @debug_option
 def gc(pretend: bool, grace_h: float, as_json: bool) -> None:
     """Remove from the store what no version needs: what interrupted releases left, retired ones."""
-    from infra.moving import collect_garbage
+    from handoff.infra.moving import collect_garbage
 
     collect_garbage(grace_h, pretend=pretend, as_json=as_json)
 
@@ -201,7 +201,7 @@ def keys(context: click.Context) -> None:
 @debug_option
 def show_keys(as_json: bool) -> None:
     """Print the public key that signs here, for others to trust."""
-    from infra.keys import show_keys as show_them
+    from handoff.infra.keys import show_keys as show_them
 
     show_them(as_json=as_json)
 
@@ -216,7 +216,7 @@ def trust(file: Path) -> None:
     handoff keys show > release.pub     # where releases are made
     handoff keys trust release.pub      # where they are pulled
     """  # noqa: D301 - as above
-    from infra.keys import trust_key
+    from handoff.infra.keys import trust_key
 
     trust_key(file)
 

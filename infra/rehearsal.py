@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.digest import Digest
-from artifacts.ledger import LedgerEntry
-from artifacts.recipe import Recipe
-from artifacts.releases import Releases
-from artifacts.steps import (
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.releases import Releases
+from handoff.artifacts.steps import (
     FindPackageJob,
     FoundPackage,
     IntakeJob,
@@ -23,17 +23,17 @@ from artifacts.steps import (
     Reused,
     TraceabilityResult,
 )
-from infra.registry import releases_of
-from infra.settings import Settings, compiler_name
-from infra.step_times import StepTimes, read_times, times_folder
-from tasks.assemble import refuse_unsound
-from tasks.child import ProcessPlan, StepProcess
-from tasks.draft import require_free_alias
-from tasks.fingerprint import fingerprint_release
-from tasks.jobs import Jobs
-from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
-from tasks.package_cache import cache_of
-from tasks.toolchain import changes_since
+from handoff.infra.registry import releases_of
+from handoff.infra.settings import Settings, compiler_name
+from handoff.infra.step_times import StepTimes, read_times, times_folder
+from handoff.tasks.assemble import refuse_unsound
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.draft import require_free_alias
+from handoff.tasks.fingerprint import fingerprint_release
+from handoff.tasks.jobs import Jobs
+from handoff.tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
+from handoff.tasks.package_cache import cache_of
+from handoff.tasks.toolchain import changes_since
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def rehearse(
     jobs = Jobs(scratch, recipe, rebuild, cache)
     process = StepProcess(
         ProcessPlan(
-            "dry-run", ("tasks.intake",), recipe.extensions,
+            "dry-run", ("handoff.tasks.intake",), recipe.extensions,
             reads=(delivery, cache), writes=(scratch,),
         ),
         scratch / "logs" / "steps.log",
@@ -95,7 +95,7 @@ def rehearse(
 
 
 def _step(process: StepProcess, name: str, job: object, kind: type[T]) -> T:
-    from flows.progress import announced
+    from handoff.flows.progress import announced
 
     limits = {"take in": INTAKE_LIMIT_S, "inspect": TRACEABILITY_LIMIT_S}
     with announced(name) as announcement:

@@ -7,21 +7,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from artifacts.delivery import read_contract
-from artifacts.errors import DeliveryUnreadable, EnvironmentLacking, HandoffError, NotShownYet
-from artifacts.layout import REPORT_FILE
-from artifacts.manifest import MANIFEST_FILE, Manifest, read_manifest
-from artifacts.recipe import Recipe, read_recipe
-from artifacts.record import to_plain
-from infra.cli_options import is_quiet
-from infra.console import print_json
-from infra.echoing import echo
-from infra.flow_calls import call_flow
-from infra.present import print_release, release_object
-from infra.progress import shown_progress, tell_begun
-from infra.registry import releases_of, require_alias
-from infra.settings import Settings, compiler_name, read_settings, require_writable_home
-from infra.step_times import (
+from handoff.artifacts.delivery import read_contract
+from handoff.artifacts.errors import (
+    DeliveryUnreadable,
+    EnvironmentLacking,
+    HandoffError,
+    NotShownYet,
+)
+from handoff.artifacts.layout import REPORT_FILE
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, read_manifest
+from handoff.artifacts.recipe import Recipe, read_recipe
+from handoff.artifacts.record import to_plain
+from handoff.infra.cli_options import is_quiet
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.flow_calls import call_flow
+from handoff.infra.present import print_release, release_object
+from handoff.infra.progress import shown_progress, tell_begun
+from handoff.infra.registry import releases_of, require_alias
+from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
+from handoff.infra.step_times import (
     StepTimes,
     keep_times,
     noted_times,
@@ -29,11 +34,11 @@ from infra.step_times import (
     times_folder,
     times_of,
 )
-from infra.unchanged import Standing, find_unchanged
-from tasks import lanes
-from tasks.assemble import require_trial_alias
-from tasks.recipe_names import contract_in, require_known_names
-from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.infra.unchanged import Standing, find_unchanged
+from handoff.tasks import lanes
+from handoff.tasks.assemble import require_trial_alias
+from handoff.tasks.recipe_names import contract_in, require_known_names
+from handoff.tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
 # What runs before Prefect does, as the flow announces it.
 _FIRST_STEPS = ("take in", "inspect", "optimize")
@@ -55,7 +60,7 @@ def release_delivery(
     _check(recipe, alias)
     require_known_names(recipe, contract_in(delivery))
     if dry_run:
-        from infra.dry_run import tell_dry_run
+        from handoff.infra.dry_run import tell_dry_run
 
         return tell_dry_run(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
     return _release(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
@@ -195,8 +200,8 @@ def _note(text: str) -> None:
 
 def _run_flow(settings: Settings, workspace: Path, asked: dict[str, Any]) -> dict[str, Any]:
     def load() -> Callable[[], dict[str, Any]]:
-        from flows.parameters import ReleaseParameters
-        from flows.release import release
+        from handoff.flows.parameters import ReleaseParameters
+        from handoff.flows.release import release
 
         return lambda: release(ReleaseParameters(**asked))
 

@@ -1,6 +1,6 @@
 """The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
 
-    python -m infra.sandbox [--stores | --sources | --keys | --whole | --confined]
+    python -m handoff.infra.sandbox [--stores | --sources | --keys | --whole | --confined]
         [--read PATH ...] [--run PATH ...] [--list FOLDER ...] [--write FOLDER ...]
         [--link FOLDER ...] [--set NAME=VALUE ...] [--bar PATH ...] [--in FOLDER]
         -- COMMAND ARGUMENT ...
@@ -28,11 +28,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from artifacts.errors import UsageProblem
-from infra.confinement import Reach, confine_to
-from infra.environments import child_environment, with_absolute_paths
-from infra.landlock import bar_reading
-from infra.settings import paths_kept_from_steps, step_memory_bytes
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.confinement import Reach, confine_to
+from handoff.infra.environments import child_environment, with_absolute_paths
+from handoff.infra.landlock import bar_reading
+from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38

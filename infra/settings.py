@@ -35,10 +35,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.registering import SigningKey, Stores
-from artifacts.site import Site
-from infra.home import home_folder, store_location
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.registering import SigningKey, Stores
+from handoff.artifacts.site import Site
+from handoff.infra.home import home_folder, store_location
 
 
 def signing_key_scheme() -> str:

@@ -1,6 +1,6 @@
 """Split a lock into torch's own binary packages and the rest, so that torch can be chosen apart.
 
-python -m infra.split_lock ALL.lock REST.lock TORCH.lock
+python -m handoff.infra.split_lock ALL.lock REST.lock TORCH.lock
 """
 
 from __future__ import annotations

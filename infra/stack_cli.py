@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from infra.cli_options import debug_option, json_option
+from handoff.infra.cli_options import debug_option, json_option
 
 _PORT = click.IntRange(1, 65535)
 
@@ -42,8 +42,8 @@ def up(
     handoff up
     eval "$(handoff up --print-environment)"
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from infra.serving.place import Choices
-    from infra.serving.up import bring_up
+    from handoff.infra.serving.place import Choices
+    from handoff.infra.serving.up import bring_up
 
     bring_up(Choices(**chosen), print_environment=print_environment, as_json=as_json)
 
@@ -53,7 +53,7 @@ def up(
 @debug_option
 def down(as_json: bool) -> None:
     """Stop what 'handoff up' started, and nothing else. Data stay."""
-    from infra.serving.down import bring_down
+    from handoff.infra.serving.down import bring_down
 
     bring_down(as_json=as_json)
 
@@ -63,7 +63,7 @@ def down(as_json: bool) -> None:
 @debug_option
 def status(as_json: bool) -> None:
     """Show what 'handoff up' started, and how it is. Exit code 0: all of it is healthy."""
-    from infra.serving.status import show_status
+    from handoff.infra.serving.status import show_status
 
     raise click.exceptions.Exit(show_status(as_json=as_json))
 
@@ -85,7 +85,7 @@ def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     handoff worker --pool handoff-cuda-sm90 --limit 1
     handoff worker --pool handoff-build --cores 0-7 --limit 2
     """  # noqa: D301 - as above
-    from infra.serving.worker import run_worker
+    from handoff.infra.serving.worker import run_worker
 
     run_worker(pool, limit, cores, name)
 

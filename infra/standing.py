@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks import looking
+from handoff.tasks import looking
 
 _FOLDER = "standing"
 _is_program: list[bool] = []

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from artifacts.held_folder import held
-from artifacts.manifest import Manifest
-from artifacts.whole_file import keep_newest, write_whole
-from flows.progress import LOGGER
-from infra.settings import Settings
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.whole_file import keep_newest, write_whole
+from handoff.flows.progress import LOGGER
+from handoff.infra.settings import Settings
 
 Times = dict[str, tuple[float, ...]]
 

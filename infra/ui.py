@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.isolated import FOR_CHILDREN, isolated
-from infra.echoing import echo
-from infra.environments import replace_process
-from infra.ports import require_free_port
-from infra.settings import Settings, read_settings, require_writable_home
-from infra.standing import empty_folder
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.isolated import FOR_CHILDREN, isolated
+from handoff.infra.echoing import echo
+from handoff.infra.environments import replace_process
+from handoff.infra.ports import require_free_port
+from handoff.infra.settings import Settings, read_settings, require_writable_home
+from handoff.infra.standing import empty_folder
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

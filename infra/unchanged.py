@@ -10,14 +10,14 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.delivery import IGNORED_FOLDER, read_contract
-from artifacts.digest import Digest, digest_file, digest_tree
-from artifacts.errors import HandoffError
-from artifacts.manifest import Manifest
-from artifacts.recipe import Recipe
-from infra.registry import releases_of
-from infra.settings import Settings, compiler_name
-from tasks.fingerprint import fingerprint_release
+from handoff.artifacts.delivery import IGNORED_FOLDER, read_contract
+from handoff.artifacts.digest import Digest, digest_file, digest_tree
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
+from handoff.infra.registry import releases_of
+from handoff.infra.settings import Settings, compiler_name
+from handoff.tasks.fingerprint import fingerprint_release
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from artifacts.changes import (
+from handoff.artifacts.changes import (
     Author,
     CommitJob,
     CommitResult,
@@ -19,10 +19,10 @@ from artifacts.changes import (
     Signed,
     SignJob,
 )
-from artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
-from artifacts.ledger import LedgerEntry
-from artifacts.manifest import Manifest
-from artifacts.registering import SigningKey, Stores, Uploaded
+from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.registering import SigningKey, Stores, Uploaded
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64

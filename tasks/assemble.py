@@ -10,29 +10,29 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from artifacts.captures import CaptureRow
-from artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
-from artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
-from artifacts.digest import Digest, digest_file
-from artifacts.errors import (
+from handoff.artifacts.captures import CaptureRow
+from handoff.artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
+from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
+from handoff.artifacts.digest import Digest, digest_file
+from handoff.artifacts.errors import (
     BlessingRefused,
     BuildCrashed,
     DeliveryUnsound,
     UsageProblem,
 )
-from artifacts.evidence import Served
-from artifacts.known_faults import NOTHING_KNOWN, KnownWrong
-from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
-from artifacts.recipe import Recipe
-from artifacts.signature import ModelSignature
-from artifacts.steps import (
+from handoff.artifacts.evidence import Served
+from handoff.artifacts.known_faults import NOTHING_KNOWN, KnownWrong
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import (
     IntakeResult,
     OptimizeResult,
     TraceabilityResult,
 )
-from artifacts.target import CudaTarget
-from tasks.conformance.known import told_faults
-from tasks.evidence import evidence
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.evidence import evidence
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from artifacts.evidence import Timing
-from artifacts.steps import BenchmarkJob, BenchmarkResult
-from tasks.float64 import flat_tensors
-from tasks.intake import read_delivery
-from tasks.loading import SHARED_LIBRARY, Tensors, copies, device_of, open_shared_library
-from tasks.reference import ReferenceCase, load_cases
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.steps import BenchmarkJob, BenchmarkResult
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.loading import SHARED_LIBRARY, Tensors, copies, device_of, open_shared_library
+from handoff.tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 9
 _MAX_ROUNDS = 60

@@ -11,7 +11,7 @@ import os
 import resource
 from pathlib import Path
 
-from artifacts.errors import BudgetSpent, UsageProblem
+from handoff.artifacts.errors import BudgetSpent, UsageProblem
 
 # Settings, as `infra.settings` reads them and the launcher hands them on.
 TIME_FACTOR, MEMORY_LIMIT = "HANDOFF_STEP_TIME", "HANDOFF_STEP_MEMORY"

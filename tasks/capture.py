@@ -11,14 +11,14 @@ import torch.fx
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-import tasks.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
-from artifacts.errors import DeliveryUnsound
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.export_obstacles import note_size_decision, obstacle_of
-from tasks.lines import written_line
-from tasks.plan import CaseSpec, draw_inputs
-from tasks.ranges import dimension_of
-from tasks.soundness.places import place_of
+import handoff.tasks.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
+from handoff.artifacts.errors import DeliveryUnsound
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.export_obstacles import note_size_decision, obstacle_of
+from handoff.tasks.lines import written_line
+from handoff.tasks.plan import CaseSpec, draw_inputs
+from handoff.tasks.ranges import dimension_of
+from handoff.tasks.soundness.places import place_of
 
 # Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
 # could be taken for one.

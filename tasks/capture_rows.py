@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from artifacts.captures import ROADS, CaptureJob, CaptureRow, Road
-from artifacts.errors import StepCrashed
-from tasks.child import ProcessPlan, StepProcess
+from handoff.artifacts.captures import ROADS, CaptureJob, CaptureRow, Road
+from handoff.artifacts.errors import StepCrashed
+from handoff.tasks.child import ProcessPlan, StepProcess
 
 _LIMIT_S = 180.0
 

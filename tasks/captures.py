@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from artifacts.captures import CaptureJob, CaptureRow
-from tasks.capturing.judging import try_road
-from tasks.intake import read_delivery
-from tasks.plan import plan_cases
+from handoff.artifacts.captures import CaptureJob, CaptureRow
+from handoff.tasks.capturing.judging import try_road
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.plan import plan_cases
 
 
 def run(job: CaptureJob) -> CaptureRow:

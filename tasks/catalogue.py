@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from artifacts.catalogue.versions import Listing
-from artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
-from artifacts.digest import Digest
-from artifacts.registering import Catalogued, CatalogueJob
-from artifacts.registry import Catalogue, EarlierMissing
-from artifacts.releases import Releases, SignedRelease, open_releases
-from artifacts.statement import RELEASE_FILE, release_files
-from tasks.pull import fetch
+from handoff.artifacts.catalogue.versions import Listing
+from handoff.artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.registering import Catalogued, CatalogueJob
+from handoff.artifacts.registry import Catalogue, EarlierMissing
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.statement import RELEASE_FILE, release_files
+from handoff.tasks.pull import fetch
 
 # A catalogue made anew is not filled with years of nightly versions: these, and those that an alias
 # stands for.

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from artifacts.errors import StepCrashed, error_from_record
-from artifacts.isolated import isolated
-from artifacts.record import absolute, from_plain, to_plain
-from tasks import looking
-from tasks.budget import killed_by_others, out_of_time, time_factor, too_many
-from tasks.crowds import CROWDS, MOST_THREADS
-from tasks.worker import STEPS, step_name
+from handoff.artifacts.errors import StepCrashed, error_from_record
+from handoff.artifacts.isolated import isolated
+from handoff.artifacts.record import absolute, from_plain, to_plain
+from handoff.tasks import looking
+from handoff.tasks.budget import killed_by_others, out_of_time, time_factor, too_many
+from handoff.tasks.crowds import CROWDS, MOST_THREADS
+from handoff.tasks.worker import STEPS, step_name
 
 # What the flow announces its steps by, too.
 LOGGER = logging.getLogger("handoff.progress")
@@ -128,9 +128,9 @@ class StepProcess:
         has_own = bool(self.plan.extensions) or self.plan.sees == "whole"
         places = looking.places_to_tell() if has_own else ()
         look = _each("--look", places)
-        launcher = isolated("infra.sandbox", *self._launched(places))
+        launcher = isolated("handoff.infra.sandbox", *self._launched(places))
         worker = isolated(
-            "tasks.worker", "--answers", str(writing), *look, *modules,
+            "handoff.tasks.worker", "--answers", str(writing), *look, *modules,
             options=_options_of_python(self.plan.environment),
         )  # fmt: skip
         with self.log.open("ab") as output:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from artifacts.digest import Digest
-from artifacts.errors import UsageProblem
-from artifacts.objects import GRACE, object_key
-from artifacts.registering import CollectJob, CollectResult
-from artifacts.releases import Releases, open_releases
-from artifacts.store import Store, Stored
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.objects import GRACE, object_key
+from handoff.artifacts.registering import CollectJob, CollectResult
+from handoff.artifacts.releases import Releases, open_releases
+from handoff.artifacts.store import Store, Stored
 
 _OBJECTS = "objects/sha256/"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from artifacts.tolerance import FEW, Deviation, Tolerance, luck
-from tasks.elements import (
+from handoff.artifacts.tolerance import FEW, Deviation, Tolerance, luck
+from handoff.tasks.elements import (
     FEWEST_RUNS,
     MOST_AT_STEPS,
     Moves,
@@ -19,9 +19,9 @@ from tasks.elements import (
     lay_beside,
     root_mean_square,
 )
-from tasks.figures import measure
-from tasks.scale import NO_SCALE, Scale
-from tasks.special import Values
+from handoff.tasks.figures import measure
+from handoff.tasks.scale import NO_SCALE, Scale
+from handoff.tasks.special import Values
 
 
 @dataclass(frozen=True)

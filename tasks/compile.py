@@ -10,25 +10,25 @@ import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 from torch.export import ExportedProgram
 
-from artifacts.digest import Digest, digest_file
-from artifacts.errors import BlessingRefused, HandoffError
-from artifacts.extern_kernels import EXTERN_KERNELS_FILE
-from artifacts.held_folder import held
-from artifacts.manifest import PackageFile
-from artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
-from artifacts.target import CpuTarget, CudaTarget
-from tasks.compiling.atomic_sums import find_atomic_sums
-from tasks.compiling.cache import Compiled, find_entry, keep_entry, reusable, take_entry
-from tasks.compiling.input_checks import checked_inputs
-from tasks.compiling.instructions import find_instruction_sets
-from tasks.compiling.key import (
+from handoff.artifacts.digest import Digest, digest_file
+from handoff.artifacts.errors import BlessingRefused, HandoffError
+from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
+from handoff.artifacts.target import CpuTarget, CudaTarget
+from handoff.tasks.compiling.atomic_sums import find_atomic_sums
+from handoff.tasks.compiling.cache import Compiled, find_entry, keep_entry, reusable, take_entry
+from handoff.tasks.compiling.input_checks import checked_inputs
+from handoff.tasks.compiling.instructions import find_instruction_sets
+from handoff.tasks.compiling.key import (
     compilation_key,
     digest_code,
     digest_weights,
     has_own_operators_only,
 )
-from tasks.compiling.large_graphs import compiled_in_parts
-from tasks.compiling.machine import (
+from handoff.tasks.compiling.large_graphs import compiled_in_parts
+from handoff.tasks.compiling.machine import (
     SERVING_THREADS,
     fit_of,
     has_march_option,
@@ -36,23 +36,23 @@ from tasks.compiling.machine import (
     require_level,
     toolchain_of,
 )
-from tasks.compiling.names import weights_named
-from tasks.compiling.native_gpu import can_compile, compile_natively
-from tasks.compiling.packages import extract_kernels, extract_library, write_package
-from tasks.compiling.packing import convolutions_packed
-from tasks.compiling.place import built_apart, private_place
-from tasks.compiling.reading import prepare_reading, refusal_within, sources_read
-from tasks.compiling.shared_tools import headers_from
-from tasks.compiling.vector_isa import vectorised_for
-from tasks.compiling.weights import (
+from handoff.tasks.compiling.names import weights_named
+from handoff.tasks.compiling.native_gpu import can_compile, compile_natively
+from handoff.tasks.compiling.packages import extract_kernels, extract_library, write_package
+from handoff.tasks.compiling.packing import convolutions_packed
+from handoff.tasks.compiling.place import built_apart, private_place
+from handoff.tasks.compiling.reading import prepare_reading, refusal_within, sources_read
+from handoff.tasks.compiling.shared_tools import headers_from
+from handoff.tasks.compiling.vector_isa import vectorised_for
+from handoff.tasks.compiling.weights import (
     KEEPING_OPTIONS,
     find_weights,
     weights_kept_apart,
 )
-from tasks.cross.release import compile_for_gpu
-from tasks.kernels import compiler_options
-from tasks.loading import PACKAGE, SHARED_LIBRARY
-from tasks.programs import load_program
+from handoff.tasks.cross.release import compile_for_gpu
+from handoff.tasks.kernels import compiler_options
+from handoff.tasks.loading import PACKAGE, SHARED_LIBRARY
+from handoff.tasks.programs import load_program
 
 
 def prepare() -> None:

@@ -29,7 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tasks.float64 import flat_tensors
+from handoff.tasks.float64 import flat_tensors
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 
-from artifacts.conformance import ConformJob, ConformResult, PlainTensor, Row, Showing
-from tasks.compiling.machine import require_compiler
-from tasks.conformance.bundling import (
+from handoff.artifacts.conformance import ConformJob, ConformResult, PlainTensor, Row, Showing
+from handoff.tasks.compiling.machine import require_compiler
+from handoff.tasks.conformance.bundling import (
     Captured,
     NotComparable,
     Outcome,
@@ -19,8 +19,8 @@ from tasks.conformance.bundling import (
     require_comparable,
     silence,
 )
-from tasks.conformance.sampling import NoSamples, Pair, Sample, samples_of
-from tasks.conformance.values import value_sets
+from handoff.tasks.conformance.sampling import NoSamples, Pair, Sample, samples_of
+from handoff.tasks.conformance.values import value_sets
 
 # Beyond it an input is told by its sample and question alone.
 _KEPT_ELEMENTS = 128

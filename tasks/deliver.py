@@ -18,11 +18,11 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from artifacts.delivery import DeliveryContract, Lineage, ModelSection
-from artifacts.errors import DeliveryUnsound, UsageProblem
-from artifacts.signature import ModelSignature, TensorSpec
-from artifacts.steps import DeliverJob, DeliverResult
-from tasks.delivering.arguments import (
+from handoff.artifacts.delivery import DeliveryContract, Lineage, ModelSection
+from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
+from handoff.artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.steps import DeliverJob, DeliverResult
+from handoff.tasks.delivering.arguments import (
     Dynamic,
     Limits,
     Ranges,
@@ -30,14 +30,14 @@ from tasks.delivering.arguments import (
     require_on_cpu,
     unwrap,
 )
-from tasks.delivering.calls import Call, Tensors, describe_call
-from tasks.delivering.factory import Made, default_name, take_model
-from tasks.delivering.failures import gravest
-from tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturbed
-from tasks.delivering.ranging import with_ranges
-from tasks.delivering.writing import Work
-from tasks.lineage import lineage_from_git
-from tasks.looking import searched
+from handoff.tasks.delivering.calls import Call, Tensors, describe_call
+from handoff.tasks.delivering.factory import Made, default_name, take_model
+from handoff.tasks.delivering.failures import gravest
+from handoff.tasks.delivering.golden import DoesNotRun, Goldens, make_goldens, undisturbed
+from handoff.tasks.delivering.ranging import with_ranges
+from handoff.tasks.delivering.writing import Work
+from handoff.tasks.lineage import lineage_from_git
+from handoff.tasks.looking import searched
 
 _CLEAN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 

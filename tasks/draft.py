@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from artifacts.changes import (
+from handoff.artifacts.changes import (
     TRIAL_ALIAS,
     TRIAL_ALIASES,
     Draft,
@@ -17,14 +17,14 @@ from artifacts.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from artifacts.copies import publish
-from artifacts.digest import Digest
-from artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
-from artifacts.ledger import Action, LedgerEntry, Pointer
-from artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from artifacts.narrowing import refused_requests
-from artifacts.releases import Head, Releases, open_releases
-from tasks.promotion import broken_rules
+from handoff.artifacts.copies import publish
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
+from handoff.artifacts.ledger import Action, LedgerEntry, Pointer
+from handoff.artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from handoff.artifacts.narrowing import refused_requests
+from handoff.artifacts.releases import Head, Releases, open_releases
+from handoff.tasks.promotion import broken_rules
 
 # The alias that serving machines go by. It is never a release's own to move.
 PRODUCTION = "production"

@@ -8,9 +8,9 @@ from functools import reduce
 
 import torch
 
-from artifacts.tolerance import Tolerance
-from tasks.scale import NO_SCALE, Scale
-from tasks.special import OVERFLOWING, Values
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks.scale import NO_SCALE, Scale
+from handoff.tasks.special import OVERFLOWING, Values
 
 # Below any number that is not zero.
 _TINY = 1e-300

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from artifacts.layout import REPORT_FILE
-from artifacts.manifest import Manifest
-from tasks.report.page import render_release
+from handoff.artifacts.layout import REPORT_FILE
+from handoff.artifacts.manifest import Manifest
+from handoff.tasks.report.page import render_release
 
 
 def evidence(manifest: Manifest) -> dict[str, bytes]:

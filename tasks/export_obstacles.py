@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from artifacts.errors import first_line
-from tasks.lines import Line, is_outside, line_outside, lines_of_trace
+from handoff.artifacts.errors import first_line
+from handoff.tasks.lines import Line, is_outside, line_outside, lines_of_trace
 
 # Torch writes the forward's lines below one of these, the innermost one last.
 _NAMED = re.compile(

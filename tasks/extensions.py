@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_file, digest_tree
-from artifacts.errors import UsageProblem
-from tasks.looking import find_extension, let_be_imported
-from tasks.operators import allow_namespaces, registered_namespaces
+from handoff.artifacts.digest import Digest, digest_file, digest_tree
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.looking import find_extension, let_be_imported
+from handoff.tasks.operators import allow_namespaces, registered_namespaces
 
 
 def load_extension(named: str) -> None:
@@ -75,8 +75,8 @@ def digest_extension(module: str) -> Digest:
 
 
 def _add_passes(module: str, passes: tuple[object, ...]) -> None:
-    from tasks.passes import PASSES
-    from tasks.passes.base import Pass
+    from handoff.tasks.passes import PASSES
+    from handoff.tasks.passes.base import Pass
 
     for chosen in passes:
         if not (isinstance(chosen, type) and issubclass(chosen, Pass)):

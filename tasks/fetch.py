@@ -10,22 +10,22 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from artifacts.delivery_uri import (
+from handoff.artifacts.delivery_uri import (
     ArchiveSource,
     GitSource,
     LocalSource,
     S3Source,
     parse_delivery_uri,
 )
-from artifacts.digest import digest_folder
-from artifacts.errors import DeliveryUnreadable, UsageProblem
-from artifacts.fetching import FetchJob, FetchResult
-from artifacts.stores.s3_reading import S3Place
-from tasks.fetching.budget import Budget
-from tasks.fetching.copying import copy_file, copy_folder, require_there
-from tasks.fetching.downloading import download
-from tasks.fetching.git import read_commit
-from tasks.fetching.unpacking import unpack
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
+from handoff.artifacts.fetching import FetchJob, FetchResult
+from handoff.artifacts.stores.s3_reading import S3Place
+from handoff.tasks.fetching.budget import Budget
+from handoff.tasks.fetching.copying import copy_file, copy_folder, require_there
+from handoff.tasks.fetching.downloading import download
+from handoff.tasks.fetching.git import read_commit
+from handoff.tasks.fetching.unpacking import unpack
 
 
 def run(job: FetchJob) -> FetchResult:

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from artifacts.tolerance import Figures
-from tasks.elements import finite_in_all
+from handoff.artifacts.tolerance import Figures
+from handoff.tasks.elements import finite_in_all
 
 _QUANTILES = (0.5, 0.99, 0.999)
 _TOP = 5

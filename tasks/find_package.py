@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from artifacts.steps import FindPackageJob, FoundPackage
-from artifacts.target import CudaTarget
-from tasks.compiling.cache import read_entry, reusable
-from tasks.compiling.key import compilation_key, digest_weights
-from tasks.compiling.machine import require_compiler, toolchain_of
-from tasks.programs import load_program
+from handoff.artifacts.steps import FindPackageJob, FoundPackage
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.compiling.cache import read_entry, reusable
+from handoff.tasks.compiling.key import compilation_key, digest_weights
+from handoff.tasks.compiling.machine import require_compiler, toolchain_of
+from handoff.tasks.programs import load_program
 
 
 def run(job: FindPackageJob) -> FoundPackage:

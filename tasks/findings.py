@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from artifacts.steps import VerifyJob
-from artifacts.tolerance import Deviation, Tolerance
-from tasks.compare import (
+from handoff.artifacts.steps import VerifyJob
+from handoff.artifacts.tolerance import Deviation, Tolerance
+from handoff.tasks.compare import (
     Typical,
     compare,
     decided_otherwise,
     is_decision,
     typical_error,
 )
-from tasks.conditioning import Conditioning
-from tasks.elements import (
+from handoff.tasks.conditioning import Conditioning
+from handoff.tasks.elements import (
     FEWEST_RUNS,
     GROSS,
     MOST_AT_STEPS,
@@ -27,11 +27,11 @@ from tasks.elements import (
     finite_in_all,
     root_mean_square,
 )
-from tasks.loading import Tensors
-from tasks.reference import ReferenceCase
-from tasks.scale import Scale, find_scale
-from tasks.special import NOT_FINITE
-from tasks.spread import OUTPUTS_COUNTED, SpreadCount
+from handoff.tasks.loading import Tensors
+from handoff.tasks.reference import ReferenceCase
+from handoff.tasks.scale import Scale, find_scale
+from handoff.tasks.special import NOT_FINITE
+from handoff.tasks.spread import OUTPUTS_COUNTED, SpreadCount
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 # After so many wrong cases nothing more is asked of how well conditioned the others are.

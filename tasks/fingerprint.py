@@ -8,10 +8,10 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
-from artifacts.recipe import Recipe
-from artifacts.record import to_plain
-from artifacts.target import CudaTarget
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.target import CudaTarget
 
 
 def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Digest:

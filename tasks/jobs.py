@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from artifacts.delivery import NOTHING_SAID, Lineage
-from artifacts.known_faults import KnownFault
-from artifacts.localization import LocalizeJob
-from artifacts.mechanics import Limits
-from artifacts.probes import ProbeJob
-from artifacts.recipe import PassChoice, Recipe
-from artifacts.signature import ModelSignature
-from artifacts.steps import (
+from handoff.artifacts.delivery import NOTHING_SAID, Lineage
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.localization import LocalizeJob
+from handoff.artifacts.mechanics import Limits
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import (
     CompileJob,
     CompileResult,
     OptimizeJob,
@@ -23,7 +23,7 @@ from artifacts.steps import (
     TraceabilityJob,
     VerifyResult,
 )
-from artifacts.target import CpuTarget, Target
+from handoff.artifacts.target import CpuTarget, Target
 
 # The C++ program, which serving teams start from, too.
 RUNNER_SOURCE = Path(__file__).parent.parent / "infra" / "runner"

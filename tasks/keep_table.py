@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from artifacts.catalogue.description import with_gaps
-from artifacts.conformance import KeepTableJob, KeptTable
-from artifacts.conformance_tables import keep_table, read_table
-from artifacts.errors import RegistryFailed, first_line
-from artifacts.registry import Catalogue
-from artifacts.signing import read_trust
-from artifacts.stores.opening import open_store
-from tasks.conformance.page import render_table
-from tasks.report_page import render_page
+from handoff.artifacts.catalogue.description import with_gaps
+from handoff.artifacts.conformance import KeepTableJob, KeptTable
+from handoff.artifacts.conformance_tables import keep_table, read_table
+from handoff.artifacts.errors import RegistryFailed, first_line
+from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.signing import read_trust
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.conformance.page import render_table
+from handoff.tasks.report_page import render_page
 
 # What MLflow takes of a description (3.17, `MAX_TAG_VAL_LENGTH` is 8000).
 _NOTE_LIMIT = 6000

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from artifacts.conformance import Conformance, toolchain_digest
-from artifacts.conformance_tables import read_table, shipped_table
-from artifacts.known_faults import KnownFault, KnownWrong, KnownWrongJob
-from artifacts.signing import Trust, read_trust
-from artifacts.store import Store
-from artifacts.stores.opening import open_store
-from artifacts.target import CpuTarget
-from tasks.conformance.known import known_faults, no_table
-from tasks.conformance.toolchain import conformance_toolchain
+from handoff.artifacts.conformance import Conformance, toolchain_digest
+from handoff.artifacts.conformance_tables import read_table, shipped_table
+from handoff.artifacts.known_faults import KnownFault, KnownWrong, KnownWrongJob
+from handoff.artifacts.signing import Trust, read_trust
+from handoff.artifacts.store import Store
+from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.target import CpuTarget
+from handoff.tasks.conformance.known import known_faults, no_table
+from handoff.tasks.conformance.toolchain import conformance_toolchain
 
 
 def run(job: KnownWrongJob) -> KnownWrong:

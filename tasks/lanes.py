@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artifacts.isolated import imported_from
-from artifacts.manifest import is_large
-from artifacts.recipe import Recipe
-from artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
-from artifacts.target import Target, native_cpu_target
-from tasks.child import ProcessPlan, StepProcess
-from tasks.jobs import Jobs
-from tasks.package_cache import cache_of, drop_old
+from handoff.artifacts.isolated import imported_from
+from handoff.artifacts.manifest import is_large
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
+from handoff.artifacts.target import Target, native_cpu_target
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.jobs import Jobs
+from handoff.tasks.package_cache import cache_of, drop_old
 
 # Seconds after which a step's process is ended. A step that needs longer has hung.
 INTAKE_LIMIT_S = 600.0
@@ -65,7 +65,7 @@ class Lanes:
         for folder in (self.jobs.shared, self.jobs.programs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.graph = self._open(
-            ProcessPlan("graph", preload=("tasks.intake",), extensions=recipe.extensions)
+            ProcessPlan("graph", preload=("handoff.tasks.intake",), extensions=recipe.extensions)
         )
         if delivery is not None:
             self.know(delivery)
@@ -84,7 +84,7 @@ class Lanes:
         return self._started(
             ProcessPlan(
                 f"compile-{target.slug}",
-                preload=("tasks.compile",),
+                preload=("handoff.tasks.compile",),
                 extensions=self.jobs.recipe.extensions,
                 environment=self._compiler_environment(target),
                 reads=(self.jobs.shared,),
@@ -120,7 +120,7 @@ class Lanes:
         The packages of a target below this machine's level run in one of their own, where torch,
         oneDNN and MKL are held to that level, as they will be on the machines it is meant for.
         """
-        preload = ("tasks.reference", "tasks.verify")
+        preload = ("handoff.tasks.reference", "handoff.tasks.verify")
         extensions = self.jobs.recipe.extensions
         if target is None or target.capability == native_cpu_target().capability:
             return self._started(ProcessPlan("run", preload, extensions))
@@ -133,18 +133,20 @@ class Lanes:
 
     def optimizer(self) -> StepProcess:
         """Return a process for passes that are tried later; start it at the first call."""
-        preload, extensions = ("tasks.optimize",), self.jobs.recipe.extensions
+        preload, extensions = ("handoff.tasks.optimize",), self.jobs.recipe.extensions
         return self._started(ProcessPlan("optimize", preload, extensions))
 
     def registrar(self) -> StepProcess:
         """Return the one process that sees the stores' credentials; start it at the first call."""
         return self._started(
-            ProcessPlan("register", preload=("tasks.upload", "tasks.look_up"), sees="stores")
+            ProcessPlan(
+                "register", ("handoff.tasks.upload", "handoff.tasks.look_up"), sees="stores"
+            )
         )
 
     def signer(self) -> StepProcess:
         """Return the one process that can read the signing key; start it at the first call."""
-        return self._started(ProcessPlan("sign", preload=("tasks.sign",), sees="keys"))
+        return self._started(ProcessPlan("sign", preload=("handoff.tasks.sign",), sees="keys"))
 
     def close(self) -> None:
         """End all processes."""

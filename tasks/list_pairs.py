@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from artifacts.conformance import Pairs, PairsJob
-from tasks.conformance.sampling import all_pairs
-from tasks.conformance.toolchain import conformance_toolchain
+from handoff.artifacts.conformance import Pairs, PairsJob
+from handoff.tasks.conformance.sampling import all_pairs
+from handoff.tasks.conformance.toolchain import conformance_toolchain
 
 
 def run(job: PairsJob) -> Pairs:

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch._inductor.cpu_vec_isa import VecISA
 
-from artifacts.extern_kernels import (
+from handoff.artifacts.extern_kernels import (
     EXTERN_KERNELS_FILE,
     read_descriptor,
     require_known_operators,
     side_by_side,
 )
-from artifacts.heap import keep_freed_memory
-from tasks.compiling.patching import replaced
-from tasks.float64 import flat_tensors
+from handoff.artifacts.heap import keep_freed_memory
+from handoff.tasks.compiling.patching import replaced
+from handoff.tasks.float64 import flat_tensors
 
 Tensors = tuple[torch.Tensor, ...]
 

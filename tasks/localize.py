@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from artifacts.localization import LocalizeJob, LocalizeResult
-from tasks.float64 import flat_tensors
-from tasks.intake import read_delivery
-from tasks.localizing.causes import find_cause
-from tasks.localizing.measure import Judged, judge_case, worst, worst_fault
-from tasks.localizing.origins import Origins
-from tasks.localizing.passes import find_pass
-from tasks.localizing.script import repeats, write_script
-from tasks.localizing.search import Search
-from tasks.localizing.trials import BudgetSpent, Trials
-from tasks.localizing.verdict import put_into_words
-from tasks.programs import load_program
-from tasks.reference import ReferenceCase, load_cases
+from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.localizing.causes import find_cause
+from handoff.tasks.localizing.measure import Judged, judge_case, worst, worst_fault
+from handoff.tasks.localizing.origins import Origins
+from handoff.tasks.localizing.passes import find_pass
+from handoff.tasks.localizing.script import repeats, write_script
+from handoff.tasks.localizing.search import Search
+from handoff.tasks.localizing.trials import BudgetSpent, Trials
+from handoff.tasks.localizing.verdict import put_into_words
+from handoff.tasks.programs import load_program
+from handoff.tasks.reference import ReferenceCase, load_cases
 
 # Compiles that the search leaves for finding the cause, and for running the script.
 _FOR_CAUSE = 2

@@ -6,13 +6,13 @@ packages: such a release is found again rather than made again.
 
 from __future__ import annotations
 
-from artifacts.copies import publish
-from artifacts.errors import PackageRefused, StoreFailed
-from artifacts.evidence import Served, ServedTiming
-from artifacts.registering import LookUpJob, LookUpResult
-from artifacts.releases import Head, Releases, open_releases
-from tasks.draft import require_free_alias
-from tasks.toolchain import changes_since
+from handoff.artifacts.copies import publish
+from handoff.artifacts.errors import PackageRefused, StoreFailed
+from handoff.artifacts.evidence import Served, ServedTiming
+from handoff.artifacts.registering import LookUpJob, LookUpResult
+from handoff.artifacts.releases import Head, Releases, open_releases
+from handoff.tasks.draft import require_free_alias
+from handoff.tasks.toolchain import changes_since
 
 
 def run(job: LookUpJob) -> LookUpResult:

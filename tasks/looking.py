@@ -20,8 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from artifacts.isolated import OURS
-
+_OURS = "handoff"
 # What a delivery is made with; what these need in their turn is theirs, too.
 _LIBRARIES = ("torch", "numpy", "safetensors")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -90,7 +89,7 @@ def let_be_imported(name: str) -> None:
 @cache
 def hidden_names() -> frozenset[str]:
     """Return the top-level names that are Handoff's, Python's or those of Handoff's libraries."""
-    return OURS | sys.stdlib_module_names | _names_of_libraries()
+    return frozenset({_OURS}) | sys.stdlib_module_names | _names_of_libraries()
 
 
 def _names_of_libraries() -> frozenset[str]:
@@ -141,16 +140,9 @@ class _Finder:
 
 @contextmanager
 def searched(folder: Path) -> Iterator[None]:
-    """Import from `folder` and the places told while the body runs, what isn't hidden first.
-
-    Where the folder has a package of the name of one of ours, what ours lacks is found there.
-    """
+    """Import from `folder` and the places told while the body runs, what isn't hidden first."""
     finder = _Finder(None, (str(folder),))
     before = list(sys.path)
-    ours = [sys.modules[name] for name in OURS if name in sys.modules]
-    paths = {module.__name__: list(module.__path__) for module in ours}
-    for module in ours:
-        module.__path__ = [*module.__path__, str(folder / module.__name__)]
     sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
     sys.path += [place for place in (str(folder), *_places) if place not in sys.path]
     importlib.invalidate_caches()
@@ -159,41 +151,3 @@ def searched(folder: Path) -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         sys.path[:] = before
-        for module in ours:
-            module.__path__ = paths[module.__name__]
-
-
-@contextmanager
-def namesakes_theirs(folder: Path) -> Iterator[None]:
-    """Let `tasks` be the folder's own package while the body runs, where it has one.
-
-    So it is with each of our packages' names. After the body ours are there again; of theirs the
-    modules stay imported that ours have no namesakes of.
-    """
-    names = {name for name in OURS if PathFinder.find_spec(name, [str(folder)]) is not None}
-    ours = _taken_out(names)
-    finder = _Finder(names, (str(folder),))
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        theirs = _taken_out(names).items()
-        kept = {name: module for name, module in theirs if not _is_namesake(name, ours)}
-        sys.modules.update({**kept, **ours})
-
-
-def _taken_out(tops: set[str]) -> dict[str, ModuleType]:
-    """Remove the modules of these packages from those that are imported, and return them."""
-    names = [name for name in sys.modules if name.partition(".")[0] in tops]
-    return {name: sys.modules.pop(name) for name in names}
-
-
-def _is_namesake(name: str, ours: dict[str, ModuleType]) -> bool:
-    """Tell whether our package of that name has a module where theirs has this one."""
-    top, _, below = name.partition(".")
-    first = below.partition(".")[0]
-    places = getattr(ours.get(top), "__path__", ())[:1]
-    return not first or any(
-        (Path(place) / first).exists() or (Path(place) / f"{first}.py").exists() for place in places
-    )

@@ -11,18 +11,17 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import HandoffError
-from artifacts.steps import CompileJob, ToolsJob, ToolsResult
-from artifacts.target import CpuTarget, host_cpu_flags
-from tasks.fingerprint import compiler_banner
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.steps import CompileJob, ToolsJob, ToolsResult
+from handoff.artifacts.target import CpuTarget, host_cpu_flags
+from handoff.tasks.fingerprint import compiler_banner
 
-# What confined processes import, and may not leave the bytecode of behind.
+# The steps that confined processes import, and may not leave the bytecode of behind.
 _IMPORTED = (
-    "tasks.intake", "tasks.traceability", "tasks.optimize", "tasks.tap", "tasks.localize",
-    "tasks.trial", "tasks.reference", "tasks.verify", "tasks.probe", "tasks.measure",
-    "tasks.benchmark", "tasks.race", "tasks.captures", "tasks.side_by_side", "tasks.three_way",
-    "tasks.propose", "tasks.try_contract",
+    "intake", "traceability", "optimize", "tap", "localize", "trial", "reference", "verify",
+    "probe", "measure", "benchmark", "race", "captures", "side_by_side", "three_way", "propose",
+    "try_contract",
 )  # fmt: skip
 
 
@@ -36,13 +35,13 @@ def run(job: ToolsJob) -> ToolsResult:
     if ready.exists():
         return ToolsResult(Path(ready.read_text(encoding="utf-8")), made=False)
     # Only now: importing them takes seconds.
-    from tasks.probing.build import build_runner
+    from handoff.tasks.probing.build import build_runner
 
     program, _ = build_runner(job.runner, job.programs)
     with contextlib.suppress(HandoffError):
         _compile_one(job)
-    for module in _IMPORTED:
-        importlib.import_module(module)
+    for step in _IMPORTED:
+        importlib.import_module(f"handoff.tasks.{step}")
     ready.parent.mkdir(parents=True, exist_ok=True)
     beside = ready.with_suffix(".partial")
     beside.write_text(str(program), encoding="utf-8")
@@ -77,9 +76,9 @@ def _compile_one(job: ToolsJob) -> None:
     """Compile a model of our own as any other is, which makes all that Inductor makes ready."""
     import torch
 
-    from tasks.compile import run as compile_package
-    from tasks.compiling.shared_tools import headers_made_in, level_marker
-    from tasks.compiling.vector_isa import vector_isa
+    from handoff.tasks.compile import run as compile_package
+    from handoff.tasks.compiling.shared_tools import headers_made_in, level_marker
+    from handoff.tasks.compiling.vector_isa import vector_isa
 
     class Sine(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

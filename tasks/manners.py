@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from tasks.elements import identical
-from tasks.loading import Tensors, copies
-from tasks.reference import ReferenceCase
-from tasks.special import expanded
+from handoff.tasks.elements import identical
+from handoff.tasks.loading import Tensors, copies
+from handoff.tasks.reference import ReferenceCase
+from handoff.tasks.special import expanded
 
 Package = Callable[[Tensors], Tensors]
 # A case, and what the package gave for it when it was called alone.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from artifacts.mechanics import Growth, Opening, Rate
-from artifacts.probes import MeasureJob, ProbeResult
-from tasks.loading import PACKAGE
-from tasks.probing.judging import THREADS, judge_measures
-from tasks.probing.session import Session, told
+from handoff.artifacts.mechanics import Growth, Opening, Rate
+from handoff.artifacts.probes import MeasureJob, ProbeResult
+from handoff.tasks.loading import PACKAGE
+from handoff.tasks.probing.judging import THREADS, judge_measures
+from handoff.tasks.probing.session import Session, told
 
 
 def run(job: MeasureJob) -> ProbeResult:

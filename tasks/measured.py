@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from artifacts.delivery import MODULE_FILE
-from artifacts.digest import Digest, digest_bytes, digest_folder
-from artifacts.evidence import TakenOver, Timing
-from artifacts.mechanics import Mechanics
-from artifacts.probes import ProbeJob
-from artifacts.record import RecordInvalid, from_plain, to_plain
-from artifacts.steps import CompileResult, ReferenceResult
-from artifacts.strict_json import parse_json
-from artifacts.whole_file import keep_newest, write_whole
-from tasks.fingerprint import own_code
-from tasks.probing.judging import judge_calls, judge_measures
+from handoff.artifacts.delivery import MODULE_FILE
+from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
+from handoff.artifacts.evidence import TakenOver, Timing
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.steps import CompileResult, ReferenceResult
+from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.whole_file import keep_newest, write_whole
+from handoff.tasks.fingerprint import own_code
+from handoff.tasks.probing.judging import judge_calls, judge_measures
 
 # Some tens of kilobytes each; those that were used last are kept.
 _KEPT = 1000

@@ -10,19 +10,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from artifacts.changes import Author, PromoteRequest, Request
-from artifacts.errors import UsageProblem
-from artifacts.registering import CatalogueJob, KeyJob
-from artifacts.site import Site
-from tasks.appending import Appended, Change, append, told_as_done
-from tasks.child import ProcessPlan, StepProcess
-from tasks.racing import race_with_served
-from tasks.workspaces import scratch_workspace
+from handoff.artifacts.changes import Author, PromoteRequest, Request
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.registering import CatalogueJob, KeyJob
+from handoff.artifacts.site import Site
+from handoff.tasks.appending import Appended, Change, append, told_as_done
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.racing import race_with_served
+from handoff.tasks.workspaces import scratch_workspace
 
 KEY_LIMIT_S = 120.0
 CATALOGUE_LIMIT_S = 3600.0
-SIGNER = ProcessPlan("sign", preload=("tasks.sign",), sees="keys")
-_REGISTRAR = ProcessPlan("register", preload=("tasks.draft",), sees="stores")
+SIGNER = ProcessPlan("sign", preload=("handoff.tasks.sign",), sees="keys")
+_REGISTRAR = ProcessPlan("register", preload=("handoff.tasks.draft",), sees="stores")
 
 
 @dataclass(frozen=True)

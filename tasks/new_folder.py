@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.errors import UsageProblem
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import UsageProblem
 
 
 @contextmanager

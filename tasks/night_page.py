@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from artifacts.comparison import Comparison, Interval, PackageFigures
-from artifacts.night import ALARMING, Night, NightRow, Outcome
-from artifacts.printable import markdown_text, printable
-from tasks.report_page import render_page
+from handoff.artifacts.comparison import Comparison, Interval, PackageFigures
+from handoff.artifacts.night import ALARMING, Night, NightRow, Outcome
+from handoff.artifacts.printable import markdown_text, printable
+from handoff.tasks.report_page import render_page
 
 _COLUMNS = (
     "model", "outcome", "version", "target", "speed over eager", "new over old", "error", "size",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from artifacts.night_notes import NotedRows, NoteRowsJob, note_row
-from artifacts.stores.opening import open_store
+from handoff.artifacts.night_notes import NotedRows, NoteRowsJob, note_row
+from handoff.artifacts.stores.opening import open_store
 
 
 def run(job: NoteRowsJob) -> NotedRows:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from artifacts.errors import UsageProblem
-from artifacts.key_pair import make_key
-from artifacts.registering import KeyJob, KeyResult
-from artifacts.signing import open_signer, read_trust
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.registering import KeyJob, KeyResult
+from handoff.artifacts.signing import open_signer, read_trust
 
 
 def run(job: KeyJob) -> KeyResult:

@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from artifacts.errors import UsageProblem, first_line
-from artifacts.evidence import PassEffect
-from artifacts.recipe import PassChoice
-from artifacts.steps import OptimizeJob, OptimizeResult
-from tasks.capture import capture, describe_outputs
-from tasks.conformance.looking_up import calls_of
-from tasks.intake import LoadedDelivery, read_delivery
-from tasks.optimizing.check import Exportable, PassCheck
-from tasks.optimizing.exporting import ExportBroken, is_data_dependent, require_exportable
-from tasks.optimizing.folding import fold_evidence
-from tasks.optimizing.snapshot import snapshot
-from tasks.passes import PASSES
-from tasks.passes.base import Pass
-from tasks.plan import plan_cases
-from tasks.programs import save_program
-from tasks.threads import half_of_the_threads
+from handoff.artifacts.errors import UsageProblem, first_line
+from handoff.artifacts.evidence import PassEffect
+from handoff.artifacts.recipe import PassChoice
+from handoff.artifacts.steps import OptimizeJob, OptimizeResult
+from handoff.tasks.capture import capture, describe_outputs
+from handoff.tasks.conformance.looking_up import calls_of
+from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.optimizing.check import Exportable, PassCheck
+from handoff.tasks.optimizing.exporting import ExportBroken, is_data_dependent, require_exportable
+from handoff.tasks.optimizing.folding import fold_evidence
+from handoff.tasks.optimizing.snapshot import snapshot
+from handoff.tasks.passes import PASSES
+from handoff.tasks.passes.base import Pass
+from handoff.tasks.plan import plan_cases
+from handoff.tasks.programs import save_program
+from handoff.tasks.threads import half_of_the_threads
 
 PROGRAM_FILE = "program.pt2"
 REFERENCE_FILE = "reference.pt2"

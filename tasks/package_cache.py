@@ -15,16 +15,16 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from artifacts.delivery import (
+from handoff.artifacts.delivery import (
     CONTRACT_FILE,
     INIT_FILE,
     MODULE_FILE,
     NOTHING_SAID,
     parse_contract,
 )
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import HandoffError
-from artifacts.record import to_plain
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.record import to_plain
 
 # Entries beyond this go, those that were not used for longest first.
 _MAX_BYTES = 8 << 30

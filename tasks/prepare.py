@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from artifacts.delivery import require_model_name
-from artifacts.errors import UsageProblem
-from artifacts.steps import Prepared, PrepareJob
-from tasks.deliver import guessed_inputs, require_free
-from tasks.delivering.arguments import unwrap
-from tasks.delivering.factory import default_name, prepare_model
-from tasks.looking import searched
+from handoff.artifacts.delivery import require_model_name
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.steps import Prepared, PrepareJob
+from handoff.tasks.deliver import guessed_inputs, require_free
+from handoff.tasks.delivering.arguments import unwrap
+from handoff.tasks.delivering.factory import default_name, prepare_model
+from handoff.tasks.looking import searched
 
 
 def run(job: PrepareJob) -> Prepared:

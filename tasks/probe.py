@@ -12,17 +12,17 @@ from dataclasses import replace
 
 import torch
 
-from artifacts.manifest import is_large
-from artifacts.mechanics import Mechanics, Replay, Trial
-from artifacts.probes import ProbeJob, ProbeResult
-from tasks.loading import PACKAGE
-from tasks.probing.build import build_runner
-from tasks.probing.child import run_limited
-from tasks.probing.golden import Written, write_cases, write_trial_release
-from tasks.probing.hostile import describe_hostile
-from tasks.probing.judging import THREADS, judge_calls
-from tasks.probing.session import Session, told
-from tasks.probing.trials import Tried, try_all
+from handoff.artifacts.manifest import is_large
+from handoff.artifacts.mechanics import Mechanics, Replay, Trial
+from handoff.artifacts.probes import ProbeJob, ProbeResult
+from handoff.tasks.loading import PACKAGE
+from handoff.tasks.probing.build import build_runner
+from handoff.tasks.probing.child import run_limited
+from handoff.tasks.probing.golden import Written, write_cases, write_trial_release
+from handoff.tasks.probing.hostile import describe_hostile
+from handoff.tasks.probing.judging import THREADS, judge_calls
+from handoff.tasks.probing.session import Session, told
+from handoff.tasks.probing.trials import Tried, try_all
 
 
 def run(job: ProbeJob) -> ProbeResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-import tasks.kernels  # noqa: F401 - it registers the operators that our passes put in
+import handoff.tasks.kernels  # noqa: F401 - it registers the operators that our passes put in
 
 
 def save_program(program: ExportedProgram, path: Path) -> Path:

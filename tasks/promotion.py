@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from artifacts.changes import SideBySide
-from artifacts.comparison import Standing
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.recipe import Promotion
+from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.comparison import Standing
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.recipe import Promotion
 
 
 def broken_rules(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from artifacts.proposals import InputProposal, ProposeJob, ProposeResult
-from artifacts.signature import TensorSpec
-from tasks.intake.loading import read_bare
-from tasks.intake.stage import stage
-from tasks.proposing.hints import SPATIAL, Hint, candidates, find_hint
-from tasks.proposing.search import also_runs_wider, find_ranges, find_signature
+from handoff.artifacts.proposals import InputProposal, ProposeJob, ProposeResult
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.intake.loading import read_bare
+from handoff.tasks.intake.stage import stage
+from handoff.tasks.proposing.hints import SPATIAL, Hint, candidates, find_hint
+from handoff.tasks.proposing.search import also_runs_wider, find_ranges, find_signature
 
 _OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
 

@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from artifacts.errors import PackageRefused, StoreFailed, UsageProblem
-from artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
-from artifacts.package import check_release
-from artifacts.registering import PullJob, PullResult
-from artifacts.releases import Releases, SignedRelease, open_releases
-from artifacts.statement import RELEASE_FILE
-from tasks.new_folder import becoming
+from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from handoff.artifacts.package import check_release
+from handoff.artifacts.registering import PullJob, PullResult
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.statement import RELEASE_FILE
+from handoff.tasks.new_folder import becoming
 
 # Told of what is fetched: the file's path, bytes since the last call, bytes in all.
 Progress = Callable[[str, int, int], None]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from artifacts.steps import RaceJob, RaceLap, RaceResult
-from tasks.benchmark import LEAST_ROUNDS, elements, median_interval, seconds_of, sized_cases
-from tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
-from tasks.reference import ReferenceCase, load_cases
+from handoff.artifacts.steps import RaceJob, RaceLap, RaceResult
+from handoff.tasks.benchmark import LEAST_ROUNDS, elements, median_interval, seconds_of, sized_cases
+from handoff.tasks.loading import SHARED_LIBRARY, Tensors, open_shared_library
+from handoff.tasks.reference import ReferenceCase, load_cases
 
 _MIN_ROUNDS = 15
 _MAX_ROUNDS = 200

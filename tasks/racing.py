@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from artifacts.changes import SideBySide, SideBySideJob
-from artifacts.delivery import EXAMPLES_FILE
-from artifacts.manifest import Manifest
-from artifacts.registering import PullJob, Stores
-from artifacts.releases import open_releases
-from artifacts.target import installed_torch
-from tasks.child import ProcessPlan, StepProcess
-from tasks.pull import run as pull
+from handoff.artifacts.changes import SideBySide, SideBySideJob
+from handoff.artifacts.delivery import EXAMPLES_FILE
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.registering import PullJob, Stores
+from handoff.artifacts.releases import open_releases
+from handoff.artifacts.target import installed_torch
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.pull import run as pull
 
 _LIMIT_S = 600.0
 # Compiled code runs there: no store's credentials, no key.
-_RUNNER = ProcessPlan("side-by-side", preload=("tasks.side_by_side",))
+_RUNNER = ProcessPlan("side-by-side", preload=("handoff.tasks.side_by_side",))
 
 
 def race_with_served(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from artifacts.night_notes import NotedRows, ReadRowsJob, read_rows
-from artifacts.stores.opening import open_store
+from handoff.artifacts.night_notes import NotedRows, ReadRowsJob, read_rows
+from handoff.artifacts.stores.opening import open_store
 
 
 def run(job: ReadRowsJob) -> NotedRows:

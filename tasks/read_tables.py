@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from artifacts.conformance import Conformance, ReadTablesJob, Tables, toolchain_digest
-from artifacts.conformance_tables import (
+from handoff.artifacts.conformance import Conformance, ReadTablesJob, Tables, toolchain_digest
+from handoff.artifacts.conformance_tables import (
     kept_toolchains,
     read_table,
     shipped_table,
     shipped_tables,
 )
-from artifacts.signing import read_trust
-from artifacts.stores.opening import open_store
-from tasks.conformance.toolchain import conformance_toolchain
+from handoff.artifacts.signing import read_trust
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.conformance.toolchain import conformance_toolchain
 
 
 def run(job: ReadTablesJob) -> Tables:

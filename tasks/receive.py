@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from artifacts.errors import PackageRefused
-from artifacts.exchange import Received, ReceiveJob
-from artifacts.objects import Objects
-from artifacts.part_list import PARTS_LIMIT_BYTES, read_parts
-from artifacts.stores.opening import open_store
-from tasks.new_folder import becoming
-from tasks.progress import counter
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.exchange import Received, ReceiveJob
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.part_list import PARTS_LIMIT_BYTES, read_parts
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.new_folder import becoming
+from handoff.tasks.progress import counter
 
 
 def run(job: ReceiveJob) -> Received:

@@ -7,10 +7,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-from artifacts.delivery import DeliveryContract, read_contract
-from artifacts.errors import DeliveryUnreadable, UsageProblem
-from artifacts.recipe import Recipe
-from artifacts.tolerance import DEFAULT_TOLERANCES
+from handoff.artifacts.delivery import DeliveryContract, read_contract
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.tolerance import DEFAULT_TOLERANCES
 
 _PASSES = Path(__file__).parent / "passes"
 # What an output without a name is called.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from artifacts.releases import open_releases
-from artifacts.surveying import Records, RecordsJob
+from handoff.artifacts.releases import open_releases
+from handoff.artifacts.surveying import Records, RecordsJob
 
 
 def run(job: RecordsJob) -> Records:

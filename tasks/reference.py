@@ -12,26 +12,26 @@ from typing import Any
 
 import torch
 
-from artifacts.digest import Digest
-from artifacts.errors import first_line
-from artifacts.steps import ReferenceJob, ReferenceResult
-from tasks.conditions import digest_conditions
-from tasks.elements import identical
-from tasks.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
-from tasks.intake import LoadedDelivery, read_delivery
-from tasks.open_casts import OpenCasts
-from tasks.plan import (
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import first_line
+from handoff.artifacts.steps import ReferenceJob, ReferenceResult
+from handoff.tasks.conditions import digest_conditions
+from handoff.tasks.elements import identical
+from handoff.tasks.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
+from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.open_casts import OpenCasts
+from handoff.tasks.plan import (
     CaseSpec,
     eight_bit_cases,
     plan_cases,
     sizes_text,
     special_cases,
 )
-from tasks.programs import load_program
-from tasks.questions.cases import Question, find_questions
-from tasks.questions.known import ask_for
-from tasks.special import EXTREMES, NOT_FINITE, PARTS, UNDECLARED, Values, dynamic_axes
-from tasks.threads import half_of_the_threads
+from handoff.tasks.programs import load_program
+from handoff.tasks.questions.cases import Question, find_questions
+from handoff.tasks.questions.known import ask_for
+from handoff.tasks.special import EXTREMES, NOT_FINITE, PARTS, UNDECLARED, Values, dynamic_axes
+from handoff.tasks.threads import half_of_the_threads
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from artifacts.errors import BlessingRefused, UsageProblem
-from artifacts.manifest import Manifest
-from artifacts.package import check_release
-from artifacts.registering import PullJob, RestoreJob, Stores
-from artifacts.signing import read_trust
-from artifacts.steps import (
+from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.package import check_release
+from handoff.artifacts.registering import PullJob, RestoreJob, Stores
+from handoff.artifacts.signing import read_trust
+from handoff.artifacts.steps import (
     IntakeJob,
     IntakeResult,
     OptimizeResult,
@@ -20,10 +20,10 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import installed_torch, parse_target
-from tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, REFERENCE_LIMIT_S, Lanes
-from tasks.pull import run as pull
-from tasks.restore import run as restore
+from handoff.artifacts.target import installed_torch, parse_target
+from handoff.tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, REFERENCE_LIMIT_S, Lanes
+from handoff.tasks.pull import run as pull
+from handoff.tasks.restore import run as restore
 
 _VERIFY_LIMIT_S = 3600.0
 

@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Mapping
 
-from artifacts.printable import printable
+from handoff.artifacts.printable import printable
 
 _STYLE = """
 :root { color-scheme: light; }

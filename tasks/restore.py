@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_file, digest_folder, digest_tree
-from artifacts.errors import PackageRefused, RegistryFailed
-from artifacts.registering import RestoreJob, RestoreResult
-from artifacts.releases import Releases, SignedRelease, open_releases
-from tasks.new_folder import becoming
-from tasks.progress import counter
+from handoff.artifacts.digest import Digest, digest_file, digest_folder, digest_tree
+from handoff.artifacts.errors import PackageRefused, RegistryFailed
+from handoff.artifacts.registering import RestoreJob, RestoreResult
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.tasks.new_folder import becoming
+from handoff.tasks.progress import counter
 
 
 def run(job: RestoreJob) -> RestoreResult:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from artifacts.exchange import SendJob, Sent
-from artifacts.objects import Objects
-from artifacts.part_list import write_parts
-from artifacts.stores.opening import open_store
-from tasks.progress import counter
-from tasks.shared_weights import DeliveredTensors, delivered_parts
+from handoff.artifacts.exchange import SendJob, Sent
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.part_list import write_parts
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.progress import counter
+from handoff.tasks.shared_weights import DeliveredTensors, delivered_parts
 
 
 def run(job: SendJob) -> Sent:

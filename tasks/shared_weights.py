@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_span
-from artifacts.parts import Part, Span, split
+from handoff.artifacts.digest import Digest, digest_span
+from handoff.artifacts.parts import Part, Span, split
 
 # A part costs a request of whoever pulls the release, one after the other.
 _LEAST_BYTES = 8 << 20

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from artifacts.catalogue.description import linked_run, with_gaps
-from artifacts.night import Night, read_nights, write_night
-from artifacts.night_notes import ShowNightJob, ShownNight
-from artifacts.registry import Catalogue
-from artifacts.stores.opening import open_store
-from tasks.night_page import headline, render_night, render_night_page, text_table
-from tasks.trends import trends
+from handoff.artifacts.catalogue.description import linked_run, with_gaps
+from handoff.artifacts.night import Night, read_nights, write_night
+from handoff.artifacts.night_notes import ShowNightJob, ShownNight
+from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.night_page import headline, render_night, render_night_page, text_table
+from handoff.tasks.trends import trends
 
 _LAST = 60
 # Of more models only those that something happened to are drawn.

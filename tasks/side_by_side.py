@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from safetensors.torch import load_file
 
-from artifacts.changes import SideBySide, SideBySideJob
-from artifacts.delivery import EXAMPLES_FILE
-from artifacts.loader import LoadedModel, load
-from tasks.loading import Tensors
-from tasks.race import race_in_turns, summarize
+from handoff.artifacts.changes import SideBySide, SideBySideJob
+from handoff.artifacts.delivery import EXAMPLES_FILE
+from handoff.artifacts.loader import LoadedModel, load
+from handoff.tasks.loading import Tensors
+from handoff.tasks.race import race_in_turns, summarize
 
 
 def run(job: SideBySideJob) -> SideBySide:

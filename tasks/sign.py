@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from artifacts.changes import Signed, SignJob
-from artifacts.digest import digest_bytes
-from artifacts.errors import UsageProblem
-from artifacts.ledger import entry_statement
-from artifacts.signing import open_signer, sign_statement
-from artifacts.statement import release_statement
-from tasks.assemble import require_accepted
+from handoff.artifacts.changes import Signed, SignJob
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.ledger import entry_statement
+from handoff.artifacts.signing import open_signer, sign_statement
+from handoff.artifacts.statement import release_statement
+from handoff.tasks.assemble import require_accepted
 
 
 def run(job: SignJob) -> Signed:

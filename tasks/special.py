@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from artifacts.signature import TensorSpec
+from handoff.artifacts.signature import TensorSpec
 
 Values = Literal[
     "drawn", "asked", "asked far", "asked not finite",

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
-from artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
-from tasks.elements import finite_in_all
+from handoff.artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
+from handoff.tasks.elements import finite_in_all
 
 # Of more outputs than this a page shows no pictures, and a record holds no counts.
 OUTPUTS_COUNTED = 8

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from artifacts.errors import HandoffError, StoreFailed
-from artifacts.manifest import Manifest
-from artifacts.night import NightRow, read_nights
-from artifacts.recipe import Recipe, read_recipe
-from artifacts.releases import Releases, open_releases
-from artifacts.surveying import Survey, Surveyed, SurveyJob
-from tasks.fingerprint import fingerprint_release
-from tasks.toolchain import changes_since, toolchain_today
+from handoff.artifacts.errors import HandoffError, StoreFailed
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.night import NightRow, read_nights
+from handoff.artifacts.recipe import Recipe, read_recipe
+from handoff.artifacts.releases import Releases, open_releases
+from handoff.artifacts.surveying import Survey, Surveyed, SurveyJob
+from handoff.tasks.fingerprint import fingerprint_release
+from handoff.tasks.toolchain import changes_since, toolchain_today
 
 # What was found out in one of these isn't found out again.
 _LAST_NIGHTS = 30

@@ -16,13 +16,13 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
-from artifacts.steps import TapJob, TapResult
-from tasks.conditioning import Conditioning
-from tasks.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
-from tasks.float64 import lifted_inputs, run_in_float64
-from tasks.programs import load_program, save_program
-from tasks.reference import ReferenceCase, load_cases, save_cases
-from tasks.scale import NO_SCALE
+from handoff.artifacts.steps import TapJob, TapResult
+from handoff.tasks.conditioning import Conditioning
+from handoff.tasks.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
+from handoff.tasks.float64 import lifted_inputs, run_in_float64
+from handoff.tasks.programs import load_program, save_program
+from handoff.tasks.reference import ReferenceCase, load_cases, save_cases
+from handoff.tasks.scale import NO_SCALE
 
 PROGRAM_FILE = "tapped.pt2"
 REFERENCE_FILE = "tapped-reference.pt"

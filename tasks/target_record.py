@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.driver import host_gpu_capabilities
-from artifacts.errors import BlessingRefused, HandoffError, StepCrashed
-from artifacts.evidence import Candidate, PassEffect
-from artifacts.localization import LocalizeResult
-from artifacts.manifest import TargetRecord
-from artifacts.probes import ProbeResult
-from artifacts.steps import (
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.driver import host_gpu_capabilities
+from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
+from handoff.artifacts.evidence import Candidate, PassEffect
+from handoff.artifacts.localization import LocalizeResult
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.probes import ProbeResult
+from handoff.artifacts.steps import (
     BenchmarkResult,
     CompileResult,
     OptimizeResult,
@@ -25,7 +25,7 @@ from artifacts.steps import (
     ReferenceResult,
     VerifyResult,
 )
-from artifacts.target import CudaTarget
+from handoff.artifacts.target import CudaTarget
 
 
 def bless(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from artifacts.comparison import (
+from handoff.artifacts.comparison import (
     Comparison,
     Heat,
     Interval,
@@ -24,15 +24,15 @@ from artifacts.comparison import (
     ThreeWayJob,
     recorded_figures,
 )
-from artifacts.errors import first_line
-from artifacts.manifest import TargetRecord
-from artifacts.tolerance import Deviation, pooled_rmse
-from tasks.benchmark import timed_cases
-from tasks.compare import Typical, compare, typical_error
-from tasks.conditioning import Conditioning
-from tasks.float64 import flat_tensors
-from tasks.intake import read_delivery
-from tasks.loading import (
+from handoff.artifacts.errors import first_line
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.tolerance import Deviation, pooled_rmse
+from handoff.tasks.benchmark import timed_cases
+from handoff.tasks.compare import Typical, compare, typical_error
+from handoff.tasks.conditioning import Conditioning
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.loading import (
     SHARED_LIBRARY,
     Tensors,
     copies,
@@ -40,9 +40,9 @@ from tasks.loading import (
     from_the_host,
     open_shared_library,
 )
-from tasks.promotion import judge
-from tasks.race import race_in_turns, summarize
-from tasks.reference import ReferenceCase, load_cases
+from handoff.tasks.promotion import judge
+from handoff.tasks.race import race_in_turns, summarize
+from handoff.tasks.reference import ReferenceCase, load_cases
 
 Call = Callable[[Tensors], Tensors]
 

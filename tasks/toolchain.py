@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 
-from artifacts.digest import Digest
-from artifacts.manifest import Manifest
-from artifacts.recipe import Recipe
-from artifacts.target import base_version
-from tasks.fingerprint import compiler_banner
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.target import base_version
+from handoff.tasks.fingerprint import compiler_banner
 
 
 def toolchain_today(compiler: str) -> dict[str, str]:

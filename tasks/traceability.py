@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import torch
 
-from artifacts.evidence import Finding, judge
-from artifacts.steps import TraceabilityJob, TraceabilityResult
-from tasks.intake import LoadedDelivery, read_delivery
-from tasks.plan import plan_cases
-from tasks.soundness import behaviour, graph
-from tasks.soundness.goldens import compare_goldens
-from tasks.soundness.left_out import left_out
-from tasks.soundness.origin import missing_lineage
-from tasks.soundness.ranges import input_ranges
-from tasks.threads import half_of_the_threads
+from handoff.artifacts.evidence import Finding, judge
+from handoff.artifacts.steps import TraceabilityJob, TraceabilityResult
+from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.plan import plan_cases
+from handoff.tasks.soundness import behaviour, graph
+from handoff.tasks.soundness.goldens import compare_goldens
+from handoff.tasks.soundness.left_out import left_out
+from handoff.tasks.soundness.origin import missing_lineage
+from handoff.tasks.soundness.ranges import input_ranges
+from handoff.tasks.threads import half_of_the_threads
 
 
 def run(job: TraceabilityJob) -> TraceabilityResult:

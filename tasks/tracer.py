@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.modules import loss
 from torch.utils import _pytree as pytree
 
-from tasks.delivering.calls import Call
-from tasks.lines import line_outside
-from tasks.passes.drop_noops import DROPPED_MODULES
+from handoff.tasks.delivering.calls import Call
+from handoff.tasks.lines import line_outside
+from handoff.tasks.passes.drop_noops import DROPPED_MODULES
 
 
 def first_argument(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as given

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
 
-from artifacts.comparison import PackageFigures
-from artifacts.night import QUIET, Night, NightRow
-from tasks.trend_drawing import (
+from handoff.artifacts.comparison import PackageFigures
+from handoff.artifacts.night import QUIET, Night, NightRow
+from handoff.tasks.trend_drawing import (
     PANELS,
     Point,
     add_legend,

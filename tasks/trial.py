@@ -12,11 +12,11 @@ import shutil
 
 import torch
 
-from artifacts.localization import TrialJob, TrialResult
-from artifacts.steps import CompileJob
-from tasks import compile as compiling
-from tasks.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
-from tasks.localizing.subsystems import left_out
+from handoff.artifacts.localization import TrialJob, TrialResult
+from handoff.artifacts.steps import CompileJob
+from handoff.tasks import compile as compiling
+from handoff.tasks.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
+from handoff.tasks.localizing.subsystems import left_out
 
 
 def run(job: TrialJob) -> TrialResult:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from artifacts.delivery import CONTRACT_FILE, format_contract
-from artifacts.proposals import TryJob, TryResult
-from tasks.capture import reason_of
-from tasks.intake.loading import read_delivery
-from tasks.plan import CaseSpec, draw_inputs
+from handoff.artifacts.delivery import CONTRACT_FILE, format_contract
+from handoff.artifacts.proposals import TryJob, TryResult
+from handoff.tasks.capture import reason_of
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.plan import CaseSpec, draw_inputs
 
 # Beyond the smallest size of each dimension.
 _STEPS = (0, 1, 4)

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_file, digest_tree
-from artifacts.errors import StoreFailed
-from artifacts.manifest import PackageFile
-from artifacts.objects import Objects
-from artifacts.part_list import write_parts
-from artifacts.registering import Uploaded, UploadJob
-from artifacts.statement import release_files
-from artifacts.stores.opening import open_store
-from tasks.assemble import require_accepted
-from tasks.evidence import evidence
-from tasks.progress import counter
-from tasks.shared_weights import DeliveredTensors
+from handoff.artifacts.digest import Digest, digest_file, digest_tree
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.part_list import write_parts
+from handoff.artifacts.registering import Uploaded, UploadJob
+from handoff.artifacts.statement import release_files
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.assemble import require_accepted
+from handoff.tasks.evidence import evidence
+from handoff.tasks.progress import counter
+from handoff.tasks.shared_weights import DeliveredTensors
 
 
 def run(job: UploadJob) -> Uploaded:

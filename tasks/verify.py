@@ -7,15 +7,15 @@ from functools import cache
 
 import torch
 
-from artifacts.digest import digest_file
-from artifacts.errors import first_line
-from artifacts.extern_kernels import EXTERN_KERNELS_FILE
-from artifacts.steps import AssumedRange, VerifyJob, VerifyResult
-from tasks.compiling.packages import digest_library, read_kernels
-from tasks.elements import identical
-from tasks.findings import Findings, drawn_of, yardsticks_of
-from tasks.intake import read_delivery
-from tasks.loading import (
+from handoff.artifacts.digest import digest_file
+from handoff.artifacts.errors import first_line
+from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.steps import AssumedRange, VerifyJob, VerifyResult
+from handoff.tasks.compiling.packages import digest_library, read_kernels
+from handoff.tasks.elements import identical
+from handoff.tasks.findings import Findings, drawn_of, yardsticks_of
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.loading import (
     PACKAGE,
     SHARED_LIBRARY,
     Tensors,
@@ -25,16 +25,16 @@ from tasks.loading import (
     open_package,
     open_shared_library,
 )
-from tasks.manners import (
+from handoff.tasks.manners import (
     Package,
     expanded_inputs,
     other_layouts,
     repeated_calls,
     threaded_calls,
 )
-from tasks.programs import load_program
-from tasks.reference import ReferenceCase, load_cases
-from tasks.spread import spreads_of
+from handoff.tasks.programs import load_program
+from handoff.tasks.reference import ReferenceCase, load_cases
+from handoff.tasks.spread import spreads_of
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW = 2

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import (
+from handoff.artifacts import (
     captures,
     changes,
     comparison,
@@ -41,11 +41,11 @@ from artifacts import (
     steps,
     surveying,
 )
-from artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
-from artifacts.isolated import isolated
-from artifacts.record import from_plain, to_plain
-from tasks import looking, progress
-from tasks.budget import is_out_of_memory, out_of_memory
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
+from handoff.artifacts.isolated import isolated
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.tasks import looking, progress
+from handoff.tasks.budget import is_out_of_memory, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -58,51 +58,51 @@ class Step:
 
 STEPS: dict[type[Any], Step] = {
     fetching.FetchJob: Step("tasks.fetch", fetching.FetchResult),
-    steps.PrepareJob: Step("tasks.prepare", steps.Prepared),
-    steps.DeliverJob: Step("tasks.deliver", steps.DeliverResult),
-    steps.IntakeJob: Step("tasks.intake", steps.IntakeResult),
-    steps.TraceabilityJob: Step("tasks.traceability", steps.TraceabilityResult),
-    captures.CaptureJob: Step("tasks.captures", captures.CaptureRow),
-    proposals.ProposeJob: Step("tasks.propose", proposals.ProposeResult),
-    proposals.TryJob: Step("tasks.try_contract", proposals.TryResult),
-    steps.OptimizeJob: Step("tasks.optimize", steps.OptimizeResult),
-    steps.ToolsJob: Step("tasks.make_tools", steps.ToolsResult),
-    steps.CompileJob: Step("tasks.compile", steps.CompileResult),
-    steps.FindPackageJob: Step("tasks.find_package", steps.FoundPackage),
-    steps.ReferenceJob: Step("tasks.reference", steps.ReferenceResult),
-    steps.TapJob: Step("tasks.tap", steps.TapResult),
-    steps.VerifyJob: Step("tasks.verify", steps.VerifyResult),
-    localization.LocalizeJob: Step("tasks.localize", localization.LocalizeResult),
-    localization.TrialJob: Step("tasks.trial", localization.TrialResult),
-    probes.ProbeJob: Step("tasks.probe", probes.ProbeResult),
-    probes.MeasureJob: Step("tasks.measure", probes.ProbeResult),
-    steps.BenchmarkJob: Step("tasks.benchmark", steps.BenchmarkResult),
-    steps.RaceJob: Step("tasks.race", steps.RaceResult),
-    registering.KeyJob: Step("tasks.open_key", registering.KeyResult),
-    registering.LookUpJob: Step("tasks.look_up", registering.LookUpResult),
-    registering.UploadJob: Step("tasks.upload", registering.Uploaded),
-    changes.DraftJob: Step("tasks.draft", changes.Draft),
-    changes.SignJob: Step("tasks.sign", changes.Signed),
-    changes.CommitJob: Step("tasks.commit", changes.CommitResult),
-    registering.CatalogueJob: Step("tasks.catalogue", registering.Catalogued),
-    changes.SideBySideJob: Step("tasks.side_by_side", changes.SideBySide),
-    registering.RestoreJob: Step("tasks.restore", registering.RestoreResult),
-    comparison.ThreeWayJob: Step("tasks.three_way", comparison.Comparison),
-    registering.CollectJob: Step("tasks.collect", registering.CollectResult),
-    exchange.SendJob: Step("tasks.send", exchange.Sent),
-    exchange.ReceiveJob: Step("tasks.receive", exchange.Received),
-    registering.PullJob: Step("tasks.pull", registering.PullResult),
-    night_notes.NoteRowsJob: Step("tasks.note_rows", night_notes.NotedRows),
-    night_notes.ReadRowsJob: Step("tasks.read_rows", night_notes.NotedRows),
-    night_notes.ShowNightJob: Step("tasks.show_night", night_notes.ShownNight),
-    surveying.RecordsJob: Step("tasks.records", surveying.Records),
-    conformance.SignTableJob: Step("tasks.sign_table", conformance.SignedTable),
-    conformance.KeepTableJob: Step("tasks.keep_table", conformance.KeptTable),
-    conformance.ReadTablesJob: Step("tasks.read_tables", conformance.Tables),
-    known_faults.KnownWrongJob: Step("tasks.known_wrong", known_faults.KnownWrong),
-    conformance.PairsJob: Step("tasks.list_pairs", conformance.Pairs),
-    conformance.ConformJob: Step("tasks.conform", conformance.ConformResult),
-    surveying.SurveyJob: Step("tasks.survey", surveying.Survey),
+    steps.PrepareJob: Step("handoff.tasks.prepare", steps.Prepared),
+    steps.DeliverJob: Step("handoff.tasks.deliver", steps.DeliverResult),
+    steps.IntakeJob: Step("handoff.tasks.intake", steps.IntakeResult),
+    steps.TraceabilityJob: Step("handoff.tasks.traceability", steps.TraceabilityResult),
+    captures.CaptureJob: Step("handoff.tasks.captures", captures.CaptureRow),
+    proposals.ProposeJob: Step("handoff.tasks.propose", proposals.ProposeResult),
+    proposals.TryJob: Step("handoff.tasks.try_contract", proposals.TryResult),
+    steps.OptimizeJob: Step("handoff.tasks.optimize", steps.OptimizeResult),
+    steps.ToolsJob: Step("handoff.tasks.make_tools", steps.ToolsResult),
+    steps.CompileJob: Step("handoff.tasks.compile", steps.CompileResult),
+    steps.FindPackageJob: Step("handoff.tasks.find_package", steps.FoundPackage),
+    steps.ReferenceJob: Step("handoff.tasks.reference", steps.ReferenceResult),
+    steps.TapJob: Step("handoff.tasks.tap", steps.TapResult),
+    steps.VerifyJob: Step("handoff.tasks.verify", steps.VerifyResult),
+    localization.LocalizeJob: Step("handoff.tasks.localize", localization.LocalizeResult),
+    localization.TrialJob: Step("handoff.tasks.trial", localization.TrialResult),
+    probes.ProbeJob: Step("handoff.tasks.probe", probes.ProbeResult),
+    probes.MeasureJob: Step("handoff.tasks.measure", probes.ProbeResult),
+    steps.BenchmarkJob: Step("handoff.tasks.benchmark", steps.BenchmarkResult),
+    steps.RaceJob: Step("handoff.tasks.race", steps.RaceResult),
+    registering.KeyJob: Step("handoff.tasks.open_key", registering.KeyResult),
+    registering.LookUpJob: Step("handoff.tasks.look_up", registering.LookUpResult),
+    registering.UploadJob: Step("handoff.tasks.upload", registering.Uploaded),
+    changes.DraftJob: Step("handoff.tasks.draft", changes.Draft),
+    changes.SignJob: Step("handoff.tasks.sign", changes.Signed),
+    changes.CommitJob: Step("handoff.tasks.commit", changes.CommitResult),
+    registering.CatalogueJob: Step("handoff.tasks.catalogue", registering.Catalogued),
+    changes.SideBySideJob: Step("handoff.tasks.side_by_side", changes.SideBySide),
+    registering.RestoreJob: Step("handoff.tasks.restore", registering.RestoreResult),
+    comparison.ThreeWayJob: Step("handoff.tasks.three_way", comparison.Comparison),
+    registering.CollectJob: Step("handoff.tasks.collect", registering.CollectResult),
+    exchange.SendJob: Step("handoff.tasks.send", exchange.Sent),
+    exchange.ReceiveJob: Step("handoff.tasks.receive", exchange.Received),
+    registering.PullJob: Step("handoff.tasks.pull", registering.PullResult),
+    night_notes.NoteRowsJob: Step("handoff.tasks.note_rows", night_notes.NotedRows),
+    night_notes.ReadRowsJob: Step("handoff.tasks.read_rows", night_notes.NotedRows),
+    night_notes.ShowNightJob: Step("handoff.tasks.show_night", night_notes.ShownNight),
+    surveying.RecordsJob: Step("handoff.tasks.records", surveying.Records),
+    conformance.SignTableJob: Step("handoff.tasks.sign_table", conformance.SignedTable),
+    conformance.KeepTableJob: Step("handoff.tasks.keep_table", conformance.KeptTable),
+    conformance.ReadTablesJob: Step("handoff.tasks.read_tables", conformance.Tables),
+    known_faults.KnownWrongJob: Step("handoff.tasks.known_wrong", known_faults.KnownWrong),
+    conformance.PairsJob: Step("handoff.tasks.list_pairs", conformance.Pairs),
+    conformance.ConformJob: Step("handoff.tasks.conform", conformance.ConformResult),
+    surveying.SurveyJob: Step("handoff.tasks.survey", surveying.Survey),
 }
 
 
@@ -154,7 +154,7 @@ def _serve(answers: int, modules: list[str]) -> None:
     refusal = _prepare(modules)
     for line in sys.stdin:
         name, plain, path = json.loads(line)
-        again = shlex.join(["python", *isolated("tasks.worker", name, path)[1:]])
+        again = shlex.join(["python", *isolated("handoff.tasks.worker", name, path)[1:]])
         print(f"repeat with: {again}", flush=True)  # noqa: T201
         began = time.monotonic()
         outcome = refusal or run_step(name, plain)
@@ -173,7 +173,7 @@ def _prepare(modules: list[str]) -> dict[str, Any] | None:
     for module in modules:
         kind, separator, name = module.partition(":")
         if separator:
-            from tasks.extensions import load_extension
+            from handoff.tasks.extensions import load_extension
 
             assert kind == "extension"
             try:

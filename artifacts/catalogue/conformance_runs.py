@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from artifacts.catalogue.own_runs import OwnRun
-from artifacts.conformance import Conformance
+from handoff.artifacts.catalogue.own_runs import OwnRun
+from handoff.artifacts.conformance import Conformance
 
 TOOLCHAIN_TAG = "handoff.toolchain"
 

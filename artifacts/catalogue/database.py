@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from artifacts.held_folder import held
-from artifacts.unfinished import UnfinishedFiles
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.unfinished import UnfinishedFiles
 
 
 def database_file(tracking_uri: str) -> Path | None:

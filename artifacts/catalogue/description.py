@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from artifacts.catalogue.tags import mechanical_blessing, numeric_blessing
-from artifacts.digest import Digest
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.printable import one_line
-from artifacts.statement import Claim
+from handoff.artifacts.catalogue.tags import mechanical_blessing, numeric_blessing
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.statement import Claim
 
 _RUN_ID = re.compile(r"(?:runs:/|.*/runs/|)([0-9a-f]{32})(?:[/?#].*)?")
 

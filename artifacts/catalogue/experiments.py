@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from artifacts.catalogue.session import Session
+from handoff.artifacts.catalogue.session import Session
 
 RELEASES = "handoff"
 NIGHTS = "handoff nights"

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts.catalogue.description import RunAddress
-from artifacts.catalogue.mlmodel import listed_packages, write_mlmodel
-from artifacts.catalogue.session import Session
-from artifacts.catalogue.tags import RELEASE_TAG, TAG, run_metrics, run_parameters
-from artifacts.digest import Digest
-from artifacts.manifest import MANIFEST_FILE, Manifest
-from artifacts.statement import RELEASE_FILE
+from handoff.artifacts.catalogue.description import RunAddress
+from handoff.artifacts.catalogue.mlmodel import listed_packages, write_mlmodel
+from handoff.artifacts.catalogue.session import Session
+from handoff.artifacts.catalogue.tags import RELEASE_TAG, TAG, run_metrics, run_parameters
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest
+from handoff.artifacts.statement import RELEASE_FILE
 
 REGISTRAR_TAG = f"{TAG}registrar"
 # Under these names MLflow keeps a run's or model's description, and a model's versions.

@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from artifacts.delivery import EXAMPLES_FILE
-from artifacts.digest import Digest
-from artifacts.extern_kernels import EXTERN_KERNELS_FILE
-from artifacts.manifest import Manifest, PackageFile, TargetRecord
-from artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.delivery import EXAMPLES_FILE
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.manifest import Manifest, PackageFile, TargetRecord
+from handoff.artifacts.signature import ModelSignature, TensorSpec
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature as MlflowSignature
 
 MLMODEL_FILE = "MLmodel"
-LOADER_MODULE = "infra.flavor"
+LOADER_MODULE = "handoff.infra.flavor"
 _EXAMPLE_FILE, _SERVING_FILE = "input_example.json", "serving_input_example.json"
 # MLflow's page shows the example as text.
 _EXAMPLE_LIMIT_ELEMENTS = 20_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from artifacts.catalogue.own_runs import OwnRun
-from artifacts.night import ALARMING, OUTCOMES, Night, NightRow
+from handoff.artifacts.catalogue.own_runs import OwnRun
+from handoff.artifacts.night import ALARMING, OUTCOMES, Night, NightRow
 
 STAMP_TAG = "handoff.night"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.catalogue.logged_release import NOTE_TAG
-from artifacts.catalogue.session import Session
+from handoff.artifacts.catalogue.logged_release import NOTE_TAG
+from handoff.artifacts.catalogue.session import Session
 
 # MLflow takes no more at once.
 _BATCH = 1000

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from artifacts.catalogue.database import database_file, make_database
-from artifacts.catalogue.retrying import Patience
-from artifacts.errors import HandoffError, RegistryFailed
+from handoff.artifacts.catalogue.database import database_file, make_database
+from handoff.artifacts.catalogue.retrying import Patience
+from handoff.artifacts.errors import HandoffError, RegistryFailed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from artifacts.digest import Digest
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.mechanics import Mechanics
-from artifacts.printable import one_line
-from artifacts.signature import ModelSignature
-from artifacts.statement import Claim
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.statement import Claim
 
 TAG = "handoff."
 VERSION_TAG = f"{TAG}version"

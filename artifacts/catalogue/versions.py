@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from artifacts.catalogue.description import RunAddress, describe_version, number_note
-from artifacts.catalogue.logged_release import LoggedRelease
-from artifacts.catalogue.session import Session
-from artifacts.catalogue.tags import (
+from handoff.artifacts.catalogue.description import RunAddress, describe_version, number_note
+from handoff.artifacts.catalogue.logged_release import LoggedRelease
+from handoff.artifacts.catalogue.session import Session
+from handoff.artifacts.catalogue.tags import (
     MANIFEST_TAG,
     RELEASE_TAG,
     REPORT_TAG,
@@ -18,9 +18,9 @@ from artifacts.catalogue.tags import (
     VERSION_TAG,
     version_tags,
 )
-from artifacts.digest import Digest
-from artifacts.manifest import Manifest
-from artifacts.statement import Claim
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.statement import Claim
 
 REPORTS = ("report.html", "report.md")
 _ABOUT = (

@@ -13,8 +13,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
-from artifacts.errors import StoreFailed
-from artifacts.store import (
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.store import (
     Guarantees,
     Progress,
     Stored,
@@ -23,7 +23,7 @@ from artifacts.store import (
     oversized_key,
     require_key,
 )
-from artifacts.unfinished import UnfinishedFiles
+from handoff.artifacts.unfinished import UnfinishedFiles
 
 _CHUNK_BYTES = 8 << 20
 # No key's name begins with a dot.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from artifacts.store import Store
+from handoff.artifacts.store import Store
 
 
 def open_store(location: str, *, patience_s: float = 60.0) -> Store:
@@ -14,10 +14,10 @@ def open_store(location: str, *, patience_s: float = 60.0) -> Store:
     pass. Nothing is sent yet.
     """
     if location.startswith("s3://"):
-        from artifacts.stores.s3 import S3Store
+        from handoff.artifacts.stores.s3 import S3Store
 
         bucket, _, prefix = location.removeprefix("s3://").partition("/")
         return S3Store(bucket, prefix.strip("/"), patience_s=patience_s)
-    from artifacts.stores.folder import FolderStore
+    from handoff.artifacts.stores.folder import FolderStore
 
     return FolderStore(Path(location))

@@ -8,15 +8,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from artifacts.store import Stored, oversized_key, require_key
-from artifacts.stores.s3_requests import (
+from handoff.artifacts.store import Stored, oversized_key, require_key
+from handoff.artifacts.stores.s3_requests import (
     DamagedOnTheWay,
     is_absence,
     is_refused_condition,
     make_client,
     status_of,
 )
-from artifacts.stores.s3_transfer import Sums, sums_of
+from handoff.artifacts.stores.s3_transfer import Sums, sums_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

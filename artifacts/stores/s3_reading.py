@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, StoreFailed
-from artifacts.stores.s3_requests import (
+from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, StoreFailed
+from handoff.artifacts.stores.s3_requests import (
     DamagedOnTheWay,
     Requests,
     Result,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from artifacts.errors import StoreFailed
-from artifacts.store import missing_key
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.store import missing_key
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from artifacts.errors import StoreFailed
-from artifacts.store import Guarantees
-from artifacts.stores.s3_bucket import Bucket
-from artifacts.stores.s3_requests import Requests, status_of
-from artifacts.stores.s3_transfer import sums_of
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.store import Guarantees
+from handoff.artifacts.stores.s3_bucket import Bucket
+from handoff.artifacts.stores.s3_requests import Requests, status_of
+from handoff.artifacts.stores.s3_transfer import sums_of
 
 Result = TypeVar("Result")
 

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from artifacts.delivery import require_alias_name, require_model_name
-from artifacts.delivery_uri import parse_delivery_uri
-from artifacts.digest import digest_bytes
-from artifacts.errors import UsageProblem
+from handoff.artifacts.delivery import require_alias_name, require_model_name
+from handoff.artifacts.delivery_uri import parse_delivery_uri
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import UsageProblem
 
 # What becomes of the runs for older commits of the same model: they go first, or are cancelled.
 Policy = Literal["queue", "supersede"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infra.cli_options import debug_option, json_option
+from handoff.infra.cli_options import debug_option, json_option
 
 _policy_option = click.option(
     "--policy", type=click.Choice(["queue", "supersede"]), default="queue", show_default=True,
@@ -37,8 +37,8 @@ def notify(*, policy: Any, again: bool, wait: bool, as_json: bool, **said: str) 
     handoff notify --delivery s3://models/in/resnet18 --commit $(git rev-parse HEAD)
     handoff notify --delivery delivery --model resnet18 --wait
     """  # noqa: D301 - click keeps lines as they are after the character \\b
-    from infra.arrivals.notify import notify as tell
-    from infra.arrivals.notify import read_arrival
+    from handoff.infra.arrivals.notify import notify as tell
+    from handoff.infra.arrivals.notify import read_arrival
 
     arrival = read_arrival(**said)
     raise click.exceptions.Exit(tell(arrival, policy, again=again, wait=wait, as_json=as_json))
@@ -67,7 +67,7 @@ def webhook(
     \b
     handoff webhook --config hooks.toml
     """  # noqa: D301 - as above
-    from infra.arrivals.serving import serve
+    from handoff.infra.arrivals.serving import serve
 
     serve(
         config, host, port, certificate=certificate and certificate.absolute(),
@@ -94,7 +94,7 @@ def watch(place: str, every: float, *, once: bool, policy: Any) -> None:  # noqa
     handoff watch /srv/deliveries
     handoff watch s3://models/in --every 60
     """  # noqa: D301 - as above
-    from infra.arrivals.watching import watch as look
+    from handoff.infra.arrivals.watching import watch as look
 
     raise click.exceptions.Exit(look(place, every, policy, once=once))
 

@@ -7,9 +7,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.posting import Posted, Poster, open_poster
-from infra.settings import Settings
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.posting import Posted, Poster, open_poster
+from handoff.infra.settings import Settings
 
 _THREADS = 4
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
-from artifacts.delivery import CONTRACT_FILE
-from artifacts.delivery_uri import is_plain_path
-from infra.arrivals.arrival import Arrival
-from infra.arrivals.hooks import Source
+from handoff.artifacts.delivery import CONTRACT_FILE
+from handoff.artifacts.delivery_uri import is_plain_path
+from handoff.infra.arrivals.arrival import Arrival
+from handoff.infra.arrivals.hooks import Source
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOST_RECORDS = 100

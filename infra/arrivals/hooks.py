@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from artifacts.delivery import require_model_name
-from artifacts.delivery_uri import parse_delivery_uri
-from artifacts.errors import HandoffError, UsageProblem
-from artifacts.record import RecordInvalid, from_plain
-from artifacts.strict_toml import parse_toml
-from infra.arrivals.arrival import Policy
+from handoff.artifacts.delivery import require_model_name
+from handoff.artifacts.delivery_uri import parse_delivery_uri
+from handoff.artifacts.errors import HandoffError, UsageProblem
+from handoff.artifacts.record import RecordInvalid, from_plain
+from handoff.artifacts.strict_toml import parse_toml
+from handoff.infra.arrivals.arrival import Policy
 
 Kind = Literal["github", "gitlab", "s3", "handoff"]
 # Shorter ones are guessed. GitHub, GitLab and MinIO take any length.

@@ -6,13 +6,13 @@ import re
 import time
 from pathlib import Path
 
-from artifacts.delivery_uri import GitSource, absolute_delivery_uri, parse_delivery_uri
-from artifacts.errors import ERRORS, EnvironmentLacking
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.posting import Posted, Poster, open_poster
-from infra.console import print_json
-from infra.echoing import echo
-from infra.settings import author_name, read_settings
+from handoff.artifacts.delivery_uri import GitSource, absolute_delivery_uri, parse_delivery_uri
+from handoff.artifacts.errors import ERRORS, EnvironmentLacking
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.posting import Posted, Poster, open_poster
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.settings import author_name, read_settings
 
 _POLL_S = 2.0
 _ERROR_NAME = re.compile(r"\b(" + "|".join(ERRORS) + r")\b")
@@ -82,7 +82,7 @@ def _why(posted: Posted) -> str:
 
 def wait_for_end(poster: Poster, posted: Posted, *, quiet: bool) -> Posted:
     """Return the run when it has ended; a server that is away for a while is waited for."""
-    from flows.children import PATIENCE_S
+    from handoff.flows.children import PATIENCE_S
 
     crashed_at, told = 0.0, posted.state
     while True:

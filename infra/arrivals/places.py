@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from artifacts.delivery import CONTRACT_FILE
-from artifacts.delivery_uri import S3Source, is_plain_path, parse_delivery_uri
-from artifacts.errors import DeliveryUnreachable, UsageProblem
-from artifacts.stores.s3_reading import S3Object, S3Place
+from handoff.artifacts.delivery import CONTRACT_FILE
+from handoff.artifacts.delivery_uri import S3Source, is_plain_path, parse_delivery_uri
+from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
+from handoff.artifacts.stores.s3_reading import S3Object, S3Place
 
 _MOST_FILES = 100_000
 _LARGEST_CONTRACT = 1 << 20

@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from flows.names import BUILD_POOL, RELEASE
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.refusals import told_of_prefect
-from infra.environments import prepare_prefect
-from infra.prefect_api import ServerBusy
-from infra.settings import Settings
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.flows.names import BUILD_POOL, RELEASE
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.refusals import told_of_prefect
+from handoff.infra.environments import prepare_prefect
+from handoff.infra.prefect_api import ServerBusy
+from handoff.infra.settings import Settings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -123,7 +123,7 @@ class Poster:
 
     def _latest(self, run: FlowRun) -> FlowRun:
         """Return the run that repeats a crashed one (`flows.resume`), or the run itself."""
-        from flows.children import follow
+        from handoff.flows.children import follow
 
         return follow(self._client, run)
 

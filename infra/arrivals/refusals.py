@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from artifacts.errors import EnvironmentLacking
-from flows.names import BUILD_POOL, RELEASE
-from infra.prefect_api import told_in_sentences
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.flows.names import BUILD_POOL, RELEASE
+from handoff.infra.prefect_api import told_in_sentences
 
 _LATER = "The nightly makes up for a commit that isn't told, or 'handoff notify' later"
 

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.printable import one_line
-from infra.arrivals.desk import Desk
-from infra.arrivals.hooks import read_hooks
-from infra.arrivals.posting import open_poster
-from infra.arrivals.webhook import ENDPOINTS, LOGGER, Webhook
-from infra.echoing import echo
-from infra.settings import read_secret, read_settings
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.printable import one_line
+from handoff.infra.arrivals.desk import Desk
+from handoff.infra.arrivals.hooks import read_hooks
+from handoff.infra.arrivals.posting import open_poster
+from handoff.infra.arrivals.webhook import ENDPOINTS, LOGGER, Webhook
+from handoff.infra.echoing import echo
+from handoff.infra.settings import read_secret, read_settings
 
 _MOST_CONNECTIONS = 64
 _MOST_OF_ONE_ADDRESS = 16

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from infra.arrivals.hooks import Guarded, Kind
+from handoff.infra.arrivals.hooks import Guarded, Kind
 
 TOLERANCE_S = 300.0
 _STANDARD_SECRET = "whsec_"  # noqa: S105 - a prefix

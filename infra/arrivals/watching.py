@@ -11,19 +11,19 @@ import re
 import time
 from dataclasses import dataclass, field
 
-from artifacts.delivery import DeliveryContract, parse_contract
-from artifacts.errors import (
+from handoff.artifacts.delivery import DeliveryContract, parse_contract
+from handoff.artifacts.errors import (
     DeliveryUnreachable,
     DeliveryUnreadable,
     EnvironmentLacking,
     HandoffError,
 )
-from artifacts.record import RecordInvalid
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.places import Listing, Place, open_place
-from infra.arrivals.posting import Poster, open_poster
-from infra.echoing import echo
-from infra.settings import read_settings
+from handoff.artifacts.record import RecordInvalid
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.places import Listing, Place, open_place
+from handoff.infra.arrivals.posting import Poster, open_poster
+from handoff.infra.echoing import echo
+from handoff.infra.settings import read_settings
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 

@@ -22,13 +22,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from artifacts.errors import HandoffError, UsageProblem
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.events import NotUnderstood, arrivals_of
-from infra.arrivals.hooks import Guarded, Kind, Limits
-from infra.arrivals.limiting import Buckets, Seen, address_group
-from infra.arrivals.posting import Posted
-from infra.arrivals.signatures import fits, mark
+from handoff.artifacts.errors import HandoffError, UsageProblem
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.events import NotUnderstood, arrivals_of
+from handoff.infra.arrivals.hooks import Guarded, Kind, Limits
+from handoff.infra.arrivals.limiting import Buckets, Seen, address_group
+from handoff.infra.arrivals.posting import Posted
+from handoff.infra.arrivals.signatures import fits, mark
 
 LOGGER = logging.getLogger("handoff.webhook")
 ENDPOINTS: tuple[Kind, ...] = ("github", "gitlab", "s3", "handoff")

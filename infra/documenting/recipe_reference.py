@@ -1,6 +1,6 @@
 """The reference of recipes, from the models that recipes are read into.
 
-    python -m infra.documenting.recipe_reference docs/recipe-reference.md
+    python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
 
 Types, defaults, passes, targets and tolerances are the code's; the sentences are the docstrings of
 classes, fields and passes. A test asserts that the committed page is what this writes.
@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from artifacts.delivery import Lineage
-from artifacts.recipe import (
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.recipe import (
     DEFAULT_PASSES,
     KNOBS,
     OPTIONS,
@@ -30,8 +30,8 @@ from artifacts.recipe import (
     Variation,
     VerifyPlan,
 )
-from artifacts.target import TARGETS, CpuTarget, Target
-from artifacts.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
+from handoff.artifacts.target import TARGETS, CpuTarget, Target
+from handoff.artifacts.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
 
 _HEAD = """\
 # The reference of recipes
@@ -146,7 +146,7 @@ def _told_target(target: Target) -> str:
 
 def _passes() -> str:
     # Passes are torch's business, and this is a program of its own.
-    from tasks.passes import PASSES
+    from handoff.tasks.passes import PASSES
 
     default = [chosen.name for chosen in DEFAULT_PASSES]
     parts = ["## Passes\n\nIn the order that suits most models; `fx` passes work on the delivered "

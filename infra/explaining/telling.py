@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from artifacts.errors import HandoffError, UsageProblem
-from artifacts.evidence import Finding
-from infra.console import print_json
-from infra.echoing import echo, styled
-from infra.explaining.texts import (
+from handoff.artifacts.errors import HandoffError, UsageProblem
+from handoff.artifacts.evidence import Finding
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo, styled
+from handoff.infra.explaining.texts import (
     Explanation,
     code_of,
     codes_in,

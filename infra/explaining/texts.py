@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from artifacts.errors import ERRORS, HandoffError
+from handoff.artifacts.errors import ERRORS, HandoffError
 
 Kind = Literal["finding", "error", "exit code"]
 _FILES: dict[Kind, str] = {

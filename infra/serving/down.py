@@ -7,15 +7,15 @@ import signal
 import time
 from collections.abc import Sequence
 
-from artifacts.errors import EnvironmentLacking
-from infra.console import print_json
-from infra.echoing import echo
-from infra.environments import SERVICE_MARK, STACK_MARK
-from infra.orphans import end_found, marked
-from infra.serving import postgres
-from infra.serving.place import Place
-from infra.serving.supervision import Supervision
-from infra.settings import read_settings
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.console import print_json
+from handoff.infra.echoing import echo
+from handoff.infra.environments import SERVICE_MARK, STACK_MARK
+from handoff.infra.orphans import end_found, marked
+from handoff.infra.serving import postgres
+from handoff.infra.serving.place import Place
+from handoff.infra.serving.supervision import Supervision
+from handoff.infra.settings import read_settings
 
 _POSTGRES_LIMIT_S = 60.0
 

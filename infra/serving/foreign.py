@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from artifacts.errors import EnvironmentLacking
-from infra.answers import get_status, last_words
-from infra.serving import postgres
-from infra.serving.place import Place, Stack
-from infra.serving.pools import is_online
-from infra.serving.services import Service
-from infra.serving.supervision import Supervision
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.answers import get_status, last_words
+from handoff.infra.serving import postgres
+from handoff.infra.serving.place import Place, Stack
+from handoff.infra.serving.pools import is_online
+from handoff.infra.serving.services import Service
+from handoff.infra.serving.supervision import Supervision
 
 # A fresh database is migrated first, which took 20 s on two busy cores.
 _LIMIT_S = 240.0

@@ -7,11 +7,11 @@ import secrets
 import socket
 from dataclasses import dataclass
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from infra.serving.place import Place, Stack
-from infra.serving.postgres import connection
-from infra.serving.services import write_private
-from infra.settings import ServedSettings
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.infra.serving.place import Place, Stack
+from handoff.infra.serving.postgres import connection
+from handoff.infra.serving.services import write_private
+from handoff.infra.settings import ServedSettings
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ADMIN = "admin"

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from infra.serving.services import write_private
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.infra.serving.services import write_private
 
 # The kernel's limit for a socket's path is 108 bytes with the end; supervisor adds its process id.
 _SOCKET_LIMIT = 96

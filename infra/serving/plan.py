@@ -9,22 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.isolated import isolated
-from flows.names import BUILD_POOL, CONTROL_POOL
-from infra.environments import QUIET
-from infra.ports import require_free_port
-from infra.serving.foreign import mlflow_address, read_address
-from infra.serving.logins import LOOPBACK, Logins, mlflow_login_environment
-from infra.serving.place import Choices, Place, Stack, is_any, reachable
-from infra.serving.postgres import (
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.isolated import isolated
+from handoff.flows.names import BUILD_POOL, CONTROL_POOL
+from handoff.infra.environments import QUIET
+from handoff.infra.ports import require_free_port
+from handoff.infra.serving.foreign import mlflow_address, read_address
+from handoff.infra.serving.logins import LOOPBACK, Logins, mlflow_login_environment
+from handoff.infra.serving.place import Choices, Place, Stack, is_any, reachable
+from handoff.infra.serving.postgres import (
     connection,
     find_programs,
     password_environment,
     postgres_service,
 )
-from infra.serving.services import Service
-from infra.settings import ServedSettings, Settings, artifact_root
+from handoff.infra.serving.services import Service
+from handoff.infra.settings import ServedSettings, Settings, artifact_root
 
 _CONTROL_LIMIT = 8
 BUCKET = "handoff"
@@ -209,7 +209,7 @@ def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Serv
     return Service(
         name,
         tuple(isolated(
-            "infra.cli", "worker", "--pool", pool, "--name", worker,
+            "handoff.infra.cli", "worker", "--pool", pool, "--name", worker,
             *options,
         )),
         client, keeps="all", stage=20, stop_limit_s=30, ends_leftovers=False, pool=pool,

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from infra.pools import ensure_pools
+from handoff.infra.pools import ensure_pools
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

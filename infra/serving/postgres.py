@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from artifacts.errors import EnvironmentLacking
-from infra.serving.place import Place
-from infra.serving.services import Service, write_private
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.serving.place import Place
+from handoff.infra.serving.services import Service, write_private
 
 _PROGRAMS = ("initdb", "postgres")
 _INSTALLED = "/usr/lib/postgresql"

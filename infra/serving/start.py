@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from infra.environments import SERVICE_MARK, STACK_MARK, service_environment
-from infra.orphans import end_found, marked
-from infra.serving.services import Service, read_service
+from handoff.infra.environments import SERVICE_MARK, STACK_MARK, service_environment
+from handoff.infra.orphans import end_found, marked
+from handoff.infra.serving.services import Service, read_service
 
 
 def start(service: Service) -> NoReturn:

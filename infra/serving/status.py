@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from infra.answers import last_words
-from infra.console import print_json, print_table
-from infra.echoing import echo
-from infra.environments import prepare_prefect
-from infra.serving.health import is_healthy
-from infra.serving.place import Place, Stack
-from infra.serving.services import Service, read_service
-from infra.serving.supervision import State, Supervision
-from infra.settings import read_settings
+from handoff.infra.answers import last_words
+from handoff.infra.console import print_json, print_table
+from handoff.infra.echoing import echo
+from handoff.infra.environments import prepare_prefect
+from handoff.infra.serving.health import is_healthy
+from handoff.infra.serving.place import Place, Stack
+from handoff.infra.serving.services import Service, read_service
+from handoff.infra.serving.supervision import State, Supervision
+from handoff.infra.settings import read_settings
 
 
 @dataclass(frozen=True)

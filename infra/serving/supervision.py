@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import EnvironmentLacking
-from artifacts.isolated import isolated
-from infra.serving.place import Place
-from infra.serving.services import Service, write_service
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.isolated import isolated
+from handoff.infra.serving.place import Place
+from handoff.infra.serving.services import Service, write_service
 
 _LOG_BYTES, _LOG_BACKUPS = "10MB", 5
 # Each try waits a second longer than the one before: this is some days.
@@ -170,7 +170,7 @@ def _configuration(place: Place, services: Sequence[Service]) -> str:
     ]  # fmt: skip
     for service in services:
         file = write_service(place.services, service)
-        command = isolated("infra.serving.start", str(file))
+        command = isolated("handoff.infra.serving.start", str(file))
         lines += [
             f"[program:{service.name}]", f"command={_plain(shlex.join(command))}",
             # 'handoff up' starts each when what it needs is healthy.

@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from artifacts.errors import UsageProblem
-from infra.echoing import echo
-from infra.environments import prepare_prefect, supervisor_environment
-from infra.serving import foreign, postgres
-from infra.serving.down import end_leftovers
-from infra.serving.health import is_healthy, wait_until_healthy
-from infra.serving.logins import LOOPBACK, read_logins
-from infra.serving.place import Choices, Place, Stack
-from infra.serving.plan import (
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.echoing import echo
+from handoff.infra.environments import prepare_prefect, supervisor_environment
+from handoff.infra.serving import foreign, postgres
+from handoff.infra.serving.down import end_leftovers
+from handoff.infra.serving.health import is_healthy, wait_until_healthy
+from handoff.infra.serving.logins import LOOPBACK, read_logins
+from handoff.infra.serving.place import Choices, Place, Stack
+from handoff.infra.serving.plan import (
     BUCKET,
     Plan,
     choose,
@@ -23,11 +23,11 @@ from infra.serving.plan import (
     require_free_ports,
     require_loopback_or_logins,
 )
-from infra.serving.pools import make_pools
-from infra.serving.services import Service, read_service, write_private
-from infra.serving.status import examine_stack, print_stack
-from infra.serving.supervision import Supervision
-from infra.settings import read_served_settings, read_settings, require_writable_home
+from handoff.infra.serving.pools import make_pools
+from handoff.infra.serving.services import Service, read_service, write_private
+from handoff.infra.serving.status import examine_stack, print_stack
+from handoff.infra.serving.supervision import Supervision
+from handoff.infra.settings import read_served_settings, read_settings, require_writable_home
 
 
 def bring_up(choices: Choices, *, print_environment: bool, as_json: bool) -> None:

@@ -9,15 +9,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from artifacts.isolated import FOR_CHILDREN
-from flows.names import CONTROL_POOL
-from infra.answers import get_status
-from infra.core_sets import as_variable, share_out
-from infra.environments import absolute_python_path, replace_process, worker_environment
-from infra.serving.start import reset_signals
-from infra.settings import prefect_login, read_settings, require_writable_home
-from infra.standing import empty_folder
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.isolated import FOR_CHILDREN
+from handoff.flows.names import CONTROL_POOL
+from handoff.infra.answers import get_status
+from handoff.infra.core_sets import as_variable, share_out
+from handoff.infra.environments import absolute_python_path, replace_process, worker_environment
+from handoff.infra.serving.start import reset_signals
+from handoff.infra.settings import prefect_login, read_settings, require_writable_home
+from handoff.infra.standing import empty_folder
 
 
 def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:

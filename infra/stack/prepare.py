@@ -40,7 +40,7 @@ SETTINGS = frozenset(
     }
 )  # fmt: skip
 _DATABASES = {"prefect": "prefect", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
-_FLOW_RUN = b"infra.flow_run"
+_FLOW_RUN = b"handoff.infra.flow_run"
 
 _Result = TypeVar("_Result")
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from artifacts.captures import CaptureRow, Road
-from artifacts.errors import HandoffError
-from artifacts.signature import ModelSignature
-from tasks.benchmark import time_in_turns
-from tasks.capture import reason_of
-from tasks.capturing.roads import Capture, RoadClosed, Tensors, go
-from tasks.float64 import flat_tensors
-from tasks.plan import CaseSpec, draw_inputs
+from handoff.artifacts.captures import CaptureRow, Road
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.signature import ModelSignature
+from handoff.tasks.benchmark import time_in_turns
+from handoff.tasks.capture import reason_of
+from handoff.tasks.capturing.roads import Capture, RoadClosed, Tensors, go
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.plan import CaseSpec, draw_inputs
 
 # How far two ways of computing float32 may lie apart, of an output's largest value.
 _RTOL = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}

@@ -15,11 +15,11 @@ import torch
 import torch.fx
 from torch import nn
 
-from artifacts.captures import Road
-from artifacts.signature import ModelSignature
-from tasks.capture import capture, dynamic_shapes
-from tasks.float64 import flat_tensors
-from tasks.lines import written_line
+from handoff.artifacts.captures import Road
+from handoff.artifacts.signature import ModelSignature
+from handoff.tasks.capture import capture, dynamic_shapes
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.lines import written_line
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from artifacts.digest import Digest, digest_file
-from artifacts.held_folder import held
-from artifacts.record import RecordInvalid, from_plain, to_plain
-from artifacts.steps import AssumedRange, Reused
-from artifacts.strict_json import parse_json
-from tasks.compiling.packages import write_package, write_shell
-from tasks.compiling.weights import WeightSlot, copy_code, put_weights
-from tasks.loading import PACKAGE, SHARED_LIBRARY
-from tasks.package_cache import ENTRY_FILE
+from handoff.artifacts.digest import Digest, digest_file
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.steps import AssumedRange, Reused
+from handoff.artifacts.strict_json import parse_json
+from handoff.tasks.compiling.packages import write_package, write_shell
+from handoff.tasks.compiling.weights import WeightSlot, copy_code, put_weights
+from handoff.tasks.loading import PACKAGE, SHARED_LIBRARY
+from handoff.tasks.package_cache import ENTRY_FILE
 
 _FILES = (SHARED_LIBRARY, PACKAGE)
 

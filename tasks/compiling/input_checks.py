@@ -22,11 +22,11 @@ from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from artifacts.errors import BlessingRefused, EnvironmentLacking
-from artifacts.signature import Dimension
-from artifacts.steps import AssumedRange
-from tasks.compiling.patching import replaced
-from tasks.ranges import dimension_of
+from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import AssumedRange
+from handoff.tasks.compiling.patching import replaced
+from handoff.tasks.ranges import dimension_of
 
 # Place of an input, and its axis.
 Axis = tuple[int, int]

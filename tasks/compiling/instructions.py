@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from artifacts.errors import EnvironmentLacking
+from handoff.artifacts.errors import EnvironmentLacking
 
 # "  1234:\t62 f1 7c 48 58 c1  \tvaddps %zmm1,%zmm0,%zmm0": the bytes, the mnemonic, the operands.
 _LINE = re.compile(rb"^\s*[0-9a-f]+:\t([0-9a-f]{2})[^\t]*\t(?:\{vex\} )?(\S+)\s*(.*)$")

@@ -11,10 +11,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
-from artifacts.steps import CompileJob
-from artifacts.target import host_cpu_model
-from tasks.compiling.weights import first_of_storage, weight_bytes
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
+from handoff.artifacts.steps import CompileJob
+from handoff.artifacts.target import host_cpu_model
+from handoff.tasks.compiling.weights import first_of_storage, weight_bytes
 
 # Operators whose code is torch's or ours; that of others may change behind their names.
 _OWN_NAMESPACES = {"aten", "prims", "prim", "handoff"}

@@ -19,7 +19,7 @@ from torch._inductor import config
 from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 
-from tasks.compiling.patching import replaced
+from handoff.tasks.compiling.patching import replaced
 
 # Operators from which the compiler's time is worth more than a call's. At 1000 it takes 22 s.
 MANY = 2000

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from torch._inductor import graph
 from torch._inductor.codegen import cpp_wrapper_cpu
 
-from tasks.compiling.patching import moved, replaced
+from handoff.tasks.compiling.patching import moved, replaced
 
 _PREFIX = "ours_"
 # Inductor recognises what it computes itself by this beginning.

@@ -14,11 +14,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from artifacts.errors import BlessingRefused
-from artifacts.target import CudaTarget
-from tasks.compiling.machine import SERVING_THREADS, has_march_option
-from tasks.cross.inspect_binary import inspect_binary
-from tasks.cross.release import GpuPackage
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.compiling.machine import SERVING_THREADS, has_march_option
+from handoff.tasks.cross.inspect_binary import inspect_binary
+from handoff.tasks.cross.release import GpuPackage
 
 DEVICE = "cuda"
 

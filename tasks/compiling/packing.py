@@ -28,7 +28,7 @@ from torch._inductor.fx_passes import mkldnn_fusion
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import has_free_symbols, statically_known_true
 
-from tasks.compiling.patching import moved, replaced
+from handoff.tasks.compiling.patching import moved, replaced
 
 # What freezing calls when it has put oneDNN's operators in, and before it folds constants.
 _HOOK = "_eliminate_duplicate_packed_nodes"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from artifacts.errors import EnvironmentLacking
+from handoff.artifacts.errors import EnvironmentLacking
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from tasks.compiling.patching import environment, replaced
+from handoff.tasks.compiling.patching import environment, replaced
 
 # What stands in a package where the folder's path would.
 _NEUTRAL = "/handoff"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from artifacts.errors import BlessingRefused
-from tasks.compiling.source_words import is_counted, not_compiled, words
+from handoff.artifacts.errors import BlessingRefused
+from handoff.tasks.compiling.source_words import is_counted, not_compiled, words
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMPORTED = re.compile(

@@ -19,10 +19,10 @@ import torch
 from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.codegen.common import get_device_op_overrides
 
-from artifacts.errors import HandoffError
-from tasks.compiling.patching import replaced
-from tasks.compiling.python_source import read_python
-from tasks.compiling.source_words import is_free, is_known_word, not_compiled
+from handoff.artifacts.errors import HandoffError
+from handoff.tasks.compiling.patching import replaced
+from handoff.tasks.compiling.python_source import read_python
+from handoff.tasks.compiling.source_words import is_free, is_known_word, not_compiled
 
 _CPP_SUFFIXES = ("cpp", "h", "hpp", "c", "cu")
 _TOKEN = re.compile(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from torch._inductor import codecache
 
-from artifacts.digest import digest_bytes
-from artifacts.target import Isa, host_cpu_flags
-from tasks.compiling.patching import replaced
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.target import Isa, host_cpu_flags
+from handoff.tasks.compiling.patching import replaced
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch.utils._sympy.symbol import prefix_str
 
-from artifacts.errors import BlessingRefused
-from artifacts.printable import printable
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.printable import printable
 
 _INCLUDE = Path(torch.__file__).parent / "include"
 _CODEGEN = Path(torch.__file__).parent / "_inductor" / "codegen"

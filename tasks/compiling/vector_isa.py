@@ -16,11 +16,11 @@ from pathlib import Path
 from torch._inductor import config, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
-from artifacts.digest import digest_bytes
-from artifacts.errors import EnvironmentLacking
-from artifacts.target import CpuTarget, Isa, host_cpu_flags
-from tasks.compiling.patching import environment, replaced
-from tasks.compiling.shared_tools import level_marker
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags
+from handoff.tasks.compiling.patching import environment, replaced
+from handoff.tasks.compiling.shared_tools import level_marker
 
 
 class _PlainAVX512(VecAVX512):

@@ -22,8 +22,8 @@ import torch
 from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 from torch.export import ExportedProgram
 
-from artifacts.elf import find_section
-from tasks.compiling.patching import replaced
+from handoff.artifacts.elf import find_section
+from handoff.tasks.compiling.patching import replaced
 
 # Without it, Inductor writes weights of up to 8 elements into the code.
 KEEPING_OPTIONS: dict[str, object] = {"always_keep_tensor_constants": True}

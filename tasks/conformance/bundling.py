@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from artifacts.steps import CompileJob
-from artifacts.target import CpuTarget
-from tasks.compile import compile_package
-from tasks.compiling.place import private_place
-from tasks.conformance.judging import Fault, find_fault
-from tasks.conformance.patterns import PREFIX
-from tasks.conformance.sampling import Sample
-from tasks.conformance.values import AS_SAMPLED, value_sets
+from handoff.artifacts.steps import CompileJob
+from handoff.artifacts.target import CpuTarget
+from handoff.tasks.compile import compile_package
+from handoff.tasks.compiling.place import private_place
+from handoff.tasks.conformance.judging import Fault, find_fault
+from handoff.tasks.conformance.patterns import PREFIX
+from handoff.tasks.conformance.sampling import Sample
+from handoff.tasks.conformance.values import AS_SAMPLED, value_sets
 
 # The wrapper around the kernels computes nothing, and takes most of the compiler's time at its own
 # level where hundreds of operators stand side by side. Large programs are compiled so, too.
@@ -159,7 +159,7 @@ def export(samples: list[Sample]) -> ExportedProgram:
 
 def _calls(program: ExportedProgram) -> tuple[str, ...]:
     """Return the graph's operators with the dtypes of their tensors: `aten.amax.default(uint8)`."""
-    from tasks.conformance.looking_up import calls_of
+    from handoff.tasks.conformance.looking_up import calls_of
 
     return tuple(sorted(calls_of(program)))
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import torch
 
-from tasks.conformance.sampling import DTYPES, Sample
+from handoff.tasks.conformance.sampling import DTYPES, Sample
 
 # Relative, some units in the last place; and of the output's largest element, for sums that cancel.
 _RTOL = {

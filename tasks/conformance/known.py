@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from artifacts.conformance import Conformance, PlainTensor, Row
-from artifacts.evidence import Finding
-from artifacts.known_faults import KnownFault, KnownWrong
+from handoff.artifacts.conformance import Conformance, PlainTensor, Row
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.known_faults import KnownFault, KnownWrong
 
 _SHOWN_VALUES = 6
 

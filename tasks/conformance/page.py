@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from artifacts.conformance import STANDINGS, Conformance, Row
-from artifacts.printable import markdown_text
+from handoff.artifacts.conformance import STANDINGS, Conformance, Row
+from handoff.artifacts.printable import markdown_text
 
 _COLUMNS = ("operator", "dtype", "standing", "what shows it", "got", "expected", "public report")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from artifacts.conformance import (
+from handoff.artifacts.conformance import (
     QUESTIONS,
     Conformance,
     ConformJob,
@@ -25,14 +25,14 @@ from artifacts.conformance import (
     Row,
     toolchain_digest,
 )
-from artifacts.conformance_tables import shipped_table
-from artifacts.digest import digest_bytes
-from artifacts.errors import StepCrashed
-from artifacts.record import from_plain, to_plain
-from artifacts.strict_json import parse_json
-from artifacts.target import CpuTarget, host_cpu_model
-from tasks.child import ProcessPlan, StepProcess
-from tasks.conformance.reports import with_reports
+from handoff.artifacts.conformance_tables import shipped_table
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import StepCrashed
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.target import CpuTarget, host_cpu_model
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.conformance.reports import with_reports
 
 # Some 200 samples: what is fixed about a compilation is a tenth of it then.
 _PAIRS_A_BUNDLE = 150
@@ -133,7 +133,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
 
 def _process(target: CpuTarget, number: int) -> ProcessPlan:
     return ProcessPlan(
-        f"conform-{number}", ("tasks.conform",), environment={
+        f"conform-{number}", ("handoff.tasks.conform",), environment={
             "ATEN_CPU_CAPABILITY": target.capability, "PYTHONWARNINGS": "ignore",
         },
     )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tasks.conformance.patterns import PATTERNS, PREFIX
+from handoff.tasks.conformance.patterns import PATTERNS, PREFIX
 
 # Those that packages take or compute with.
 DTYPES = {

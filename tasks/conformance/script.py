@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import textwrap
 
-from artifacts.conformance import Conformance, PlainTensor, Row
-from artifacts.target import CpuTarget, parse_target
+from handoff.artifacts.conformance import Conformance, PlainTensor, Row
+from handoff.artifacts.target import CpuTarget, parse_target
 
 _SCRIPT = '''\
 """{title}"""

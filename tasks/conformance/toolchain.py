@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from artifacts.target import CpuTarget, base_version
-from tasks.toolchain import toolchain_today
+from handoff.artifacts.target import CpuTarget, base_version
+from handoff.tasks.toolchain import toolchain_today
 
 
 def conformance_toolchain(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from tasks.conformance.sampling import DTYPES, Sample, integers_may_vary
+from handoff.tasks.conformance.sampling import DTYPES, Sample, integers_may_vary
 
 AS_SAMPLED = "as sampled"
 

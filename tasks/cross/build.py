@@ -12,17 +12,17 @@ import torch._inductor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
-from artifacts.errors import BlessingRefused, HandoffError, UsageProblem
-from artifacts.gpu import GpuProfile
-from tasks.compiling.machine import SERVING_THREADS, has_march_option
-from tasks.compiling.place import built_apart
-from tasks.compiling.reading import refusal_within
-from tasks.cross.inspect_binary import Inspection, inspect_binary
-from tasks.cross.kernels import KernelChoice
-from tasks.cross.pretend import pretend_gpu
-from tasks.cross.retarget import Weights, retarget
-from tasks.cross.toolkit import find_toolkit, write_driver_stub
-from tasks.loading import PACKAGE
+from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
+from handoff.artifacts.gpu import GpuProfile
+from handoff.tasks.compiling.machine import SERVING_THREADS, has_march_option
+from handoff.tasks.compiling.place import built_apart
+from handoff.tasks.compiling.reading import refusal_within
+from handoff.tasks.cross.inspect_binary import Inspection, inspect_binary
+from handoff.tasks.cross.kernels import KernelChoice
+from handoff.tasks.cross.pretend import pretend_gpu
+from handoff.tasks.cross.retarget import Weights, retarget
+from handoff.tasks.cross.toolkit import find_toolkit, write_driver_stub
+from handoff.tasks.loading import PACKAGE
 
 # Options of AOTInductor that need a device to time on, or weights with values while compiling.
 NEED_A_GPU = frozenset({

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tasks.cross.elf import read_elf
+from handoff.tasks.cross.elf import read_elf
 
 _ATTRIBUTE = struct.Struct("<BBH")
 _SIZED = 4  # the format whose third field is a size, not a value

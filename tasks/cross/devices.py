@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tasks.compiling.patching import moved
+from handoff.tasks.compiling.patching import moved
 
 # The functions that remember an answer about a device (`functools.cache`), beside those that
 # Inductor's own `clear_caches` makes forget. Not all that remember: some are how torch sees to it

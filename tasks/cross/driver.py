@@ -6,8 +6,8 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from artifacts.gpu import GpuProfile
-from tasks.cross.cubin import read_resources
+from handoff.artifacts.gpu import GpuProfile
+from handoff.tasks.cross.cubin import read_resources
 
 
 class PretendedUtilities:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tasks.cross.elf import EM_CUDA, MAGIC, read_elf
+from handoff.tasks.cross.elf import EM_CUDA, MAGIC, read_elf
 
 _FATBIN_MAGIC = b"\x50\xed\x55\xba\x01\x00\x10\x00"
 _FATBIN = struct.Struct("<IHHQ")

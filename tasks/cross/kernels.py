@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from artifacts.errors import BlessingRefused
-from artifacts.gpu import GpuProfile
-from tasks.compiling.python_source import read_python
-from tasks.cross.choice import Candidate, choose, resident_warps
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.gpu import GpuProfile
+from handoff.tasks.compiling.python_source import read_python
+from handoff.tasks.cross.choice import Candidate, choose, resident_warps
 
 
 @dataclass(frozen=True)

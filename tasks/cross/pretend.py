@@ -19,14 +19,14 @@ import torch
 import torch._inductor.config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from artifacts.errors import BlessingRefused
-from artifacts.gpu import GpuProfile
-from tasks.compiling.patching import environment, replaced
-from tasks.cross.devices import Patch, forget_devices
-from tasks.cross.driver import PretendedDriver, torch_properties
-from tasks.cross.kernels import KernelChoice, keep_one_configuration
-from tasks.cross.retarget import Weights, storage_address
-from tasks.cross.toolkit import Toolkit, can_add_ptx, find_toolkit, require_known_torch
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.gpu import GpuProfile
+from handoff.tasks.compiling.patching import environment, replaced
+from handoff.tasks.cross.devices import Patch, forget_devices
+from handoff.tasks.cross.driver import PretendedDriver, torch_properties
+from handoff.tasks.cross.kernels import KernelChoice, keep_one_configuration
+from handoff.tasks.cross.retarget import Weights, storage_address
+from handoff.tasks.cross.toolkit import Toolkit, can_add_ptx, find_toolkit, require_known_torch
 
 # What Triton reads from the environment. Inductor sets the first in passing, to a folder of its
 # cache. With line numbers, a kernel's binary would hold the path and time of the file it was in.

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from artifacts.target import CudaTarget
-from tasks.cross.build import NEED_A_GPU, compile_for
-from tasks.cross.kernels import KernelChoice
-from tasks.cross.toolkit import can_add_ptx
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.cross.build import NEED_A_GPU, compile_for
+from handoff.tasks.cross.kernels import KernelChoice
+from handoff.tasks.cross.toolkit import can_add_ptx
 
 # From here on PTX is for the very GPU (`sm_90a`), and no newer one can take it.
 _FIRST_SPECIFIC = 90

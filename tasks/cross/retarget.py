@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx.node import Argument, Node, map_aggregate
 from torch.utils import _pytree as pytree
 
-from artifacts.errors import BlessingRefused
+from handoff.artifacts.errors import BlessingRefused
 
 # The device that packages are compiled for; where they are loaded, another index can be chosen.
 DEVICE = torch.device("cuda", 0)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from artifacts.errors import UsageProblem
-from artifacts.signature import (
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.signature import (
     DECLARED,
     FROM_EXAMPLE,
     REAL_INPUTS,
@@ -16,7 +16,7 @@ from artifacts.signature import (
     ModelSignature,
     TensorSpec,
 )
-from tasks.delivering.calls import Tensors
+from handoff.tasks.delivering.calls import Tensors
 
 Dynamic = Mapping[str, Mapping[int, str]]
 Limits = Mapping[str, tuple[int, int]]

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from artifacts.delivery import Structure, identifiers
-from artifacts.errors import UsageProblem
+from handoff.artifacts.delivery import Structure, identifiers
+from handoff.artifacts.errors import UsageProblem
 
 Tensors = tuple[torch.Tensor, ...]
 _T = TypeVar("_T")

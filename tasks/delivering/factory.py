@@ -17,11 +17,10 @@ from typing import Any
 
 from torch import nn
 
-from artifacts.delivery import Lineage
-from artifacts.errors import UsageProblem
-from artifacts.isolated import OURS
-from tasks.delivering.golden import one_line
-from tasks.looking import hidden_names, namesakes_theirs, searched
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.delivering.golden import one_line
+from handoff.tasks.looking import hidden_names, searched
 
 OPTIONS = ("name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage")
 # Names of functions that say nothing of the model: the module's name is taken instead.
@@ -77,7 +76,7 @@ def make_model(factory: str, search_path: Path) -> Made:
     Raises `UsageProblem` for a wrong name, for what the factory's own code raises (with its place
     in that code), and for what is not a model with its example inputs.
     """
-    with searched(search_path), namesakes_theirs(search_path):
+    with searched(search_path):
         function = _find(factory, search_path)
         try:
             made = function()
@@ -124,7 +123,7 @@ def _find(factory: str, search_path: Path) -> Callable[[], Any]:
 def _require_reachable(module_name: str, search_path: Path) -> None:
     """Raise `UsageProblem` for a module of the folder that a library's name hides."""
     top = module_name.partition(".")[0]
-    if top in hidden_names() - OURS and PathFinder.find_spec(top, [str(search_path)]) is not None:
+    if top in hidden_names() and PathFinder.find_spec(top, [str(search_path)]) is not None:
         raise _refuse(
             f"{top} in {search_path} is hidden by the library of that name",
             expected="a factory in a module with a name of its own", got=module_name,

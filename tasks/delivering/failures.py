@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from artifacts.delivery import DeliveryContract
-from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
-from tasks.delivering.golden import one_line
-from tasks.export_obstacles import BY_VALUE, obstacle_of
-from tasks.lines import Line, is_outside
+from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
+from handoff.tasks.delivering.golden import one_line
+from handoff.tasks.export_obstacles import BY_VALUE, obstacle_of
+from handoff.tasks.lines import Line, is_outside
 
 # It is tried first since its graphs are the ones that people read, and it captures least.
 FIRST_ROAD = "torch.fx"

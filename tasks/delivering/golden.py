@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from artifacts.delivery import Draw, Structure
-from artifacts.errors import DeliveryUnsound, HandoffError
-from artifacts.signature import REAL_OUTPUTS, Dimension, ModelSignature
-from tasks.delivering.calls import Call, Tensors, describe_structure
-from tasks.delivering.losses import LossWatch
-from tasks.delivering.unrepeatable import not_repeatable
-from tasks.float64 import flat_tensors
-from tasks.plan import CaseSpec, draw_inputs
-from tasks.tracer import training_parts_left_out
+from handoff.artifacts.delivery import Draw, Structure
+from handoff.artifacts.errors import DeliveryUnsound, HandoffError
+from handoff.artifacts.signature import REAL_OUTPUTS, Dimension, ModelSignature
+from handoff.tasks.delivering.calls import Call, Tensors, describe_structure
+from handoff.tasks.delivering.losses import LossWatch
+from handoff.tasks.delivering.unrepeatable import not_repeatable
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.plan import CaseSpec, draw_inputs
+from handoff.tasks.tracer import training_parts_left_out
 
 # How far two captures of the same operators may lie apart, of an output's largest value: they
 # differ where torch takes another kernel for the same layer (attention's fast path, for one).

@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from artifacts.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
-from tasks.delivering.calls import Call, Tensors
-from tasks.delivering.golden import one_line, other_size, undisturbed
-from tasks.plan import CaseSpec, draw_inputs
-from tasks.tracer import training_parts_left_out
-from tasks.value_ranges.reading import Reading, guess, read_ranges, state_of, watch_values
-from tasks.value_ranges.uses import Uses
+from handoff.artifacts.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
+from handoff.tasks.delivering.calls import Call, Tensors
+from handoff.tasks.delivering.golden import one_line, other_size, undisturbed
+from handoff.tasks.plan import CaseSpec, draw_inputs
+from handoff.tasks.tracer import training_parts_left_out
+from handoff.tasks.value_ranges.reading import Reading, guess, read_ranges, state_of, watch_values
+from handoff.tasks.value_ranges.uses import Uses
 
 _ORIGIN_LENGTH = 200
 

@@ -11,12 +11,12 @@ import torch.fx
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from artifacts.signature import ModelSignature
-from tasks import capture
-from tasks.capture import dynamic_shapes, inputs_to_trace
-from tasks.delivering.calls import Call
-from tasks.delivering.contexts import inline_idle_contexts
-from tasks.tracer import (
+from handoff.artifacts.signature import ModelSignature
+from handoff.tasks import capture
+from handoff.tasks.capture import dynamic_shapes, inputs_to_trace
+from handoff.tasks.delivering.calls import Call
+from handoff.tasks.delivering.contexts import inline_idle_contexts
+from handoff.tasks.tracer import (
     describe_dropped_input,
     describe_left_out,
     trace_for_inference,

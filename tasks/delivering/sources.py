@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch.fx
 
-from artifacts.delivery import SOURCES_FILE
-from tasks.lines import line_of_trace, written_line
+from handoff.artifacts.delivery import SOURCES_FILE
+from handoff.tasks.lines import line_of_trace, written_line
 
 
 def write_sources(module: torch.fx.GraphModule, folder: Path) -> None:

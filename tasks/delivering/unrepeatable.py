@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from artifacts.errors import DeliveryUnsound
-from tasks.delivering.calls import Call, Tensors
-from tasks.lines import Line, line_outside, written_line
-from tasks.random_draws import RandomDraws
+from handoff.artifacts.errors import DeliveryUnsound
+from handoff.tasks.delivering.calls import Call, Tensors
+from handoff.tasks.lines import Line, line_outside, written_line
+from handoff.tasks.random_draws import RandomDraws
 
 
 def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUnsound:

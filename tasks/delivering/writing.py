@@ -12,13 +12,18 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import nn
 
-from artifacts.delivery import CONTRACT_FILE, EXAMPLES_FILE, DeliveryContract, format_contract
-from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
-from artifacts.signature import ModelSignature
-from artifacts.steps import DeliverResult
-from tasks.delivering.calls import Call
-from tasks.delivering.failures import Failure, describe_detour, describe_fixing
-from tasks.delivering.golden import (
+from handoff.artifacts.delivery import (
+    CONTRACT_FILE,
+    EXAMPLES_FILE,
+    DeliveryContract,
+    format_contract,
+)
+from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import DeliverResult
+from handoff.tasks.delivering.calls import Call
+from handoff.tasks.delivering.failures import Failure, describe_detour, describe_fixing
+from handoff.tasks.delivering.golden import (
     GoldenCase,
     Goldens,
     agree,
@@ -27,11 +32,11 @@ from tasks.delivering.golden import (
     shapes_of,
     undisturbed,
 )
-from tasks.delivering.roads import ROADS, Captured, Request, Road
-from tasks.delivering.sources import write_sources
-from tasks.float64 import flat_tensors
-from tasks.intake import read_delivery
-from tasks.operators import BUILT_IN, own_namespaces
+from handoff.tasks.delivering.roads import ROADS, Captured, Request, Road
+from handoff.tasks.delivering.sources import write_sources
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.operators import BUILT_IN, own_namespaces
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import os
 import stat
 from pathlib import Path
 
-from artifacts.delivery import IGNORED_FOLDER
-from artifacts.errors import DeliveryUnreadable
-from artifacts.stores.s3_reading import changed
-from tasks.fetching.budget import Budget, refuse_kind
+from handoff.artifacts.delivery import IGNORED_FOLDER
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.stores.s3_reading import changed
+from handoff.tasks.fetching.budget import Budget, refuse_kind
 
 _PIECE = 1 << 20
 

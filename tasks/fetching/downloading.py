@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from artifacts.delivery_uri import ArchiveSource, redacted
-from artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, HandoffError
-from tasks.fetching.budget import Budget
+from handoff.artifacts.delivery_uri import ArchiveSource, redacted
+from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, HandoffError
+from handoff.tasks.fetching.budget import Budget
 
 _PIECE = 1 << 18
 _SILENCE_S = 30.0

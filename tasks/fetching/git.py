@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from artifacts.delivery_uri import GitSource
-from artifacts.errors import (
+from handoff.artifacts.delivery_uri import GitSource
+from handoff.artifacts.errors import (
     DeliveryUnreachable,
     DeliveryUnreadable,
     EnvironmentLacking,
     UsageProblem,
 )
-from tasks.fetching.budget import Budget, refuse_kind
+from handoff.tasks.fetching.budget import Budget, refuse_kind
 
 _PIECE = 1 << 20
 _TRIES = 3

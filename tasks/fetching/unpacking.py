@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from artifacts.errors import DeliveryUnreadable
-from tasks.fetching.budget import Budget, refuse_kind
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.tasks.fetching.budget import Budget, refuse_kind
 
 _PIECE = 1 << 20
 _MOST_AT_ONCE = 16 << 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.intake.examples import ExampleCase
-from tasks.intake.loading import LoadedDelivery, read_delivery, take_in
+from handoff.tasks.intake.examples import ExampleCase
+from handoff.tasks.intake.loading import LoadedDelivery, read_delivery, take_in
 
 run = take_in
 

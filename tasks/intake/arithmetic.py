@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from tasks.intake.estimates import MOST_ELEMENTS, Shape, Size, Unknown, count, estimate
-from tasks.intake.recipe import ModuleSource, Ref, StepSource
-from tasks.intake.refusal import refuse
-from tasks.intake.values import MODULE
+from handoff.tasks.intake.estimates import MOST_ELEMENTS, Shape, Size, Unknown, count, estimate
+from handoff.tasks.intake.recipe import ModuleSource, Ref, StepSource
+from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.values import MODULE
 
 # torch takes no integer of more than 64 bits; what is between two of them may be longer.
 MOST_BITS = 1 << 14

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from artifacts.delivery import EXAMPLES_FILE, DeliveryContract
-from artifacts.signature import TensorSpec
-from tasks.intake.refusal import DAMAGED, refuse
+from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.intake.refusal import DAMAGED, refuse
 
 _KEY = re.compile(r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outputs/([0-9]{1,4}))")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import torch
 import torch.fx
 
-from artifacts.evidence import Finding
-from tasks.intake.rebuild import Rebuilt
-from tasks.intake.recipe import ModuleSource
-from tasks.intake.refusal import shorten
+from handoff.artifacts.evidence import Finding
+from handoff.tasks.intake.rebuild import Rebuilt
+from handoff.tasks.intake.recipe import ModuleSource
+from handoff.tasks.intake.refusal import shorten
 
 _STATEFUL = ("BatchNorm", "Dropout", "InstanceNorm", "RReLU", "MultiheadAttention", "Transformer")
 _HALF = (torch.float16, torch.bfloat16)

@@ -6,11 +6,11 @@ import ast
 import operator
 import re
 
-from tasks.intake.functions import ATTRIBUTES, NAME, Function, methods, resolve
-from tasks.intake.recipe import Ref, StepSource
-from tasks.intake.refusal import refuse
-from tasks.intake.texts import TextRefused, check_texts
-from tasks.intake.values import (
+from handoff.tasks.intake.functions import ATTRIBUTES, NAME, Function, methods, resolve
+from handoff.tasks.intake.recipe import Ref, StepSource
+from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.texts import TextRefused, check_texts
+from handoff.tasks.intake.values import (
     MODULE,
     dotted_name,
     is_name,

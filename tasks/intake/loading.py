@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.fx
 
-from artifacts.delivery import (
+from handoff.artifacts.delivery import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     INIT_FILE,
@@ -22,24 +22,24 @@ from artifacts.delivery import (
     DeliveryContract,
     read_contract,
 )
-from artifacts.digest import digest_tree
-from artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
-from artifacts.evidence import Finding
-from artifacts.steps import IntakeJob, IntakeResult
-from tasks.budget import memory_bytes
-from tasks.intake.arithmetic import require_small
-from tasks.intake.examples import ExampleCase, read_examples
-from tasks.intake.findings import gather_findings
-from tasks.intake.rebuild import rebuild
-from tasks.intake.recipe import ModuleSource
-from tasks.intake.refusal import refuse
-from tasks.intake.roundtrip import check_round_trip
-from tasks.intake.source import INIT_TEXT, read_source
-from tasks.intake.sources import attach_sources
-from tasks.intake.stage import stage
-from tasks.intake.texts import replace_messages
-from tasks.operators import allowed_namespaces
-from tasks.plan import CaseSpec, draw_inputs
+from handoff.artifacts.digest import digest_tree
+from handoff.artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.steps import IntakeJob, IntakeResult
+from handoff.tasks.budget import memory_bytes
+from handoff.tasks.intake.arithmetic import require_small
+from handoff.tasks.intake.examples import ExampleCase, read_examples
+from handoff.tasks.intake.findings import gather_findings
+from handoff.tasks.intake.rebuild import rebuild
+from handoff.tasks.intake.recipe import ModuleSource
+from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.roundtrip import check_round_trip
+from handoff.tasks.intake.source import INIT_TEXT, read_source
+from handoff.tasks.intake.sources import attach_sources
+from handoff.tasks.intake.stage import stage
+from handoff.tasks.intake.texts import replace_messages
+from handoff.tasks.operators import allowed_namespaces
+from handoff.tasks.plan import CaseSpec, draw_inputs
 
 
 @dataclass(frozen=True)

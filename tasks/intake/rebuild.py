@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 import torch.fx
 
-from artifacts.delivery import STATE_FILE
-from tasks.intake.modules import ModuleBuilder, build_layer
-from tasks.intake.recipe import ModuleSource, Ref
-from tasks.intake.refusal import refuse
-from tasks.intake.tensors import TensorFile, find_dtype
-from tasks.intake.values import MODULE
+from handoff.artifacts.delivery import STATE_FILE
+from handoff.tasks.intake.modules import ModuleBuilder, build_layer
+from handoff.tasks.intake.recipe import ModuleSource, Ref
+from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.tensors import TensorFile, find_dtype
+from handoff.tasks.intake.values import MODULE
 
 _MAX_PATHS = 100_000
 _MISMATCH = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from artifacts.errors import DeliveryUnreadable
-from artifacts.printable import one_line
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.printable import one_line
 
 REDELIVER = "Deliver the model again with 'handoff deliver', which writes a folder that can be read"
 DAMAGED = "Deliver the model again; the file was damaged or changed after it was written"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch.fx
 
-from tasks.intake.refusal import refuse
-from tasks.intake.values import MODULE
+from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.values import MODULE
 
 
 def check_round_trip(module: torch.fx.GraphModule, path: Path) -> None:

@@ -11,12 +11,12 @@ import math
 import re
 from pathlib import Path
 
-from tasks.intake.forward import ForwardReader
-from tasks.intake.functions import NAME, resolve
-from tasks.intake.recipe import ChildSource, LayerSource, ModuleSource, TensorSource
-from tasks.intake.refusal import refuse
-from tasks.intake.tensors import find_dtype
-from tasks.intake.values import MODULE, dotted_name, read_value, refuse_line
+from handoff.tasks.intake.forward import ForwardReader
+from handoff.tasks.intake.functions import NAME, resolve
+from handoff.tasks.intake.recipe import ChildSource, LayerSource, ModuleSource, TensorSource
+from handoff.tasks.intake.refusal import refuse
+from handoff.tasks.intake.tensors import find_dtype
+from handoff.tasks.intake.values import MODULE, dotted_name, read_value, refuse_line
 
 INIT_TEXT = "from .module import *"
 REPR_LAYERS = frozenset(

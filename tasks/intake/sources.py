@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch.fx
 
-from artifacts.delivery import SOURCES_FILE
-from artifacts.strict_json import parse_json
-from tasks.intake.refusal import refuse
+from handoff.artifacts.delivery import SOURCES_FILE
+from handoff.artifacts.strict_json import parse_json
+from handoff.tasks.intake.refusal import refuse
 
 _LINE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}:[0-9]{1,7}")
 _MAX_BYTES = 16 << 20

@@ -10,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from artifacts.delivery import (
+from handoff.artifacts.delivery import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     IGNORED_FOLDER,
@@ -19,9 +19,9 @@ from artifacts.delivery import (
     SOURCES_FILE,
     STATE_FILE,
 )
-from artifacts.digest import Digest, digest_file, digest_tree
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from tasks.intake.refusal import refuse
+from handoff.artifacts.digest import Digest, digest_file, digest_tree
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.tasks.intake.refusal import refuse
 
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,199}\.pt")
 _NAMED_FILES = frozenset(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from tasks.intake.archive import Archive
-from tasks.intake.pickled import Call, Global, OrderedItems, Storage, decode
+from handoff.tasks.intake.archive import Archive
+from handoff.tasks.intake.pickled import Call, Global, OrderedItems, Storage, decode
 
 _STORAGES = {
     "DoubleStorage": torch.float64,

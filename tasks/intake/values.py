@@ -9,9 +9,9 @@ from collections.abc import Collection
 
 import torch
 
-from tasks.intake.functions import NAME
-from tasks.intake.recipe import Ref
-from tasks.intake.refusal import refuse
+from handoff.tasks.intake.functions import NAME
+from handoff.tasks.intake.recipe import Ref
+from handoff.tasks.intake.refusal import refuse
 
 MODULE = "module.py"
 _CONSTANTS = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.export import ExportedProgram
 
-from tasks.kernels import (
+from handoff.tasks.kernels import (
     attention,
     attention_pooling,
     fake_quantize,  # noqa: F401 - imported for what it registers

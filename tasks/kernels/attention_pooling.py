@@ -120,7 +120,7 @@ def attention_pooling(
     _check_sizes(table, ids, categories, kinds, gate, weight, target, present)
     table, categories, gate, target = (t.contiguous() for t in (table, categories, gate, target))
     if table.is_cuda:
-        from tasks.kernels.attention_pooling_triton import launch as pool
+        from handoff.tasks.kernels.attention_pooling_triton import launch as pool
     else:
         pool = _on_the_cpu
     return pool(

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from artifacts.localization import LeaveOut, Subsystem
-from tasks.localizing.trials import BudgetSpent, Seen, Trials
+from handoff.artifacts.localization import LeaveOut, Subsystem
+from handoff.tasks.localizing.trials import BudgetSpent, Seen, Trials
 
 _PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre_grad_passes")
 

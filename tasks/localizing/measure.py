@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from artifacts.recipe import Recipe
-from artifacts.tolerance import Deviation
-from tasks.compare import compare, typical_error
-from tasks.conditioning import Conditioning
-from tasks.loading import Tensors
-from tasks.localizing.rounding import is_eagers_own
-from tasks.reference import ReferenceCase
-from tasks.scale import find_scale
-from tasks.special import Values
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.tolerance import Deviation
+from handoff.tasks.compare import compare, typical_error
+from handoff.tasks.conditioning import Conditioning
+from handoff.tasks.loading import Tensors
+from handoff.tasks.localizing.rounding import is_eagers_own
+from handoff.tasks.reference import ReferenceCase
+from handoff.tasks.scale import find_scale
+from handoff.tasks.special import Values
 
 # An honest operator in float32 does not come near a hundred times eager's error.
 _SURELY_WRONG = 100.0

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch.fx
 
-from artifacts.delivery import MODULE_FILE
-from artifacts.localization import FaultyNode
-from tasks.intake import LoadedDelivery
+from handoff.artifacts.delivery import MODULE_FILE
+from handoff.artifacts.localization import FaultyNode
+from handoff.tasks.intake import LoadedDelivery
 
 
 class Origins:

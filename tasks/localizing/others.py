@@ -15,9 +15,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from artifacts.recipe import Recipe
-from tasks.localizing.measure import judge
-from tasks.localizing.subgraph import cut, is_tensor, writes
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.localizing.measure import judge
+from handoff.tasks.localizing.subgraph import cut, is_tensor, writes
 
 
 def find_others(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from artifacts.errors import BlessingRefused
-from artifacts.localization import LocalizeJob
-from tasks.capture import capture
-from tasks.intake import LoadedDelivery
-from tasks.loading import Tensors
-from tasks.optimizing.check import PassCheck
-from tasks.optimizing.exporting import require_exportable
-from tasks.passes import PASSES
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.localization import LocalizeJob
+from handoff.tasks.capture import capture
+from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.loading import Tensors
+from handoff.tasks.optimizing.check import PassCheck
+from handoff.tasks.optimizing.exporting import require_exportable
+from handoff.tasks.passes import PASSES
 
 
 def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tuple[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from artifacts.tolerance import Deviation
-from tasks.compare import is_decision
-from tasks.conditioning import Conditioning
-from tasks.elements import FEWEST_RUNS, room_of_moves
-from tasks.scale import Scale
+from handoff.artifacts.tolerance import Deviation
+from handoff.tasks.compare import is_decision
+from handoff.tasks.conditioning import Conditioning
+from handoff.tasks.elements import FEWEST_RUNS, room_of_moves
+from handoff.tasks.scale import Scale
 
 # Another order of summing gives errors of eager's own size, and about as many large ones: of a
 # million normal ones the largest is five times their RMSE, and two of those may meet.

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from artifacts.localization import LocalizeJob, LocalizeResult
-from tasks import looking
-from tasks.compiling.machine import has_march_option
-from tasks.compiling.patching import environment
-from tasks.compiling.weights import KEEPING_OPTIONS
-from tasks.localizing.subgraph import Subgraph
-from tasks.localizing.trials import BudgetSpent, Trials
-from tasks.localizing.verdict import describe
+from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.tasks import looking
+from handoff.tasks.compiling.machine import has_march_option
+from handoff.tasks.compiling.patching import environment
+from handoff.tasks.compiling.weights import KEEPING_OPTIONS
+from handoff.tasks.localizing.subgraph import Subgraph
+from handoff.tasks.localizing.trials import BudgetSpent, Trials
+from handoff.tasks.localizing.verdict import describe
 
 SCRIPT_FILE = "repeat.py"
 TENSORS_FILE = "tensors.pt"

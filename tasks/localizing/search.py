@@ -23,11 +23,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from tasks.loading import Tensors
-from tasks.localizing.measure import Judged, threshold
-from tasks.localizing.others import find_others
-from tasks.localizing.subgraph import computing_nodes, cut, is_tensor, record
-from tasks.localizing.trials import BudgetSpent, Seen, Trials
+from handoff.tasks.loading import Tensors
+from handoff.tasks.localizing.measure import Judged, threshold
+from handoff.tasks.localizing.others import find_others
+from handoff.tasks.localizing.subgraph import computing_nodes, cut, is_tensor, record
+from handoff.tasks.localizing.trials import BudgetSpent, Seen, Trials
 
 # All values, then each third from two places on (one of which spares any pair), then each eighth.
 _PATTERNS = ((1, 0), (3, 0), (3, 1), (8, 0), (8, 4))

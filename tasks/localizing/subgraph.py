@@ -14,11 +14,11 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from tasks.conditioning import Conditioning
-from tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
-from tasks.loading import Tensors
-from tasks.passes.state import lifted_tensors
-from tasks.ranges import dimension_of
+from handoff.tasks.conditioning import Conditioning
+from handoff.tasks.float64 import flat_tensors, lifted_inputs, run_in_float64
+from handoff.tasks.loading import Tensors
+from handoff.tasks.passes.state import lifted_tensors
+from handoff.tasks.ranges import dimension_of
 
 
 class _Recording(torch.fx.Interpreter):

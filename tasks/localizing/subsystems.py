@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from torch._inductor.compiler_bisector import CompilerBisector
 
-from artifacts.localization import LeaveOut, Site, Subsystem
-from tasks.compiling.patching import replaced
+from handoff.artifacts.localization import LeaveOut, Site, Subsystem
+from handoff.tasks.compiling.patching import replaced
 
 _OPERATOR = re.compile(r"<OpOverload\(op='(.+)', overload='(.+)'\)>")
 _KNOWN: tuple[Subsystem, ...] = typing.get_args(Subsystem)

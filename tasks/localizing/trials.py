@@ -11,13 +11,13 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
-from artifacts.errors import BlessingRefused, StepCrashed
-from artifacts.localization import LeaveOut, LocalizeJob, Site, TrialJob
-from artifacts.target import native_cpu_target
-from tasks.child import ProcessPlan, StepProcess
-from tasks.loading import Tensors
-from tasks.localizing.measure import Judged, judge, worst_fault
-from tasks.localizing.subgraph import Subgraph
+from handoff.artifacts.errors import BlessingRefused, StepCrashed
+from handoff.artifacts.localization import LeaveOut, LocalizeJob, Site, TrialJob
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.loading import Tensors
+from handoff.tasks.localizing.measure import Judged, judge, worst_fault
+from handoff.tasks.localizing.subgraph import Subgraph
 
 Plain = dict[str, object]
 
@@ -67,7 +67,7 @@ class Trials:
         self._deadline = (time.monotonic() if began is None else began) + job.seconds
         job.folder.mkdir(parents=True, exist_ok=True)
         plan = ProcessPlan(
-            "trials", ("tasks.compile",), job.recipe.extensions, trial_environment(job),
+            "trials", ("handoff.tasks.compile",), job.recipe.extensions, trial_environment(job),
             reads=(job.program, job.staging), writes=(job.folder, Path(cache_dir())),
         )  # fmt: skip
         self._process = StepProcess(plan, job.folder / "trials.log")

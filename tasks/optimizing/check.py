@@ -11,21 +11,21 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from artifacts.errors import BlessingRefused, HandoffError, first_line
-from artifacts.evidence import PassEffect
-from artifacts.recipe import PassChoice, Recipe
-from tasks.elements import root_mean_square
-from tasks.optimizing.exporting import ExportBroken
-from tasks.optimizing.folding import ModuleMemory, changes_between
-from tasks.optimizing.running import (
+from handoff.artifacts.errors import BlessingRefused, HandoffError, first_line
+from handoff.artifacts.evidence import PassEffect
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.tasks.elements import root_mean_square
+from handoff.tasks.optimizing.exporting import ExportBroken
+from handoff.tasks.optimizing.folding import ModuleMemory, changes_between
+from handoff.tasks.optimizing.running import (
     Outputs,
     compute,
     compute_natively,
     difference,
     first_difference,
 )
-from tasks.optimizing.snapshot import snapshot
-from tasks.passes.base import Pass, PassBroken, apply_pass, held_tensors
+from handoff.tasks.optimizing.snapshot import snapshot
+from handoff.tasks.passes.base import Pass, PassBroken, apply_pass, held_tensors
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 

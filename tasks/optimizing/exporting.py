@@ -11,10 +11,10 @@ import torch.fx
 from torch import nn
 from torch.export import ExportedProgram
 
-from artifacts.errors import first_line
-from tasks.capture import capture
-from tasks.intake import LoadedDelivery
-from tasks.passes.purity import unbacked_symbols
+from handoff.artifacts.errors import first_line
+from handoff.tasks.capture import capture
+from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.passes.purity import unbacked_symbols
 
 
 class ExportBroken(Exception):

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch.fx
 from torch.export import ExportedProgram
 
-from artifacts.evidence import ModuleChange, PassEffect
-from artifacts.folded_graph import (
+from handoff.artifacts.evidence import ModuleChange, PassEffect
+from handoff.artifacts.folded_graph import (
     INPUTS,
     MODEL,
     OUTPUTS,

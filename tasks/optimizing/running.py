@@ -10,9 +10,9 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from artifacts.recipe import Recipe
-from tasks.elements import root_mean_square, same_elements
-from tasks.float64 import Float64Interpreter, flat_tensors, lifted_inputs, run_in_float64
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.elements import root_mean_square, same_elements
+from handoff.tasks.float64 import Float64Interpreter, flat_tensors, lifted_inputs, run_in_float64
 
 Outputs = tuple[torch.Tensor, ...]
 AnyProgram = torch.fx.GraphModule | ExportedProgram

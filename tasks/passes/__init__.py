@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.passes.base import Pass
-from tasks.passes.carry_nan import CarryNan
-from tasks.passes.channels_last import ChannelsLast
-from tasks.passes.common_subexpressions import CommonSubexpressions
-from tasks.passes.contiguous_linear import ContiguousLinear
-from tasks.passes.convolution_to_linear import ConvolutionToLinear
-from tasks.passes.cpu_attention import CpuAttention
-from tasks.passes.decompose import DecomposeToCore
-from tasks.passes.drop_noops import DropInferenceNoops
-from tasks.passes.eliminate_dead_code import EliminateDeadCode
-from tasks.passes.fold_batch_norm import FoldBatchNorm
-from tasks.passes.fold_constants import FoldConstants
-from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
-from tasks.passes.lower_precision import LowerPrecision
-from tasks.passes.pointwise_to_linear import PointwiseToLinear
-from tasks.passes.pool_with_attention import PoolWithAttention
-from tasks.passes.prune_low_influence import PruneLowInfluence
-from tasks.passes.quantize_weights import QuantizeWeights
-from tasks.passes.reciprocal_root import ReciprocalRoot
-from tasks.passes.replace_operator import ReplaceOperator
-from tasks.passes.widen_conv1d import WidenConv1d
+from handoff.tasks.passes.base import Pass
+from handoff.tasks.passes.carry_nan import CarryNan
+from handoff.tasks.passes.channels_last import ChannelsLast
+from handoff.tasks.passes.common_subexpressions import CommonSubexpressions
+from handoff.tasks.passes.contiguous_linear import ContiguousLinear
+from handoff.tasks.passes.convolution_to_linear import ConvolutionToLinear
+from handoff.tasks.passes.cpu_attention import CpuAttention
+from handoff.tasks.passes.decompose import DecomposeToCore
+from handoff.tasks.passes.drop_noops import DropInferenceNoops
+from handoff.tasks.passes.eliminate_dead_code import EliminateDeadCode
+from handoff.tasks.passes.fold_batch_norm import FoldBatchNorm
+from handoff.tasks.passes.fold_constants import FoldConstants
+from handoff.tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
+from handoff.tasks.passes.lower_precision import LowerPrecision
+from handoff.tasks.passes.pointwise_to_linear import PointwiseToLinear
+from handoff.tasks.passes.pool_with_attention import PoolWithAttention
+from handoff.tasks.passes.prune_low_influence import PruneLowInfluence
+from handoff.tasks.passes.quantize_weights import QuantizeWeights
+from handoff.tasks.passes.reciprocal_root import ReciprocalRoot
+from handoff.tasks.passes.replace_operator import ReplaceOperator
+from handoff.tasks.passes.widen_conv1d import WidenConv1d
 
 PASSES: dict[str, type[Pass[Any]]] = {
     chosen.name: chosen

@@ -11,8 +11,8 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.calls import add_call, describe_as
-from tasks.passes.state import replace_node
+from handoff.tasks.passes.calls import add_call, describe_as
+from handoff.tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
 _NAMES = (

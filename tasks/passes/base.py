@@ -17,9 +17,9 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from artifacts.errors import UsageProblem
-from artifacts.recipe import Recipe
-from tasks.passes.state import drop_unused_state
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.passes.state import drop_unused_state
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 

@@ -6,7 +6,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.state import state_value
+from handoff.tasks.passes.state import state_value
 
 _ATEN = torch.ops.aten
 BATCH_NORM = _ATEN.batch_norm.default

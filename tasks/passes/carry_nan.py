@@ -9,8 +9,8 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
-from tasks.passes.state import replace_node
+from handoff.tasks.passes.base import NodePass
+from handoff.tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
 # What each keeps its argument between; `hardtanh`'s bounds are arguments.

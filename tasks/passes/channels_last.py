@@ -8,8 +8,8 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.layout import LayoutPass, relay
-from tasks.passes.state import put_state, state_name
+from handoff.tasks.passes.layout import LayoutPass, relay
+from handoff.tasks.passes.state import put_state, state_name
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}

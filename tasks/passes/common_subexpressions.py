@@ -8,9 +8,9 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from tasks.passes.base import Pass, PassBroken
-from tasks.passes.purity import makes_symbols, pure_nodes
-from tasks.passes.state import replace_node
+from handoff.tasks.passes.base import Pass, PassBroken
+from handoff.tasks.passes.purity import makes_symbols, pure_nodes
+from handoff.tasks.passes.state import replace_node
 
 
 class CommonSubexpressions(Pass[ExportedProgram]):

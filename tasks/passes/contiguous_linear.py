@@ -9,8 +9,8 @@ import torch.fx
 from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
-from tasks.passes.layout import relay
+from handoff.tasks.passes.base import NodePass
+from handoff.tasks.passes.layout import relay
 
 _LAST = {"memory_format": torch.contiguous_format}
 

@@ -8,10 +8,10 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.activations import replace_chain, take_along
-from tasks.passes.base import NodePass
-from tasks.passes.batch_norm import CONVOLUTIONS
-from tasks.passes.calls import add_call, arguments_of
+from handoff.tasks.passes.activations import replace_chain, take_along
+from handoff.tasks.passes.base import NodePass
+from handoff.tasks.passes.batch_norm import CONVOLUTIONS
+from handoff.tasks.passes.calls import add_call, arguments_of
 
 _ATEN = torch.ops.aten
 

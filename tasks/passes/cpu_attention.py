@@ -11,10 +11,10 @@ from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-import tasks.kernels  # noqa: F401 - which registers the operator
-from tasks.passes.base import NodePass
-from tasks.passes.calls import add_call, arguments_of, describe_as
-from tasks.passes.state import replace_node
+import handoff.tasks.kernels  # noqa: F401 - which registers the operator
+from handoff.tasks.passes.base import NodePass
+from handoff.tasks.passes.calls import add_call, arguments_of, describe_as
+from handoff.tasks.passes.state import replace_node
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.attention.default

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
+from handoff.tasks.passes.base import Pass, PassBroken
 
 
 class DecomposeToCore(Pass[ExportedProgram]):

@@ -9,7 +9,7 @@ import torch.fx
 from torch import nn
 from torch.nn.modules import dropout, loss
 
-from tasks.passes.base import NodePass, PassBroken
+from handoff.tasks.passes.base import NodePass, PassBroken
 
 DROPPED_MODULES = (nn.Identity, dropout._DropoutNd, loss._Loss)
 _FUNCTIONAL_DROPOUT = {

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
-from tasks.passes.state import drop_unused_state
+from handoff.tasks.passes.base import Pass, PassBroken
+from handoff.tasks.passes.state import drop_unused_state
 
 
 class EliminateDeadCode(Pass[ExportedProgram]):

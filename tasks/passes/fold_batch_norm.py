@@ -8,9 +8,9 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import WeightPass
-from tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
-from tasks.passes.state import (
+from handoff.tasks.passes.base import WeightPass
+from handoff.tasks.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
+from handoff.tasks.passes.state import (
     change_state,
     replace_node,
     state_name,

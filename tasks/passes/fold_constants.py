@@ -8,9 +8,9 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import Pass, PassBroken
-from tasks.passes.purity import is_view, pure_nodes
-from tasks.passes.state import add_buffer, drop_unused_state, lifted_tensors, replace_node
+from handoff.tasks.passes.base import Pass, PassBroken
+from handoff.tasks.passes.purity import is_view, pure_nodes
+from handoff.tasks.passes.state import add_buffer, drop_unused_state, lifted_tensors, replace_node
 
 # A result may be this large, or as large as the weights that it is made from.
 _FREE_BYTES = 1 << 20

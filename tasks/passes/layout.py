@@ -10,8 +10,8 @@ import torch.fx
 from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
-from tasks.passes.purity import is_view, last_writes
+from handoff.tasks.passes.base import NodePass
+from handoff.tasks.passes.purity import is_view, last_writes
 
 _ATEN = torch.ops.aten
 # Views of strides of any kind; others, a reshape among them, are copies of some.

@@ -9,11 +9,11 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from artifacts.errors import UsageProblem
-from tasks.passes.base import Pass, PassBroken
-from tasks.passes.batch_norm import CONVOLUTIONS
-from tasks.passes.purity import written_tensors
-from tasks.passes.state import retype_state, state_name
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.passes.base import Pass, PassBroken
+from handoff.tasks.passes.batch_norm import CONVOLUTIONS
+from handoff.tasks.passes.purity import written_tensors
+from handoff.tasks.passes.state import retype_state, state_name
 
 _ATEN = torch.ops.aten
 _REGIONS = {

@@ -13,8 +13,8 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
-from tasks.passes.base import Pass
-from tasks.passes.purity import pure_nodes
+from handoff.tasks.passes.base import Pass
+from handoff.tasks.passes.purity import pure_nodes
 
 
 class PatternPass(Pass[ExportedProgram]):

@@ -8,10 +8,10 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.activations import replace_chain, take_along
-from tasks.passes.calls import add_call, arguments_of
-from tasks.passes.convolution_to_linear import is_point, is_unpadded
-from tasks.passes.layout import LayoutPass
+from handoff.tasks.passes.activations import replace_chain, take_along
+from handoff.tasks.passes.calls import add_call, arguments_of
+from handoff.tasks.passes.convolution_to_linear import is_point, is_unpadded
+from handoff.tasks.passes.layout import LayoutPass
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}

@@ -9,8 +9,8 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from tasks.kernels.attention_pooling import WIDEST, composition
-from tasks.passes.pattern import PatternPass
+from handoff.tasks.kernels.attention_pooling import WIDEST, composition
+from handoff.tasks.passes.pattern import PatternPass
 
 _ATEN = torch.ops.aten
 # Those of the pattern's tensors that aren't float32.

@@ -11,12 +11,12 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from artifacts.errors import UsageProblem
-from artifacts.recipe import Recipe
-from tasks.float64 import Float64Interpreter, flat_tensors, lifted_inputs
-from tasks.passes.base import Pass
-from tasks.passes.purity import pure_nodes
-from tasks.passes.state import drop_unused_state
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.float64 import Float64Interpreter, flat_tensors, lifted_inputs
+from handoff.tasks.passes.base import Pass
+from handoff.tasks.passes.purity import pure_nodes
+from handoff.tasks.passes.state import drop_unused_state
 
 _ATEN = torch.ops.aten
 _SUM = _ATEN.add.Tensor

@@ -8,8 +8,8 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import WeightPass
-from tasks.passes.state import add_buffer, replace_node, state_name
+from handoff.tasks.passes.base import WeightPass
+from handoff.tasks.passes.state import add_buffer, replace_node, state_name
 
 _ATEN = torch.ops.aten
 _LARGEST = 127

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
+from handoff.tasks.passes.base import NodePass
 
 _ATEN = torch.ops.aten
 _ROOTS: dict[Any, torch._ops.OpOverload] = {

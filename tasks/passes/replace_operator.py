@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch.export import ExportedProgram
 
-from artifacts.errors import UsageProblem
-from tasks.passes.base import Pass, PassBroken
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.passes.base import Pass, PassBroken
 
 
 class ReplaceOperator(Pass[ExportedProgram]):

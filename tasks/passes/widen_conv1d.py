@@ -8,8 +8,8 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from tasks.passes.base import NodePass
-from tasks.passes.state import change_state, replace_node, state_name
+from handoff.tasks.passes.base import NodePass
+from handoff.tasks.passes.state import change_state, replace_node, state_name
 
 _ATEN = torch.ops.aten
 _WIDER = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from artifacts.digest import digest_bytes, digest_file
-from artifacts.errors import EnvironmentLacking
-from tasks.compiling.machine import require_compiler
+from handoff.artifacts.digest import digest_bytes, digest_file
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.tasks.compiling.machine import require_compiler
 
 # torch 2.15's headers need C++20; the runner itself is C++17.
 FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from artifacts.delivery import Lineage
-from artifacts.digest import digest_bytes
-from artifacts.errors import BlessingRefused
-from artifacts.loader import load_unreleased
-from artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
-from artifacts.probes import ProbeJob
-from tasks.reference import ReferenceCase, load_cases
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.loader import load_unreleased
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
+from handoff.artifacts.probes import ProbeJob
+from handoff.tasks.reference import ReferenceCase, load_cases
 
 # What the cases may take: seconds of one call of each, and bytes. The smallest is always taken.
 _SECONDS = 0.4

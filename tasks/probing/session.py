@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.mechanics import Limits
-from artifacts.probes import ProbeJob
-from artifacts.record import from_plain
-from tasks.probing.child import Ended, run_limited
+from handoff.artifacts.mechanics import Limits
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.record import from_plain
+from handoff.tasks.probing.child import Ended, run_limited
 
 T = TypeVar("T")
 

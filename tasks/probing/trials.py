@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from artifacts.mechanics import Outcome
-from tasks.probing.child import Ended
+from handoff.artifacts.mechanics import Outcome
+from handoff.tasks.probing.child import Ended
 
 Tried = dict[str, tuple[Outcome, str]]
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 import torch.fx
 
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.plan import CaseSpec, draw_inputs
-from tasks.proposing.hints import BATCH, LENGTH, Axis, Hint, candidates
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.plan import CaseSpec, draw_inputs
+from handoff.tasks.proposing.hints import BATCH, LENGTH, Axis, Hint, candidates
 
 _Shape = tuple[Hint, tuple[Axis, ...]]
 

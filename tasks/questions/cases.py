@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import torch
 
-from artifacts.signature import TensorSpec
-from tasks.questions.placing import place_targets
-from tasks.questions.targets import Kind, Target, find_targets
-from tasks.questions.tracing import Tracing, trace
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.questions.placing import place_targets
+from handoff.tasks.questions.targets import Kind, Target, find_targets
+from handoff.tasks.questions.tracing import Tracing, trace
 
 Tensors = tuple[torch.Tensor, ...]
 

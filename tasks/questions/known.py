@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import torch
 
-from artifacts.conformance import PlainTensor
-from artifacts.known_faults import KnownFault
-from artifacts.signature import TensorSpec
-from tasks.questions.cases import Question, Tensors
-from tasks.questions.placing import fill_with
-from tasks.questions.tracing import Derived, Tracing, Use
+from handoff.artifacts.conformance import PlainTensor
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.questions.cases import Question, Tensors
+from handoff.tasks.questions.placing import fill_with
+from handoff.tasks.questions.tracing import Derived, Tracing, Use
 
 # Beyond it, an undeclared value is further from zero than what is drawn.
 _USUAL = 9.0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from artifacts.signature import TensorSpec
-from tasks.questions.targets import Target
-from tasks.questions.tracing import Derived
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.questions.targets import Target
+from handoff.tasks.questions.tracing import Derived
 
 _HALVINGS = 60
 # How far from what was drawn they are looked for first, in shares of the range, or of what is drawn

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from artifacts.captures import COLUMNS, CaptureRow
-from artifacts.manifest import Manifest
-from tasks.report.view import Cell, Table, Tone, table
+from handoff.artifacts.captures import COLUMNS, CaptureRow
+from handoff.artifacts.manifest import Manifest
+from handoff.tasks.report.view import Cell, Table, Tone, table
 
 
 def captures_table(manifest: Manifest) -> Table | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.tolerance import LOWEST_BIN, Deviation, ErrorSpread, Tolerance
-from tasks.report.pictures import (
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.tolerance import LOWEST_BIN, Deviation, ErrorSpread, Tolerance
+from handoff.tasks.report.pictures import (
     FAINT,
     FIRST,
     INK,

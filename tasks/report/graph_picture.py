@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from artifacts.evidence import PassEffect
-from artifacts.folded_graph import INPUTS, FoldedGraph, FoldedGraphs, FoldedModule
-from artifacts.manifest import Manifest
+from handoff.artifacts.evidence import PassEffect
+from handoff.artifacts.folded_graph import INPUTS, FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.manifest import Manifest
 
 WIDTH = 800
 GRAPH_COLUMNS = ("module", "as delivered", "as compiled", "what passes changed", "leads to")

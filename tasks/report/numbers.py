@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.tolerance import Tolerance, pooled_rmse
-from tasks.report.error_pictures import is_inside, output_name
-from tasks.report.view import Cell, Table, table
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.tolerance import Tolerance, pooled_rmse
+from handoff.tasks.report.error_pictures import is_inside, output_name
+from handoff.tasks.report.view import Cell, Table, table
 
 COMPARISONS_SHOWN = 200
 _OUTPUTS_SHOWN = 40

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from artifacts.captures import recommend
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.mechanics import Mechanics
-from artifacts.printable import printable
-from artifacts.record import to_plain
-from tasks.report import view
-from tasks.report.captures import captures_table
-from tasks.report.commands import repeating_commands
-from tasks.report.error_pictures import draw_inputs, draw_spread, output_name
-from tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
-from tasks.report.latency_picture import draw_latency
-from tasks.report.mechanics import hostile_rows, mechanics_rows
-from tasks.report.numbers import comparisons_table, needs_table
-from tasks.report.pictures import Picture
-from tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
-from tasks.report.view import Cell, Table, table
+from handoff.artifacts.captures import recommend
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.printable import printable
+from handoff.artifacts.record import to_plain
+from handoff.tasks.report import view
+from handoff.tasks.report.captures import captures_table
+from handoff.tasks.report.commands import repeating_commands
+from handoff.tasks.report.error_pictures import draw_inputs, draw_spread, output_name
+from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
+from handoff.tasks.report.latency_picture import draw_latency
+from handoff.tasks.report.mechanics import hostile_rows, mechanics_rows
+from handoff.tasks.report.numbers import comparisons_table, needs_table
+from handoff.tasks.report.pictures import Picture
+from handoff.tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
+from handoff.tasks.report.view import Cell, Table, table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -85,7 +85,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader("tasks.report"),
+        loader=PackageLoader("handoff.tasks.report"),
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from artifacts.evidence import Candidate, pareto
-from artifacts.manifest import TargetRecord
-from tasks.report.pictures import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
+from handoff.artifacts.evidence import Candidate, pareto
+from handoff.artifacts.manifest import TargetRecord
+from handoff.tasks.report.pictures import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

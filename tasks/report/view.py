@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from artifacts.evidence import PassEffect, ServedTiming
-from artifacts.manifest import Manifest, TargetRecord
-from tasks.report.latency_picture import milliseconds
+from handoff.artifacts.evidence import PassEffect, ServedTiming
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.tasks.report.latency_picture import milliseconds
 
 Tone = Literal["", "good", "warn", "bad", "code"]
 

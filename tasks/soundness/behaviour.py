@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.fx
 
-from artifacts.evidence import Finding
-from artifacts.signature import REAL_OUTPUTS
-from tasks.capture import reason_of
-from tasks.float64 import flat_tensors
-from tasks.intake import LoadedDelivery
-from tasks.plan import CaseSpec
-from tasks.random_draws import RandomDraws
-from tasks.soundness.places import place_of
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.signature import REAL_OUTPUTS
+from handoff.tasks.capture import reason_of
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.plan import CaseSpec
+from handoff.tasks.random_draws import RandomDraws
+from handoff.tasks.soundness.places import place_of
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from artifacts.evidence import Finding
-from tasks.intake import LoadedDelivery
-from tasks.soundness.behaviour import Tensors, call, example_fails, same
+from handoff.artifacts.evidence import Finding
+from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.soundness.behaviour import Tensors, call, example_fails, same
 
 # The golden outputs were computed on the training side's machine, whose kernels sum in another
 # order; a float32 network of a hundred layers moves by less than this from that alone.

@@ -11,10 +11,10 @@ import torch.fx
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from artifacts.evidence import Finding
-from artifacts.signature import TensorSpec
-from tasks.soundness.constants import looks_random
-from tasks.soundness.places import place_of
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.soundness.constants import looks_random
+from handoff.tasks.soundness.places import place_of
 
 # torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
 # that forward made, or found outside of the model.

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
-from artifacts.evidence import Finding
-from artifacts.signature import DECLARED, TensorSpec
-from tasks.capture import reason_of
-from tasks.intake import LoadedDelivery
-from tasks.soundness.behaviour import Tensors, call
-from tasks.value_ranges.reading import Reading, read_ranges, state_of, watch_values
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.signature import DECLARED, TensorSpec
+from handoff.tasks.capture import reason_of
+from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.soundness.behaviour import Tensors, call
+from handoff.tasks.value_ranges.reading import Reading, read_ranges, state_of, watch_values
 
 _SAY = "Say what is served: ranges={{'{0}': (LOW, HIGH)}} of deliver, low and high in delivery.toml"
 

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from tasks.float64 import flat_tensors
-from tasks.value_ranges.uses import InputUses, Uses
-from tasks.value_ranges.watch import ValueWatch
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.value_ranges.uses import InputUses, Uses
+from handoff.tasks.value_ranges.watch import ValueWatch
 
 _INF = float("inf")
 # So many tables are named.

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from tasks.value_ranges import shadow as shadows
-from tasks.value_ranges.shadow import Shadow
-from tasks.value_ranges.uses import Kind
+from handoff.tasks.value_ranges import shadow as shadows
+from handoff.tasks.value_ranges.shadow import Shadow
+from handoff.tasks.value_ranges.uses import Kind
 
 _INF = float("inf")
 # What is added to a score so that nothing is left of it is larger than any score.

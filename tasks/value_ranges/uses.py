@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from tasks.value_ranges.shadow import Shadow
+from handoff.tasks.value_ranges.shadow import Shadow
 
 _INF = float("inf")
 

@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tasks.value_ranges import shadow as shadows
-from tasks.value_ranges.shadow import Shadow
-from tasks.value_ranges.steps import STEPS, Called
-from tasks.value_ranges.uses import Kind, Table, Uses
+from handoff.tasks.value_ranges import shadow as shadows
+from handoff.tasks.value_ranges.shadow import Shadow
+from handoff.tasks.value_ranges.steps import STEPS, Called
+from handoff.tasks.value_ranges.uses import Kind, Table, Uses
 
 # Each element of the result is one of the first argument's.
 _MOVES = frozenset((

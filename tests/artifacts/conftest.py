@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import Store
-from artifacts.stores.folder import FolderStore
+from handoff.artifacts.store import Store
+from handoff.artifacts.stores.folder import FolderStore
 from tests.artifacts.stores import s3_store
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from artifacts.comparison import Comparison, Heat, Interval, OutputErrors, PackageFigures
-from artifacts.night import Night, NightRow, Outcome
+from handoff.artifacts.comparison import Comparison, Heat, Interval, OutputErrors, PackageFigures
+from handoff.artifacts.night import Night, NightRow, Outcome
 
 FIRST = datetime(2026, 10, 20, 2, 0, tzinfo=UTC)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from artifacts.digest import Digest
-from artifacts.objects import Objects
-from artifacts.store import Progress, Store
-from artifacts.stores.folder import FolderStore
-from artifacts.stores.s3 import S3Store
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.store import Progress, Store
+from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.s3 import S3Store
 
 
 def s3_store(*, patience_s: float = 60.0, prefix: str = "") -> S3Store:

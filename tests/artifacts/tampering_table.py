@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from artifacts.errors import PackageRefused
-from artifacts.loader import load
-from artifacts.package import check_release
-from tasks.probing.build import build_runner
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.loader import load
+from handoff.artifacts.package import check_release
+from handoff.tasks.probing.build import build_runner
 from tests.artifacts.canaries import CANARY, Pulled, pull_canaries
 from tests.artifacts.samples import sample_key
 from tests.artifacts.tampering import (

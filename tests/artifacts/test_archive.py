@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.archive import require_known_members, require_plain_members
-from artifacts.errors import PackageRefused
+from handoff.artifacts.archive import require_known_members, require_plain_members
+from handoff.artifacts.errors import PackageRefused
 
 
 def check(path: Path) -> None:

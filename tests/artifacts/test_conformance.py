@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.conformance import (
+from handoff.artifacts.conformance import (
     Conformance,
     PlainTensor,
     Row,
@@ -16,7 +16,7 @@ from artifacts.conformance import (
     parse_conformance,
     told_changes,
 )
-from artifacts.conformance_tables import (
+from handoff.artifacts.conformance_tables import (
     conformance_statement,
     keep_table,
     kept_toolchains,
@@ -25,12 +25,12 @@ from artifacts.conformance_tables import (
     shipped_tables,
     table_key,
 )
-from artifacts.digest import digest_bytes
-from artifacts.errors import PackageRefused, StoreFailed
-from artifacts.key_pair import make_key
-from artifacts.record import from_plain, to_plain
-from artifacts.signing import open_signer, read_trust, sign_statement
-from artifacts.stores.folder import FolderStore
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import PackageRefused, StoreFailed
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.stores.folder import FolderStore
 from tests.artifacts.conformance_samples import right_add, table, wrong_amax
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "conformance-1.json"

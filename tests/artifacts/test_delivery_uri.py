@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.delivery_uri import (
+from handoff.artifacts.delivery_uri import (
     ArchiveSource,
     GitSource,
     LocalSource,
@@ -18,8 +18,8 @@ from artifacts.delivery_uri import (
     parse_delivery_uri,
     redacted,
 )
-from artifacts.digest import Digest
-from artifacts.errors import UsageProblem
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import UsageProblem
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HEX = "ab" * 32

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import PackageRefused
-from artifacts.extern_kernels import operators_in, require_known_operators, side_by_side
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.extern_kernels import operators_in, require_known_operators, side_by_side
 
 
 def naming(*operators: str) -> bytes:

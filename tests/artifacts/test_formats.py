@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.delivery import (
+from handoff.artifacts.delivery import (
     DeliveryContract,
     Lineage,
     ModelSection,
@@ -20,8 +20,8 @@ from artifacts.delivery import (
     parse_contract,
     read_contract,
 )
-from artifacts.digest import Digest, digest_bytes, digest_file, digest_folder
-from artifacts.errors import (
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_folder
+from handoff.artifacts.errors import (
     ERRORS,
     DeliveryUnreadable,
     HandoffError,
@@ -29,11 +29,11 @@ from artifacts.errors import (
     UsageProblem,
     error_from_record,
 )
-from artifacts.manifest import PackageFile, parse_manifest
-from artifacts.recipe import Recipe, read_recipe
-from artifacts.record import RecordInvalid, from_plain, to_plain
-from artifacts.signature import DTYPES, Dimension, ModelSignature, TensorSpec
-from artifacts.target import CpuTarget, Fit, Target, parse_target
+from handoff.artifacts.manifest import PackageFile, parse_manifest
+from handoff.artifacts.recipe import Recipe, read_recipe
+from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.signature import DTYPES, Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.target import CpuTarget, Fit, Target, parse_target
 from tests.artifacts.samples import sample_manifest
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifest-1.json"
@@ -288,7 +288,9 @@ def test_machine_code_for_a_gpu_fits_its_capability_and_later_minor_ones(
         ((75,), False),
         ((), False),
     ):
-        monkeypatch.setattr("artifacts.target.host_gpu_capabilities", lambda here=here: here)
+        monkeypatch.setattr(
+            "handoff.artifacts.target.host_gpu_capabilities", lambda here=here: here
+        )
         misfit = fit.misfit("2.15.0+cu130")
         assert (misfit is None) == fits
         assert fits or "compute capability 8.0 (or a later 8.x)" in str(misfit)

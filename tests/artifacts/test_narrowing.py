@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from artifacts.catalogue.tags import contract_parameters
-from artifacts.difference import differences
-from artifacts.narrowing import refused_requests
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.catalogue.tags import contract_parameters
+from handoff.artifacts.difference import differences
+from handoff.artifacts.narrowing import refused_requests
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
 from tests.artifacts.samples import sample_manifest
 
 IDS = TensorSpec("ids", "int64", ("batch", 20), 0, 4999)

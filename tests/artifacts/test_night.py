@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.comparison import Comparison, Heat, Interval, OutputErrors, PackageFigures
-from artifacts.errors import StoreFailed
-from artifacts.night import (
+from handoff.artifacts.comparison import Comparison, Heat, Interval, OutputErrors, PackageFigures
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.night import (
     OUTCOMES,
     Night,
     NightRow,
@@ -21,8 +21,8 @@ from artifacts.night import (
     read_nights,
     write_night,
 )
-from artifacts.record import from_plain, to_plain
-from artifacts.stores.opening import open_store
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.stores.opening import open_store
 from tests.artifacts.nights import busy_night, comparison, figures, month, night
 
 numbers = st.floats(allow_nan=False, width=32)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from artifacts.digest import Digest, digest_bytes, digest_file
-from artifacts.errors import EnvironmentLacking, StoreFailed
-from artifacts.objects import GRACE, Objects, object_key
-from artifacts.parts import Part
-from artifacts.store import Store
-from artifacts.stores.folder import FolderStore
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file
+from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
+from handoff.artifacts.objects import GRACE, Objects, object_key
+from handoff.artifacts.parts import Part
+from handoff.artifacts.store import Store
+from handoff.artifacts.stores.folder import FolderStore
 from tests.artifacts.stores import overwrite, put_file, sizes_below
 
 

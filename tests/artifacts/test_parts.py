@@ -12,10 +12,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from artifacts.digest import digest_bytes, digest_file
-from artifacts.objects import Objects
-from artifacts.parts import split
-from artifacts.stores.folder import FolderStore
+from handoff.artifacts.digest import digest_bytes, digest_file
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.parts import split
+from handoff.artifacts.stores.folder import FolderStore
 from tests.tasks.built_release import BuiltRelease
 
 WEIGHTS = bytes(range(256)) * 256  # 64 KiB

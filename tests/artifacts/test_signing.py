@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.digest import digest_bytes
-from artifacts.errors import PackageRefused, UsageProblem
-from artifacts.ledger import open_entry
-from artifacts.manifest import parse_manifest
-from artifacts.signing import (
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import PackageRefused, UsageProblem
+from handoff.artifacts.ledger import open_entry
+from handoff.artifacts.manifest import parse_manifest
+from handoff.artifacts.signing import (
     STATEMENT_TYPE,
     open_envelope,
     open_signer,
@@ -34,8 +34,8 @@ from artifacts.signing import (
     read_trust,
     sign_statement,
 )
-from artifacts.statement import match_manifest, open_release, require_same_files
-from artifacts.strict_json import parse_json
+from handoff.artifacts.statement import match_manifest, open_release, require_same_files
+from handoff.artifacts.strict_json import parse_json
 from tests.artifacts.samples import sample_key
 
 # Signed once, with a private key that nobody has kept.

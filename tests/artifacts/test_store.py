@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import StoreFailed
-from artifacts.store import Guarantees, Store
-from artifacts.stores.folder import FolderStore
-from artifacts.stores.opening import open_store
-from artifacts.stores.s3 import S3Store
-from artifacts.unfinished import UnfinishedFiles
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.store import Guarantees, Store
+from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.s3 import S3Store
+from handoff.artifacts.unfinished import UnfinishedFiles
 from tests.artifacts.stores import overwrite, sizes_below
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import torch
 
-from artifacts.recipe import Recipe
 from examples.resnet18 import build
-from tasks.plan import draw_inputs, plan_cases
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.plan import draw_inputs, plan_cases
 
 _MAX_BATCH = 100  # a release leaves out sizes beyond it, too
 
 
 def main(folder: Path) -> None:
     """Do it all once, with files below `folder`."""
-    from artifacts.signature import Dimension, ModelSignature, TensorSpec
+    from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
 
     torch.manual_seed(0)
     module, example = build()[:2]

@@ -26,11 +26,11 @@ import torch
 from safetensors.torch import save_file
 from torch._C import _aoti
 
-from artifacts.loader import load
-from infra.console import print_table
-from tasks.benchmark import median_interval
-from tasks.loading import SHARED_LIBRARY
-from tasks.probing.build import build_runner
+from handoff.artifacts.loader import load
+from handoff.infra.console import print_table
+from handoff.tasks.benchmark import median_interval
+from handoff.tasks.loading import SHARED_LIBRARY
+from handoff.tasks.probing.build import build_runner
 from tests.benchmarks.served.turns import Ratio, TimedCall, run_in_turns
 from tests.tasks.built_release import ITEMS, BuiltRelease, build_release
 

@@ -83,12 +83,12 @@ def open_deployed(home: Path, faster: float, **settings: str) -> Iterator[Stack]
 
 def deploy() -> None:
     """Apply the real deployments, but for the flow of one model."""
-    from infra.deploying import apply
-    from infra.deployments import Schedule, deployments
+    from handoff.infra.deploying import apply
+    from handoff.infra.deployments import Schedule, deployments
 
     ours = "tests.benchmarks.night_flow.recompile_model"
     never = Schedule("0 2 1 1 *", "UTC")
-    model_flow = "flows.recompile.recompile_model"
+    model_flow = "handoff.flows.recompile.recompile_model"
     apply(
         tuple(replace(d, flow=ours if d.flow == model_flow else d.flow) for d in deployments(never))
     )
@@ -137,7 +137,7 @@ def _wait_for_workers(client: SyncPrefectClient, scenario: Scenario) -> None:
 
 
 def _begin(client: SyncPrefectClient, scenario: Scenario) -> FlowRun:
-    from flows.names import RECOMPILE
+    from handoff.flows.names import RECOMPILE
 
     deployment = client.read_deployment_by_name(RECOMPILE)
     parameters = {"parameters": {"models": list(model_names(scenario.models))}}

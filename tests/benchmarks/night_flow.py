@@ -16,17 +16,17 @@ from typing import Any, cast
 
 from prefect import flow, task
 
-from artifacts.night import NightRow
-from artifacts.night_notes import NoteRowsJob
-from artifacts.recipe import Recipe
-from artifacts.record import to_plain
-from artifacts.site import Site
-from artifacts.target import native_cpu_target
-from flows import policies, steps
-from flows.parameters import Attempt, RebuildParameters
-from flows.site import here
-from tasks.child import StepProcess
-from tasks.moving import opened_registrar
+from handoff.artifacts.night import NightRow
+from handoff.artifacts.night_notes import NoteRowsJob
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.site import Site
+from handoff.artifacts.target import native_cpu_target
+from handoff.flows import policies, steps
+from handoff.flows.parameters import Attempt, RebuildParameters
+from handoff.flows.site import here
+from handoff.tasks.child import StepProcess
+from handoff.tasks.moving import opened_registrar
 from tests.artifacts.nights import compared, figures
 from tests.tasks.registering import Here
 

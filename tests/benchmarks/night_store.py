@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from artifacts.changes import PromoteRequest
-from artifacts.digest import digest_folder
-from artifacts.surveying import Survey, SurveyJob
-from infra.settings import compiler_name
-from tasks.fingerprint import fingerprint_release
+from handoff.artifacts.changes import PromoteRequest
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.surveying import Survey, SurveyJob
+from handoff.infra.settings import compiler_name
+from handoff.tasks.fingerprint import fingerprint_release
 from tests.tasks.registering import SomeRegistry, some_registry
 
 
@@ -43,7 +43,7 @@ def fill_store(home: Path, count: int, *, unchanged: bool) -> SomeRegistry:
 
 def timed_survey(registry: SomeRegistry, models: tuple[str, ...] = ()) -> tuple[Survey, float]:
     """Return what the real survey says, and its seconds in this process."""
-    survey = importlib.import_module("tasks.survey")
+    survey = importlib.import_module("handoff.tasks.survey")
     job = SurveyJob(
         registry.stores, "production", registry.root.parent / "recipes", compiler_name(), models
     )

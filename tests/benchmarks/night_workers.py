@@ -18,8 +18,8 @@ import anyio.to_thread
 from prefect.flow_engine import run_flow_sync
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
-from flows import site
-from infra.settings import read_settings, read_site
+from handoff.flows import site
+from handoff.infra.settings import read_settings, read_site
 from tests.benchmarks.night_flow import recompile_model
 
 if TYPE_CHECKING:

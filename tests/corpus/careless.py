@@ -15,8 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from artifacts.delivery import CONTRACT_FILE, DeliveryContract, ModelSection, format_contract
-from artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.delivery import (
+    CONTRACT_FILE,
+    DeliveryContract,
+    ModelSection,
+    format_contract,
+)
+from handoff.artifacts.signature import Dimension, TensorSpec
 
 CALLS = [0]
 

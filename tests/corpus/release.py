@@ -22,19 +22,19 @@ from statistics import median
 from textwrap import shorten
 from typing import Any
 
-from artifacts.conformance import toolchain_digest
-from artifacts.conformance_tables import shipped_table
-from artifacts.errors import HandoffError
-from artifacts.known_faults import KnownFault
-from artifacts.recipe import Recipe
-from artifacts.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
-from artifacts.target import CpuTarget, native_cpu_target
 from examples.demo import MODELS as DEMO
-from tasks import deliver
-from tasks.assemble import refuse_unsound
-from tasks.conformance.known import known_faults
-from tasks.conformance.toolchain import conformance_toolchain
-from tasks.lanes import Lanes
+from handoff.artifacts.conformance import toolchain_digest
+from handoff.artifacts.conformance_tables import shipped_table
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
+from handoff.artifacts.target import CpuTarget, native_cpu_target
+from handoff.tasks import deliver
+from handoff.tasks.assemble import refuse_unsound
+from handoff.tasks.conformance.known import known_faults
+from handoff.tasks.conformance.toolchain import conformance_toolchain
+from handoff.tasks.lanes import Lanes
 from tests.corpus.models import MODELS
 from tests.marked import write_between_marks
 

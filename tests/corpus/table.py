@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from artifacts.errors import HandoffError
-from artifacts.steps import DeliverResult, IntakeJob, TraceabilityJob
-from tasks.deliver import deliver
-from tasks.delivering.calls import describe_call
-from tasks.float64 import flat_tensors
-from tasks.intake import read_delivery, take_in
-from tasks.traceability import run
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.steps import DeliverResult, IntakeJob, TraceabilityJob
+from handoff.tasks.deliver import deliver
+from handoff.tasks.delivering.calls import describe_call
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.intake import read_delivery, take_in
+from handoff.tasks.traceability import run
 from tests.corpus.careless import Careless, example_of, make_model, trace, write_folder
 from tests.corpus.models import CorpusModel
 

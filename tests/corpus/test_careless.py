@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.errors import HandoffError
-from artifacts.steps import IntakeJob, TraceabilityJob
-from tasks.deliver import deliver
-from tasks.intake import read_delivery, take_in
-from tasks.traceability import run
-from tasks.tracer import training_parts_left_out
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.steps import IntakeJob, TraceabilityJob
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import read_delivery, take_in
+from handoff.tasks.traceability import run
+from handoff.tasks.tracer import training_parts_left_out
 from tests.corpus.careless import CARELESS, Careless, example_of, make_model, write_folder
 from tests.corpus.table import judge_careless
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.driver import host_gpu_capabilities
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.signature import Dimension
-from artifacts.steps import (
+from handoff.artifacts.driver import host_gpu_capabilities
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import (
     BenchmarkJob,
     CompileJob,
     IntakeJob,
@@ -21,10 +21,10 @@ from artifacts.steps import (
     ReferenceResult,
     VerifyJob,
 )
-from artifacts.target import CudaTarget
-from tasks import benchmark, intake, optimize, reference, verify
-from tasks import compile as compiling
-from tasks.compiling.native_gpu import can_compile
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks import benchmark, intake, optimize, reference, verify
+from handoff.tasks import compile as compiling
+from handoff.tasks.compiling.native_gpu import can_compile
 from tests.tasks.deliveries import write_delivery
 
 TARGETS = [CudaTarget(capability) for capability in dict.fromkeys(host_gpu_capabilities())]

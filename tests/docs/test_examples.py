@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageProblem
-from artifacts.recipe import Promotion, Recipe, Search, VerifyPlan, read_recipe
-from artifacts.tolerance import Tolerance
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.recipe import Promotion, Recipe, Search, VerifyPlan, read_recipe
+from handoff.artifacts.tolerance import Tolerance
 from tests.docs.commands import problems_in
 from tests.docs.pages import ROOT, Block, all_blocks, blocks_of, code_spans, documents, read_blocks
 from tests.docs.running import run_blocks
@@ -62,7 +62,7 @@ def test_a_page_s_quick_blocks_run_in_its_order(page: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("block", of_kind("recipe"), ids=place)
 def test_a_recipe_is_one_that_the_reader_of_recipes_takes(block: Block, tmp_path: Path) -> None:
-    from tasks.passes import PASSES
+    from handoff.tasks.passes import PASSES
 
     path = tmp_path / "recipe.toml"
     path.write_text(block.text, encoding="utf-8")
@@ -92,7 +92,7 @@ def names_of(kind: type) -> set[str]:
     ids=lambda page: page.name,
 )
 def test_a_page_builds_the_runner_as_a_release_does(page: Path) -> None:
-    from tasks.probing.build import FLAGS, link_flags
+    from handoff.tasks.probing.build import FLAGS, link_flags
 
     (block,) = [block for block in blocks_of(page) if "-o handoff-runner" in block.text]
     words = block.text.split()

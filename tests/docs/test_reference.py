@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from infra.documenting.recipe_reference import field_meanings, write_reference
+from handoff.infra.documenting.recipe_reference import field_meanings, write_reference
 from tests.docs.pages import ROOT
 
 

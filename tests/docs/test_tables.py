@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-import infra.settings
-from infra.cli import EXIT_CODES, main
-from infra.deployments import Schedule, deployments
+from handoff.infra import settings
+from handoff.infra.cli import EXIT_CODES, main
+from handoff.infra.deployments import Schedule, deployments
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -41,7 +41,7 @@ def commands(group: click.Group, above: str = "") -> Iterator[tuple[str, set[str
 
 def test_the_page_and_the_module_tell_the_same_settings() -> None:
     told = set().union(*(named(row[0]) for row in rows(DOCS / "platform.md", "Settings")))
-    documented = re.findall(r"(?m)^\| (.+?) \|", infra.settings.__doc__ or "")
+    documented = re.findall(r"(?m)^\| (.+?) \|", settings.__doc__ or "")
     in_module = set().union(*(named(cell) for cell in documented))
     assert told - {"HANDOFF_TORCH"} == in_module  # which is the Makefile's
 
@@ -55,7 +55,7 @@ def test_every_variable_that_is_read_is_told() -> None:
                 read |= {
                     str(word.value) for word in node.args[:1] if isinstance(word, ast.Constant)
                 }
-    told = infra.settings.__doc__ or ""
+    told = settings.__doc__ or ""
     assert len(read) > 10
     # The system's own, and no-color.org's, which the page's text tells of.
     assert {name for name in read if f"`{name}`" not in told} == {"TMPDIR", "NO_COLOR"}

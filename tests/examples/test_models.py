@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.signature import Dimension
 from examples import resnet18, user_model
-from tasks.deliver import deliver
-from tasks.intake import read_delivery
-from tasks.tracer import trace_for_inference, training_parts_left_out
+from handoff.artifacts.signature import Dimension
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.tracer import trace_for_inference, training_parts_left_out
 
 
 def count_operators(module: torch.fx.GraphModule) -> Counter[str]:

@@ -13,19 +13,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import HandoffError
-from artifacts.localization import LocalizeJob
-from artifacts.recipe import Recipe
-from artifacts.steps import (
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.localization import LocalizeJob
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import (
     IntakeJob,
     OptimizeJob,
     ReferenceJob,
     TraceabilityJob,
     VerifyResult,
 )
-from artifacts.target import native_cpu_target
-from tasks import assemble, intake, localize, optimize, reference, traceability
-from tasks.deliver import deliver
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import assemble, intake, localize, optimize, reference, traceability
+from handoff.tasks.deliver import deliver
 from tests.faults.releasing import (
     FIGURES_FILE,
     Prepared,

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from artifacts.errors import HandoffError
-from artifacts.recipe import Recipe
-from artifacts.steps import VerifyResult
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import VerifyResult
 from tests.faults import family_models as fm
 from tests.faults.releasing import (
     FIGURES_FILE,

@@ -10,12 +10,12 @@ from textwrap import shorten
 
 import torch
 
-from artifacts.errors import HandoffError
-from artifacts.recipe import Recipe
-from artifacts.steps import VerifyResult
-from tasks.optimizing.running import first_difference
-from tasks.programs import load_program
-from tasks.reference import load_cases
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import VerifyResult
+from handoff.tasks.optimizing.running import first_difference
+from handoff.tasks.programs import load_program
+from handoff.tasks.reference import load_cases
 from tests.faults.code_kinds import CODE_KINDS
 from tests.faults.graph_kinds import GRAPH_KINDS
 from tests.faults.planting import CodeFault, Fault, NotPlanted

@@ -12,10 +12,10 @@ from typing import cast
 import torch
 from torch import nn
 
-from artifacts.errors import HandoffError, StepCrashed
-from artifacts.recipe import Recipe
-from artifacts.record import to_plain
-from artifacts.steps import (
+from handoff.artifacts.errors import HandoffError, StepCrashed
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.steps import (
     CompileJob,
     CompileResult,
     IntakeJob,
@@ -24,11 +24,11 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import native_cpu_target
-from tasks import compile as compile_step
-from tasks import intake, optimize, reference
-from tasks.child import ProcessPlan, StepProcess
-from tasks.compiling.patching import environment
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import compile as compile_step
+from handoff.tasks import intake, optimize, reference
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.compiling.patching import environment
 from tests.faults.planting import CodeFault, Fault, GraphFault, plant_in_graph, planted_in_code
 from tests.tasks.deliveries import write_delivery
 
@@ -119,7 +119,9 @@ class Verifier:
 
     def __init__(self, log: Path) -> None:
         """Start the process; its output goes to the file `log`, and it reads what lies beside."""
-        plan = ProcessPlan("run", preload=("tasks.reference", "tasks.verify"), reads=(log.parent,))
+        plan = ProcessPlan(
+            "run", preload=("handoff.tasks.reference", "handoff.tasks.verify"), reads=(log.parent,)
+        )
         self._process = StepProcess(plan, log)
 
     def verify(

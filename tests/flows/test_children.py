@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from flows.children import Child, start_all
-from infra.environments import worker_environment
-from infra.settings import read_settings
+from handoff.flows.children import Child, start_all
+from handoff.infra.environments import worker_environment
+from handoff.infra.settings import read_settings
 from tests.faulty_server import FaultyServer
 from tests.prefect_server import prefect_client
 
@@ -22,7 +22,7 @@ _COUNT = 20
 _WAIT = """
 import sys, uuid
 from prefect.client.orchestration import get_client
-from flows.children import wait_for
+from handoff.flows.children import wait_for
 with get_client(sync_client=True) as client:
     run = client.read_flow_run(uuid.UUID(sys.argv[1]))
 print(wait_for([run], 1.0)[run.id].state.name)

@@ -12,16 +12,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from artifacts.digest import digest_bytes
-from artifacts.errors import StoreFailed
-from artifacts.exchange import ANSWER_FILE, TargetAnswer
-from artifacts.manifest import TargetRecord
-from artifacts.recipe import Recipe
-from artifacts.record import to_plain
-from flows import elsewhere
-from flows.children import Child, start
-from flows.elsewhere import collect_targets, told_answer
-from tasks.assemble import BuiltTargets
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.exchange import ANSWER_FILE, TargetAnswer
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import to_plain
+from handoff.flows import elsewhere
+from handoff.flows.children import Child, start
+from handoff.flows.elsewhere import collect_targets, told_answer
+from handoff.tasks.assemble import BuiltTargets
 from tests.prefect_server import prefect_client
 
 pytestmark = pytest.mark.server

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from artifacts.errors import DeliveryUnsound
-from flows import night
-from flows.children import MOST_ATTEMPTS
-from flows.parameters import RebuildParameters
+from handoff.artifacts.errors import DeliveryUnsound
+from handoff.flows import night
+from handoff.flows.children import MOST_ATTEMPTS
+from handoff.flows.parameters import RebuildParameters
 
 
 def due(*models: str) -> list[RebuildParameters]:

@@ -40,9 +40,9 @@ slowdown = 10.0
 SERVE = """
 import sys
 from pathlib import Path
-from artifacts.delivery import Lineage
-from artifacts.recipe import read_recipe
-from infra import api as handoff
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.recipe import read_recipe
+from handoff.infra import api as handoff
 from small import build
 
 for name in sys.argv[1:]:

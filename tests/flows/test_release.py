@@ -17,7 +17,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
-from tasks.extensions import digest_extension
+from handoff.tasks.extensions import digest_extension
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
@@ -283,7 +283,7 @@ def test_a_release_interrupted_in_the_middle_leaves_no_process_and_no_version(
     home = tmp_path / "home"
     # As from a terminal: what a shell starts in the background ignores the signal.
     as_from_a_terminal = ["env", "--default-signal=INT"]
-    command = [sys.executable, "-m", "infra.cli", "release", str(training / "delivery")]
+    command = [sys.executable, "-m", "handoff.infra.cli", "release", str(training / "delivery")]
     running = subprocess.Popen(
         [*as_from_a_terminal, *command],
         env={**os.environ, "HANDOFF_HOME": str(home)},

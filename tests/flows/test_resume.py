@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def resume(run: str) -> str:
     """Call the flow, as its deployment does."""
-    from flows.resume import resume as flow
+    from handoff.flows.resume import resume as flow
 
     return "\n".join(flow(run))
 

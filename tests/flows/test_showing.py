@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.showing import mlflow_page
+from handoff.flows.showing import mlflow_page
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,20 @@ from typing import Any, cast
 
 import pytest
 
-from artifacts.digest import Digest
-from artifacts.errors import StepCrashed
-from artifacts.evidence import Candidate, choose
-from artifacts.manifest import PackageFile
-from artifacts.steps import CompileJob, CompileResult, RaceLap, RaceResult, Reused, VerifyResult
-from artifacts.target import parse_target
-from flows import variants
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import StepCrashed
+from handoff.artifacts.evidence import Candidate, choose
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.steps import (
+    CompileJob,
+    CompileResult,
+    RaceLap,
+    RaceResult,
+    Reused,
+    VerifyResult,
+)
+from handoff.artifacts.target import parse_target
+from handoff.flows import variants
 
 PLAIN = Candidate("plain", accepted=True)
 FREEZING = Candidate("freezing", accepted=True)

@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from artifacts.recipe import Recipe
-from artifacts.steps import IntakeJob, ReferenceJob
-from artifacts.target import native_cpu_target
-from tasks.extensions import digest_extension
-from tasks.lanes import Lanes
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import IntakeJob, ReferenceJob
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks.extensions import digest_extension
+from handoff.tasks.lanes import Lanes
 from tests.marked import write_between_marks
 from tests.tasks.deliveries import write_delivery
 
@@ -128,8 +128,8 @@ exec(compile(TEXT, "payload", "exec"), {})
 import json
 import sys
 from pathlib import Path
-from artifacts.mechanics import Limits
-from tasks.probing.child import run_limited
+from handoff.artifacts.mechanics import Limits
+from handoff.tasks.probing.child import run_limited
 ended = run_limited(Path(sys.executable), ["-I", "-c", TEXT.replace("MARK", "")], Limits())
 print("CHILD" + json.dumps(ended.lines[0] if ended.lines else ended.told), flush=True)
 """

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.errors import DeliveryUnreadable, UsageProblem
-from infra import api
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
+from handoff.infra import api
 
 
 def test_importing_the_api_imports_no_torch() -> None:

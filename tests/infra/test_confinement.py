@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import BudgetSpent
-from artifacts.steps import TraceabilityJob
-from infra.confinement import still_possible
-from infra.landlock import landlock_version
-from tasks import crowds
-from tasks.child import ProcessPlan, StepProcess
-from tasks.extensions import digest_extension
+from handoff.artifacts.errors import BudgetSpent
+from handoff.artifacts.steps import TraceabilityJob
+from handoff.infra.confinement import still_possible
+from handoff.infra.landlock import landlock_version
+from handoff.tasks import crowds
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.extensions import digest_extension
 from tests.infra.payloads import NEEDED, REFUSED, attempts, table
 from tests.marked import text_between_marks
 

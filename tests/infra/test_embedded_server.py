@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import EnvironmentLacking
-from infra.embedded_server import EmbeddedServer
-from infra.orphans import marked
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.embedded_server import EmbeddedServer
+from handoff.infra.orphans import marked
 
 pytestmark = pytest.mark.server
 

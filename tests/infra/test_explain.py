@@ -14,27 +14,31 @@ from pathlib import Path
 import pytest
 import torch
 
-import artifacts
-import infra
-from artifacts.conformance_tables import shipped_tables
-from artifacts.delivery import CONTRACT_FILE, DeliveryContract, ModelSection, format_contract
-from artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
-from artifacts.evidence import Finding
-from artifacts.known_faults import KnownWrongJob
-from artifacts.recipe import Recipe
-from artifacts.registering import Stores
-from artifacts.signature import Dimension
-from artifacts.steps import IntakeJob, OptimizeJob, TraceabilityJob
-from artifacts.target import CpuTarget
-from infra.cli import EXIT_CODES
-from infra.cli import main as command_line
-from infra.explaining.telling import hint_for, hint_for_error
-from infra.explaining.texts import Explanation, code_of, explanations, find_explanation
-from infra.init import read_wishes
-from tasks import known_wrong, optimize
-from tasks.conformance.known import finding_of, known_faults
-from tasks.intake import take_in
-from tasks.traceability import run
+from handoff import artifacts, infra
+from handoff.artifacts.conformance_tables import shipped_tables
+from handoff.artifacts.delivery import (
+    CONTRACT_FILE,
+    DeliveryContract,
+    ModelSection,
+    format_contract,
+)
+from handoff.artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.known_faults import KnownWrongJob
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import IntakeJob, OptimizeJob, TraceabilityJob
+from handoff.artifacts.target import CpuTarget
+from handoff.infra.cli import EXIT_CODES
+from handoff.infra.cli import main as command_line
+from handoff.infra.explaining.telling import hint_for, hint_for_error
+from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
+from handoff.infra.init import read_wishes
+from handoff.tasks import known_wrong, optimize
+from handoff.tasks.conformance.known import finding_of, known_faults
+from handoff.tasks.intake import take_in
+from handoff.tasks.traceability import run
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 
 ROOT = Path(__file__).parent.parent.parent

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 import torch
 
-from artifacts.errors import PackageRefused, UsageProblem
-from artifacts.loader import load
-from artifacts.registry import Catalogue
-from artifacts.statement import RELEASE_FILE
+from handoff.artifacts.errors import PackageRefused, UsageProblem
+from handoff.artifacts.loader import load
+from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.statement import RELEASE_FILE
 from tests.artifacts.listing import Signed, list_signed, read_signed
 from tests.artifacts.samples import sample_key, sign_release
 from tests.mlflow_server import mlflow_process
@@ -191,7 +191,7 @@ def test_an_older_release_put_in_a_version_s_place_is_refused(
 
 
 def test_a_setting_that_a_release_does_not_know_is_told(tmp_path: Path) -> None:
-    from infra.flavor import _load_pyfunc
+    from handoff.infra.flavor import _load_pyfunc
 
     with pytest.raises(UsageProblem, match="got trust"):
         _load_pyfunc(str(tmp_path), {"trust": "everybody"})

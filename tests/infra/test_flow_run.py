@@ -9,12 +9,12 @@ import sys
 import psutil
 import pytest
 
-from artifacts.errors import EnvironmentLacking
-from flows import site
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.flows import site
 
 _RUN = """
 import os, sys, time
-from infra.flow_run import end_with
+from handoff.infra.flow_run import end_with
 end_with(os.getppid())
 print(os.getpid(), flush=True)
 time.sleep(300)
@@ -39,7 +39,7 @@ def test_a_flow_run_ends_with_its_worker_however_that_ends(number: signal.Signal
 
 
 def test_a_run_whose_worker_ended_before_it_began_does_not_begin() -> None:
-    began = "import os; from infra.flow_run import end_with; end_with(1 + os.getppid())"
+    began = "import os; from handoff.infra.flow_run import end_with; end_with(1 + os.getppid())"
     answer = subprocess.run(
         [sys.executable, "-c", began], capture_output=True, text=True, check=False, timeout=60
     )
@@ -50,7 +50,7 @@ def test_a_run_whose_worker_ended_before_it_began_does_not_begin() -> None:
 def test_without_a_told_site_a_flow_says_how_it_is_to_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from flows.collect_garbage import collect_garbage
+    from handoff.flows.collect_garbage import collect_garbage
 
     monkeypatch.setattr(site, "_readers", [])
     with pytest.raises(EnvironmentLacking, match=r"python -P -m infra\.flow_run"):

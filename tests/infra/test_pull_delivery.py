@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from artifacts.digest import digest_folder
-from artifacts.errors import RegistryFailed, UsageProblem
-from infra.registry_cli import pull
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.errors import RegistryFailed, UsageProblem
+from handoff.infra.registry_cli import pull
 from tests.tasks.registering import SomeRegistry, some_registry
 
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from artifacts.loader import load
-from artifacts.manifest import MANIFEST_FILE
-from tasks.probing.hostile import describe_hostile
+from handoff.artifacts.loader import load
+from handoff.artifacts.manifest import MANIFEST_FILE
+from handoff.tasks.probing.hostile import describe_hostile
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
 pytestmark = pytest.mark.compile

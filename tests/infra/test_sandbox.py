@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.landlock import landlock_version
+from handoff.infra.landlock import landlock_version
 
 with_landlock = pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
 
@@ -33,7 +33,7 @@ def launch(*options: str, command: tuple[str, ...] = ()) -> subprocess.Completed
     """Run the launcher on a program that tells what it is and sees, or on `command`."""
     reporting = (sys.executable, "-c", REPORT, "--", "--stores")
     return subprocess.run(
-        [sys.executable, "-m", "infra.sandbox", *options, "--", *(command or reporting)],
+        [sys.executable, "-m", "handoff.infra.sandbox", *options, "--", *(command or reporting)],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
@@ -47,7 +47,10 @@ def test_the_child_can_leave_no_core_gain_no_rights_and_not_outlive_its_parent()
 
 def test_the_launcher_becomes_the_command_and_leaves_its_arguments_alone() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "infra.sandbox", "--", sys.executable, "-c", REPORT, "--", "--set"],
+        [
+            sys.executable, "-m", "handoff.infra.sandbox", "--", sys.executable, "-c", REPORT,
+            "--", "--set",
+        ],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     output, _ = process.communicate(timeout=60)
@@ -174,7 +177,7 @@ def test_a_key_that_is_made_later_is_out_of_reach_too(home: Path) -> None:
         f"{reading(key_of(home))}"
     )  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "infra.sandbox", "--", sys.executable, "-c", code],
+        [sys.executable, "-m", "handoff.infra.sandbox", "--", sys.executable, "-c", code],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -239,8 +242,8 @@ def test_a_path_can_be_barred_by_name(home: Path) -> None:
 def test_without_landlock_the_child_runs_and_the_doctor_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from infra import landlock
-    from infra.doctor import examine
+    from handoff.infra import landlock
+    from handoff.infra.doctor import examine
 
     def call(number: int, *arguments: object) -> int:
         raise OSError(errno.ENOSYS, "no such call")

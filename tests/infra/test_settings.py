@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageProblem
-from infra.environments import child_environment, prepare_prefect
-from infra.settings import (
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.environments import child_environment, prepare_prefect
+from handoff.infra.settings import (
     paths_kept_from_steps,
     read_settings,
     require_writable_home,
     step_memory_bytes,
 )
-from infra.split_lock import split
+from handoff.infra.split_lock import split
 
 
 @pytest.fixture(autouse=True)
@@ -187,9 +187,9 @@ def test_a_step_may_take_the_memory_that_is_named_or_what_is_free(
 ) -> None:
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.delenv("HANDOFF_STEP_MEMORY", raising=False)
-    monkeypatch.setattr("infra.settings.has_gpu", lambda: False)
+    monkeypatch.setattr("handoff.infra.settings.has_gpu", lambda: False)
     assert whole // 2 <= (step_memory_bytes() or 0) <= whole
-    monkeypatch.setattr("infra.settings.has_gpu", lambda: True)
+    monkeypatch.setattr("handoff.infra.settings.has_gpu", lambda: True)
     assert step_memory_bytes() is None
     for text, found in (("64G", 64 * 10**9), ("4000M", 4 * 10**9), ("1000000", 10**6)):
         monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from infra.serving import postgres
-from infra.serving.place import Place
-from infra.serving.worker import own_temporary_folder, read_cores
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.infra.serving import postgres
+from handoff.infra.serving.place import Place
+from handoff.infra.serving.worker import own_temporary_folder, read_cores
 from tests.prefect_server import free_port, prefect_server
 from tests.served_stack import Home, command_line, foreign_postgres, handoff_home, wait_until
 

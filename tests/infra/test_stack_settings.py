@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import settings
-from infra.stack import prepare
+from handoff.infra import settings
+from handoff.infra.stack import prepare
 from tests.infra.stack_files import (
     REPOSITORY,
     STACK,

@@ -12,16 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from artifacts.errors import DeliveryUnreadable
-from artifacts.isolated import isolated
-from artifacts.steps import IntakeJob
-from infra.environments import with_absolute_paths
-from tasks.child import ProcessPlan, StepProcess
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.isolated import isolated
+from handoff.artifacts.steps import IntakeJob
+from handoff.infra.environments import with_absolute_paths
+from handoff.tasks.child import ProcessPlan, StepProcess
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = (str(Path(sys.executable).with_name("handoff")),)
-MODULE = (sys.executable, "-m", "infra.cli")
-SAFE_MODULE = (sys.executable, "-P", "-m", "infra.cli")
+MODULE = (sys.executable, "-m", "handoff.infra.cli")
+SAFE_MODULE = (sys.executable, "-P", "-m", "handoff.infra.cli")
 # Of ours, of Python's library, and of libraries of ours; imported early, late, or in a child only.
 PLANTED = ("torch", "ctypes", "json", "numpy", "artifacts", "tasks", "flows", "click", "sympy")
 _FACTORY = """
@@ -161,7 +161,7 @@ def test_a_factory_in_a_package_of_our_name_is_found(repository: Path, marks: Pa
         "import torch\nfrom tasks.nets import Net\n\n\n"
         "def build():\n    return Net(4, 1).eval(), (torch.randn(3, 4),)\n",
     )
-    ended = run(SCRIPT, "deliver", "tasks.making:build", "--to", "made", cwd=repository)
+    ended = run(SCRIPT, "deliver", "handoff.tasks.making:build", "--to", "made", cwd=repository)
     assert ended.returncode == 0, ended.stderr
     assert list(marks.iterdir()) == []
 
@@ -192,9 +192,9 @@ def planted_settings(tmp_path: Path) -> Path:
 
 _TELLING = """
 import sys, pathlib
-from infra import standing
-from infra.environments import prepare_prefect
-from infra.settings import read_settings
+from handoff.infra import standing
+from handoff.infra.environments import prepare_prefect
+from handoff.infra.settings import read_settings
 def tell():
     prepare_prefect(read_settings())
     from prefect.settings import get_current_settings
@@ -241,7 +241,9 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
         with pytest.raises(DeliveryUnreadable) as refused:
             process.run(IntakeJob(Path("none"), Path("staging")), limit_s=60)
         assert str(tmp_path / "none") in refused.value.what
-        (child,) = (one for one in psutil.Process().children() if "tasks.worker" in one.cmdline())
+        (child,) = (
+            one for one in psutil.Process().children() if "handoff.tasks.worker" in one.cmdline()
+        )
         assert child.cwd() == str(tmp_path / "logs")
         assert "PYTHONPATH" not in child.environ()
         assert child.environ()["PYTHONSAFEPATH"] == "1"
@@ -251,7 +253,7 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
 
 def test_without_an_installation_ours_are_found_all_the_same(tmp_path: Path) -> None:
     # As with a checkout on the PYTHONPATH of another environment.
-    command = isolated("tasks.worker", "look_up", "none.json", options=("-S",))
+    command = isolated("handoff.tasks.worker", "look_up", "none.json", options=("-S",))
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "No such file or directory: 'none.json'" in ended.stderr
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.progress import announced
-from infra.step_times import WHOLE, keep_times, noted_times, read_times
+from handoff.flows.progress import announced
+from handoff.infra.step_times import WHOLE, keep_times, noted_times, read_times
 
 
 def test_nothing_is_expected_of_what_never_ran(tmp_path: Path) -> None:

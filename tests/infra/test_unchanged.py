@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.recipe import Recipe
-from infra.settings import Settings, compiler_name
-from infra.unchanged import find_unchanged
-from tasks.fingerprint import fingerprint_release
+from handoff.artifacts.recipe import Recipe
+from handoff.infra.settings import Settings, compiler_name
+from handoff.infra.unchanged import find_unchanged
+from handoff.tasks.fingerprint import fingerprint_release
 from tests.tasks.registering import SomeRegistry, some_registry
 
 CONTRACT = """format = 1

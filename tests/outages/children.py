@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from artifacts.errors import EnvironmentLacking, HandoffError
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 
 _LIMIT_S = 300.0
 # Children are forks of one process that has imported these, which takes longer than their work,

@@ -14,20 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from artifacts.catalogue.experiments import RELEASES
-from artifacts.catalogue.mlmodel import listed_packages
-from artifacts.catalogue.tags import RELEASE_TAG, VERSION_TAG
-from artifacts.digest import digest_bytes, digest_file, digest_tree
-from artifacts.errors import HandoffError
-from artifacts.layout import ENTRY_FILE, SUMS_FILE
-from artifacts.ledger import LedgerEntry, Pointer, open_entry
-from artifacts.manifest import MANIFEST_FILE, Manifest
-from artifacts.package import check_release
-from artifacts.part_list import DELIVERY_FILE, PARTS_FILE
-from artifacts.registering import PullJob, Stores
-from artifacts.releases import Releases, SignedRelease, open_releases
-from artifacts.statement import RELEASE_FILE
-from tasks import pull
+from handoff.artifacts.catalogue.experiments import RELEASES
+from handoff.artifacts.catalogue.mlmodel import listed_packages
+from handoff.artifacts.catalogue.tags import RELEASE_TAG, VERSION_TAG
+from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.layout import ENTRY_FILE, SUMS_FILE
+from handoff.artifacts.ledger import LedgerEntry, Pointer, open_entry
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest
+from handoff.artifacts.package import check_release
+from handoff.artifacts.part_list import DELIVERY_FILE, PARTS_FILE
+from handoff.artifacts.registering import PullJob, Stores
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.statement import RELEASE_FILE
+from handoff.tasks import pull
 from tests.outages.registries import MODEL
 
 _LIMIT = 64 << 20

@@ -12,11 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
-from artifacts.catalogue.experiments import RELEASES
-from artifacts.registering import Stores
-from artifacts.stores.folder import FolderStore
-from artifacts.stores.opening import open_store
-from artifacts.stores.s3 import S3Store
+from handoff.artifacts.catalogue.experiments import RELEASES
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.s3 import S3Store
 
 
 def see_litter(

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import NotShownYet
-from artifacts.registry import Catalogue
+from handoff.artifacts.errors import NotShownYet
+from handoff.artifacts.registry import Catalogue
 from tests.faulty_server import FOREVER, Fault
 from tests.outages.children import Ended, run_in_child, start_child
 from tests.outages.numbered_faults import NumberedFaults

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from artifacts.errors import HandoffError
+from handoff.artifacts.errors import HandoffError
 from tests.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.outages.litter import for_collector, see_litter
 from tests.outages.registries import Place

@@ -6,12 +6,12 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from artifacts.changes import PromoteRequest, ReleaseRequest
-from artifacts.copies import publish
-from artifacts.digest import digest_folder
-from artifacts.manifest import Manifest
-from artifacts.registering import CatalogueJob, LookUpJob, Stores, UploadJob
-from tasks.appending import Appended, told_as_done
+from handoff.artifacts.changes import PromoteRequest, ReleaseRequest
+from handoff.artifacts.copies import publish
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.registering import CatalogueJob, LookUpJob, Stores, UploadJob
+from handoff.tasks.appending import Appended, told_as_done
 from tests.tasks.registering import Here, SomeRegistry, some_registry
 
 MODEL = "toy"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from artifacts.registering import Stores
-from artifacts.releases import open_releases
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.releases import open_releases
 from tests.outages.children import run_in_child
 from tests.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.outages.litter import see_litter, see_processes
@@ -46,8 +46,9 @@ LINES = (
 )  # fmt: skip
 # A module that each step process imports before its first job, by which it is known.
 PROCESSES = {
-    "graph": "tasks.intake", "compiler": "tasks.compile", "runner": "tasks.reference",
-    "registrar": "tasks.upload", "signer": "tasks.sign",
+    "graph": "handoff.tasks.intake", "compiler": "handoff.tasks.compile",
+    "runner": "handoff.tasks.reference",
+    "registrar": "handoff.tasks.upload", "signer": "handoff.tasks.sign",
 }  # fmt: skip
 _ORPHANS_END_S = 15.0
 
@@ -83,7 +84,7 @@ class Workshop:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_"))}
         source = str(Path(__file__).parents[2])
         return subprocess.Popen(
-            [sys.executable, "-m", "infra.cli", *arguments],
+            [sys.executable, "-m", "handoff.infra.cli", *arguments],
             env={
                 **kept, "PYTHONPATH": source, "HANDOFF_HOME": str(home or self.home),
                 "TMPDIR": str(self.scratch),

@@ -11,7 +11,7 @@ from functools import partial
 
 import psutil
 
-from infra.serving import postgres
+from handoff.infra.serving import postgres
 from tests.outages.served_runs import Runs, Seen
 from tests.outages.served_stack import ServedStack, wait
 
@@ -149,7 +149,7 @@ def compilers_of(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
         for child in process.children(recursive=True):
             with suppress(psutil.Error):
-                if {"tasks.worker", "tasks.compile"} <= set(child.cmdline()):
+                if {"handoff.tasks.worker", "handoff.tasks.compile"} <= set(child.cmdline()):
                     found.append(child)
     return found
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.changes import ReleaseRequest
-from artifacts.copies import publish
-from artifacts.registering import UploadJob
-from artifacts.releases import Head, Releases
-from artifacts.store import Stored
-from tasks import draft
-from tasks.appending import Appended
+from handoff.artifacts.changes import ReleaseRequest
+from handoff.artifacts.copies import publish
+from handoff.artifacts.registering import UploadJob
+from handoff.artifacts.releases import Head, Releases
+from handoff.artifacts.store import Stored
+from handoff.tasks import draft
+from handoff.tasks.appending import Appended
 from tests.outages import races
 from tests.outages.children import run_in_child
 from tests.outages.registries import Place, append_only, make_place, release_first

@@ -9,11 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from artifacts.digest import digest_bytes
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.signature import Dimension
-from artifacts.steps import (
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import (
     CompileResult,
     IntakeJob,
     IntakeResult,
@@ -21,9 +21,9 @@ from artifacts.steps import (
     ReferenceResult,
     TraceabilityResult,
 )
-from artifacts.target import native_cpu_target
-from tasks import assemble
-from tasks.lanes import Lanes
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import assemble
+from handoff.tasks.lanes import Lanes
 from tests.artifacts.samples import sample_key, sign_release
 from tests.tasks.deliveries import write_delivery
 

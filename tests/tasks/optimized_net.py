@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import nn
 
-from artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe
-from artifacts.signature import Dimension
-from artifacts.steps import OptimizeJob, OptimizeResult
-from artifacts.tolerance import Tolerance
-from tasks import optimize
+from handoff.artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import OptimizeJob, OptimizeResult
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks import optimize
 from tests.tasks.deliveries import write_delivery
 
 # Parameters of `replace-operator`, which change what the network computes.

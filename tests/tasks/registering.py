@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artifacts.changes import (
+from handoff.artifacts.changes import (
     Author,
     PromoteRequest,
     ReleaseRequest,
@@ -15,18 +15,18 @@ from artifacts.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from artifacts.copies import publish
-from artifacts.digest import digest_folder
-from artifacts.key_pair import make_key
-from artifacts.ledger import LedgerEntry
-from artifacts.manifest import Manifest
-from artifacts.mechanics import Mechanics
-from artifacts.registering import PullJob, PullResult, SigningKey, Stores, UploadJob
-from artifacts.releases import Releases, open_releases
-from artifacts.target import native_cpu_target
-from tasks import pull
-from tasks.appending import Appended, Change, append
-from tasks.worker import STEPS
+from handoff.artifacts.copies import publish
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.registering import PullJob, PullResult, SigningKey, Stores, UploadJob
+from handoff.artifacts.releases import Releases, open_releases
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import pull
+from handoff.tasks.appending import Appended, Change, append
+from handoff.tasks.worker import STEPS
 from tests.artifacts.samples import TORCH, sample_target, write_release
 
 

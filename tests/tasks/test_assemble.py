@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.delivery import DeliveryContract, ModelSection
-from artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnsound, StepCrashed
-from artifacts.evidence import Finding, judge
-from artifacts.layout import REPORT_FILE
-from artifacts.manifest import Manifest, TargetRecord, read_manifest
-from artifacts.steps import IntakeResult, OptimizeResult, TraceabilityResult, VerifyResult
-from artifacts.tolerance import Deviation
-from infra.present import print_release
-from tasks.assemble import (
+from handoff.artifacts.delivery import DeliveryContract, ModelSection
+from handoff.artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnsound, StepCrashed
+from handoff.artifacts.evidence import Finding, judge
+from handoff.artifacts.layout import REPORT_FILE
+from handoff.artifacts.manifest import Manifest, TargetRecord, read_manifest
+from handoff.artifacts.steps import IntakeResult, OptimizeResult, TraceabilityResult, VerifyResult
+from handoff.artifacts.tolerance import Deviation
+from handoff.infra.present import print_release
+from handoff.tasks.assemble import (
     BuiltTargets,
     assemble,
     refuse_unsound,
     require_accepted,
 )
-from tasks.target_record import refuse_target, with_inside
+from handoff.tasks.target_record import refuse_target, with_inside
 from tests.artifacts.samples import sample_manifest, sample_target
 
 GRAVE = Finding("size-baked-in", "unsound", "it fails for batch = 1", "Use x.shape", "module.py:9")

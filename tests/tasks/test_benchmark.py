@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.benchmark import median_interval, time_in_turns, timed_cases
-from tasks.reference import ReferenceCase, save_cases
+from handoff.tasks.benchmark import median_interval, time_in_turns, timed_cases
+from handoff.tasks.reference import ReferenceCase, save_cases
 
 # The ranks, from 1, of Conover's table A3 for the median at 95 %.
 TABLE = {9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 25: (8, 18)}

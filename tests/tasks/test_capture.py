@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.errors import DeliveryUnsound
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.capture import capture, describe_outputs
+from handoff.artifacts.errors import DeliveryUnsound
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.capture import capture, describe_outputs
 
 
 def signature(

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.captures import ROADS, CaptureJob, CaptureRow, Road, recommend
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from infra.commands import inspect_delivery
-from tasks import capture_rows
-from tasks.captures import run
-from tasks.capturing.judging import try_road
+from handoff.artifacts.captures import ROADS, CaptureJob, CaptureRow, Road, recommend
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.infra.commands import inspect_delivery
+from handoff.tasks import capture_rows
+from handoff.tasks.captures import run
+from handoff.tasks.capturing.judging import try_road
 from tests.tasks.deliveries import write_delivery
 
 SIGNATURE = ModelSignature(

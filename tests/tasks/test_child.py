@@ -19,13 +19,13 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.digest import digest_bytes
-from artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
-from artifacts.recipe import Recipe
-from artifacts.registering import LookUpJob, LookUpResult, Stores, UploadJob
-from artifacts.statement import release_files
-from artifacts.steps import DeliverJob, IntakeJob, TraceabilityJob, VerifyJob
-from tasks.child import ProcessPlan, StepProcess
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import LookUpJob, LookUpResult, Stores, UploadJob
+from handoff.artifacts.statement import release_files
+from handoff.artifacts.steps import DeliverJob, IntakeJob, TraceabilityJob, VerifyJob
+from handoff.tasks.child import ProcessPlan, StepProcess
 from tests.artifacts.samples import write_release
 from tests.tasks.deliveries import write_delivery
 
@@ -168,7 +168,8 @@ def test_a_step_out_of_time_is_ended_with_everything_it_started(tmp_path: Path) 
         "time.sleep(600)\n",
     )
     process = StepProcess(
-        ProcessPlan("bare", preload=("tasks.deliver",), writes=(tmp_path,)), tmp_path / "log"
+        ProcessPlan("bare", preload=("handoff.tasks.deliver",), writes=(tmp_path,)),
+        tmp_path / "log",
     )
     try:
         # It answers when it is through with its imports.
@@ -248,7 +249,7 @@ def test_a_process_outlives_the_thread_that_asked_for_it(others: set[int], tmp_p
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import os, pathlib, sys, time\n"
-        "from tasks.child import ProcessPlan, StepProcess\n"
+        "from handoff.tasks.child import ProcessPlan, StepProcess\n"
         f"StepProcess(ProcessPlan('bare'), pathlib.Path({str(tmp_path / 'log')!r}))\n"
         "print('started', flush=True)\n"
         "time.sleep(600)\n"

@@ -10,10 +10,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
-from tasks.compare import Typical, compare, typical_error
-from tasks.elements import Moves, same_elements
-from tasks.scale import find_scale
+from handoff.artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
+from handoff.tasks.compare import Typical, compare, typical_error
+from handoff.tasks.elements import Moves, same_elements
+from handoff.tasks.scale import find_scale
 
 FLOAT32 = DEFAULT_TOLERANCES["float32"]
 

@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.errors import BlessingRefused
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.steps import (
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.steps import (
     AssumedRange,
     BenchmarkJob,
     BenchmarkResult,
@@ -32,13 +32,13 @@ from artifacts.steps import (
     ReferenceResult,
     VerifyJob,
 )
-from artifacts.target import CpuTarget, native_cpu_target
-from tasks import verify
-from tasks.compiling.machine import require_level
-from tasks.compiling.packages import extract_library
-from tasks.lanes import Lanes
-from tasks.loading import open_shared_library
-from tasks.reference import load_cases
+from handoff.artifacts.target import CpuTarget, native_cpu_target
+from handoff.tasks import verify
+from handoff.tasks.compiling.machine import require_level
+from handoff.tasks.compiling.packages import extract_library
+from handoff.tasks.lanes import Lanes
+from handoff.tasks.loading import open_shared_library
+from handoff.tasks.reference import load_cases
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.passes.exporting import export
 
@@ -340,8 +340,8 @@ def test_an_awkward_model_is_built_and_accepted(built: Built) -> None:
 
 
 _PREPARE = """
-from artifacts.errors import EnvironmentLacking
-from tasks import compile
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.tasks import compile
 compile.prepare()
 try:
     compile.require_compiler()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.conditioning import Conditioning, run_perturbed
-from tasks.float64 import flat_tensors
+from handoff.tasks.conditioning import Conditioning, run_perturbed
+from handoff.tasks.float64 import flat_tensors
 
 Model = Callable[..., object]
 

@@ -12,9 +12,9 @@ import torch.fx
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from artifacts.errors import BlessingRefused
-from artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
-from artifacts.steps import (
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.steps import (
     CompileResult,
     IntakeJob,
     OptimizeJob,
@@ -23,14 +23,14 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import native_cpu_target
-from tasks import optimize
-from tasks.deliver import deliver
-from tasks.lanes import Lanes
-from tasks.passes import PASSES
-from tasks.passes.base import Pass
-from tasks.passes.common_subexpressions import CommonSubexpressions
-from tasks.passes.fold_constants import FoldConstants
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import optimize
+from handoff.tasks.deliver import deliver
+from handoff.tasks.lanes import Lanes
+from handoff.tasks.passes import PASSES
+from handoff.tasks.passes.base import Pass
+from handoff.tasks.passes.common_subexpressions import CommonSubexpressions
+from handoff.tasks.passes.fold_constants import FoldConstants
 from tests.tasks.optimized_net import run
 from tests.tasks.passes.exporting import apply, count
 

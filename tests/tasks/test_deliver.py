@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.delivery import Lineage
-from artifacts.digest import digest_folder
-from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from artifacts.signature import Dimension, TensorSpec
-from artifacts.steps import DeliverResult
-from tasks.deliver import deliver
-from tasks.intake import read_delivery
-from tasks.tracer import training_parts_left_out
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
+from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.steps import DeliverResult
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.tracer import training_parts_left_out
 from tests import toy_models as toys
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))

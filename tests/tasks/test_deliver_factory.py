@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from artifacts.delivery import DeliveryContract
-from artifacts.errors import UsageProblem
-from artifacts.steps import DeliverJob
-from tasks.deliver import run
-from tasks.delivering.factory import default_name
+from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.steps import DeliverJob
+from handoff.tasks.deliver import run
+from handoff.tasks.delivering.factory import default_name
 
 FACTORY = """
 import torch

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.delivery import read_contract
-from artifacts.steps import TraceabilityJob
-from tasks.deliver import deliver
-from tasks.intake import read_delivery
-from tasks.traceability import run as judge
+from handoff.artifacts.delivery import read_contract
+from handoff.artifacts.steps import TraceabilityJob
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.traceability import run as judge
 
 X, LABEL = torch.randn(3, 4), torch.randn(3, 2)
 

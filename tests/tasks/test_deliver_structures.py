@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.delivery import Structure
-from artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from artifacts.recipe import Recipe
-from artifacts.steps import DeliverResult, OptimizeJob, TraceabilityJob
-from tasks.deliver import deliver
-from tasks.intake import read_delivery
-from tasks.optimize import run as optimize
-from tasks.traceability import run as judge
+from handoff.artifacts.delivery import Structure
+from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import DeliverResult, OptimizeJob, TraceabilityJob
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.optimize import run as optimize
+from handoff.tasks.traceability import run as judge
 
 USER, ITEM = torch.randn(6, 8), torch.randn(6, 3, 8)
 

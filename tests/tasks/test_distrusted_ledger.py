@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import (
+from handoff.artifacts.errors import (
     BlessingRefused,
     PackageRefused,
     RegistryFailed,
     StoreFailed,
 )
-from artifacts.key_pair import make_key
-from artifacts.layout import ledger_key, version_key
-from artifacts.objects import object_key
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.layout import ledger_key, version_key
+from handoff.artifacts.objects import object_key
 from tests.tasks.registering import SomeRegistry
 
 
@@ -103,8 +103,8 @@ def test_a_release_that_was_signed_for_another_version_is_refused(local: SomeReg
 
 def test_nothing_is_released_whose_objects_are_not_there(local: SomeRegistry) -> None:
     manifest, folder = local.write()
-    from artifacts.changes import ReleaseRequest
-    from artifacts.registering import UploadJob
+    from handoff.artifacts.changes import ReleaseRequest
+    from handoff.artifacts.registering import UploadJob
     from tests.tasks.registering import Here
 
     uploaded = Here().run(UploadJob(manifest, folder, local.stores), limit_s=60)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import PackageRefused, StoreFailed
-from artifacts.exchange import ReceiveJob, SendJob
-from artifacts.objects import Objects, object_key
-from artifacts.part_list import write_parts
-from artifacts.parts import Part
-from artifacts.registering import Stores
-from artifacts.stores.opening import open_store
-from tasks import receive, send
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import PackageRefused, StoreFailed
+from handoff.artifacts.exchange import ReceiveJob, SendJob
+from handoff.artifacts.objects import Objects, object_key
+from handoff.artifacts.part_list import write_parts
+from handoff.artifacts.parts import Part
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks import receive, send
 
 
 @pytest.fixture

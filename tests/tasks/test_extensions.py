@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
-from artifacts.recipe import PassChoice, Recipe, read_recipe
-from artifacts.steps import (
+from handoff.artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
+from handoff.artifacts.recipe import PassChoice, Recipe, read_recipe
+from handoff.artifacts.steps import (
     DeliverJob,
     DeliverResult,
     IntakeJob,
@@ -21,9 +21,9 @@ from artifacts.steps import (
     OptimizeResult,
     TraceabilityJob,
 )
-from tasks.child import ProcessPlan, StepProcess
-from tasks.extensions import digest_extension, load_extension
-from tasks.passes import PASSES
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.extensions import digest_extension, load_extension
+from handoff.tasks.passes import PASSES
 from tests.tasks.deliveries import write_delivery
 
 LIBRARY = "tests.tasks.scaling_operators"
@@ -90,7 +90,7 @@ def test_without_its_library_an_operator_is_refused_by_name_with_the_way_out(
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the file of a module that can be imported by the name `team_extension`."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("tasks.passes.PASSES", dict(PASSES))
+    monkeypatch.setattr("handoff.tasks.passes.PASSES", dict(PASSES))
     return tmp_path / "team_extension.py"
 
 
@@ -105,7 +105,7 @@ def pinned(name: str) -> str:
         ("import no_such_module", "can't be imported.*no_such_module"),
         ("PASSES = (int,)", "brings something that is no pass: .* got <class 'int'>"),
         (
-            "from tasks.passes import FoldConstants\n"
+            "from handoff.tasks.passes import FoldConstants\n"
             "class Mine(FoldConstants):\n    pass\nPASSES = (Mine,)",
             "under a name that is taken: .* got fold-constants",
         ),
@@ -155,7 +155,7 @@ def test_a_module_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 _PASS = """
 import torch
-from tasks.passes.base import Pass
+from handoff.tasks.passes.base import Pass
 
 class Halve(Pass):
     name = "team-halve-twice"

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.steps import VerifyResult
-from tasks.programs import load_program, save_program
+from handoff.artifacts.steps import VerifyResult
+from handoff.tasks.programs import load_program, save_program
 from tests.faults.kinds import KINDS, Bench, KindRow
 from tests.faults.planting import (
     GraphFault,

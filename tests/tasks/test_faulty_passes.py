@@ -11,11 +11,11 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.nn.functional import scaled_dot_product_attention
 
-from artifacts.errors import BlessingRefused
-from artifacts.recipe import PassChoice
 from examples.user_model import LENGTH, WIDTH, SequencePooling
-from tasks.passes import PASSES
-from tasks.passes.base import Pass
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.recipe import PassChoice
+from handoff.tasks.passes import PASSES
+from handoff.tasks.passes.base import Pass
 from tests.tasks.optimized_net import RELU_TO_LEAKY, Net, run
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tasks.figures import measure
+from handoff.tasks.figures import measure
 
 
 def test_equal_outputs_have_no_noise() -> None:

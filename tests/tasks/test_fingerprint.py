@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_bytes
-from artifacts.recipe import Recipe
-from tasks import fingerprint
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks import fingerprint
 
 
 def test_a_change_of_the_cpp_in_packages_is_another_code(

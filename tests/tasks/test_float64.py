@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tasks.float64 import lifted_inputs, run_in_float64
+from handoff.tasks.float64 import lifted_inputs, run_in_float64
 
 
 class Careless(nn.Module):

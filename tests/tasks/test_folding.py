@@ -6,14 +6,14 @@ import torch
 import torch.fx
 from torch import nn
 
-from artifacts.folded_graph import INPUTS, OUTPUTS
-from tasks.optimizing.folding import (
+from handoff.artifacts.folded_graph import INPUTS, OUTPUTS
+from handoff.tasks.optimizing.folding import (
     BOXES_AT_MOST,
     ModuleMemory,
     changes_between,
     fold_evidence,
 )
-from tasks.optimizing.snapshot import snapshot
+from handoff.tasks.optimizing.snapshot import snapshot
 
 
 class Block(nn.Module):

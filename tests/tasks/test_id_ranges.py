@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import InputsRefused
-from artifacts.loader import load
-from artifacts.signature import TensorSpec
-from artifacts.steps import TraceabilityJob
-from tasks.deliver import deliver
-from tasks.plan import draw_inputs, plan_cases, special_cases
-from tasks.traceability import run as judge
+from handoff.artifacts.errors import InputsRefused
+from handoff.artifacts.loader import load
+from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.steps import TraceabilityJob
+from handoff.tasks.deliver import deliver
+from handoff.tasks.plan import draw_inputs, plan_cases, special_cases
+from handoff.tasks.traceability import run as judge
 from tests.tasks.built_release import release_of_delivery
 
 LEAST, MOST = -(2**63), 2**63 - 1

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.conformance import KeepTableJob, Row
-from artifacts.conformance_tables import conformance_statement, read_table
-from artifacts.errors import PackageRefused
-from artifacts.key_pair import make_key
-from artifacts.registering import Stores
-from artifacts.signing import open_signer, read_trust, sign_statement
-from artifacts.stores.folder import FolderStore
-from tasks import keep_table
-from tasks.conformance.page import render_table
+from handoff.artifacts.conformance import KeepTableJob, Row
+from handoff.artifacts.conformance_tables import conformance_statement, read_table
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.stores.folder import FolderStore
+from handoff.tasks import keep_table
+from handoff.tasks.conformance.page import render_table
 from tests.artifacts.conformance_samples import right_add, table, wrong_amax
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.conformance import Conformance, ReadTablesJob
-from artifacts.conformance_tables import conformance_statement, keep_table
-from artifacts.errors import PackageRefused
-from artifacts.key_pair import make_key
-from artifacts.known_faults import KnownWrongJob
-from artifacts.registering import Stores
-from artifacts.signing import open_signer, sign_statement
-from artifacts.stores.folder import FolderStore
-from artifacts.target import CpuTarget, CudaTarget
-from tasks import known_wrong, read_tables
-from tasks.conformance.known import told_faults
-from tasks.conformance.toolchain import conformance_toolchain
+from handoff.artifacts.conformance import Conformance, ReadTablesJob
+from handoff.artifacts.conformance_tables import conformance_statement, keep_table
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.known_faults import KnownWrongJob
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.signing import open_signer, sign_statement
+from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.target import CpuTarget, CudaTarget
+from handoff.tasks import known_wrong, read_tables
+from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.conformance.toolchain import conformance_toolchain
 from tests.artifacts.conformance_samples import ADD, AMAX, table, toolchain
 
 COMPILER = "g++"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_file
-from artifacts.errors import (
+from handoff.artifacts.digest import digest_file
+from handoff.artifacts.errors import (
     HandoffError,
     RegistryFailed,
     UsageProblem,
 )
-from artifacts.objects import object_key
+from handoff.artifacts.objects import object_key
 from tests.artifacts.samples import TORCH
 from tests.tasks.registering import SomeRegistry, some_registry
 

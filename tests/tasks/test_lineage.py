@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.delivery import Lineage
-from tasks.lineage import lineage_from_git
+from handoff.artifacts.delivery import Lineage
+from handoff.tasks.lineage import lineage_from_git
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -17,25 +17,25 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from artifacts.delivery import SOURCES_FILE
-from artifacts.errors import StepCrashed
-from artifacts.localization import LocalizeJob, LocalizeResult
-from artifacts.recipe import PassChoice, Recipe, VerifyPlan
-from artifacts.record import from_plain, to_plain
-from artifacts.steps import IntakeJob, OptimizeJob, ReferenceJob
-from artifacts.target import native_cpu_target
-from artifacts.tolerance import Tolerance
-from tasks import intake, localize, optimize, reference
-from tasks.child import ProcessPlan, StepProcess
-from tasks.extensions import digest_extension
-from tasks.localizing import trials
-from tasks.localizing.causes import _first_wrong
-from tasks.localizing.measure import judge, judge_case, worst_fault
-from tasks.localizing.others import find_others
-from tasks.localizing.subgraph import computing_nodes, cut, record
-from tasks.passes import PASSES
-from tasks.passes.base import Pass
-from tasks.reference import ReferenceCase
+from handoff.artifacts.delivery import SOURCES_FILE
+from handoff.artifacts.errors import StepCrashed
+from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.recipe import PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.steps import IntakeJob, OptimizeJob, ReferenceJob
+from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks import intake, localize, optimize, reference
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.extensions import digest_extension
+from handoff.tasks.localizing import trials
+from handoff.tasks.localizing.causes import _first_wrong
+from handoff.tasks.localizing.measure import judge, judge_case, worst_fault
+from handoff.tasks.localizing.others import find_others
+from handoff.tasks.localizing.subgraph import computing_nodes, cut, record
+from handoff.tasks.passes import PASSES
+from handoff.tasks.passes.base import Pass
+from handoff.tasks.reference import ReferenceCase
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.passes.exporting import export
 
@@ -165,7 +165,7 @@ class Lent:
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
     """Start a process with the planted faults, which takes as long as two compilations."""
     plan = ProcessPlan(
-        "trials", ("tasks.compile",), (PLANTED,), writes=(tmp_path_factory.getbasetemp(),)
+        "trials", ("handoff.tasks.compile",), (PLANTED,), writes=(tmp_path_factory.getbasetemp(),)
     )
     started = StepProcess(plan, tmp_path_factory.mktemp("process") / "trials.log")
     yield started

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import PackageRefused
-from artifacts.layout import ledger_key
-from artifacts.store import Stored
-from artifacts.stores.folder import FolderStore
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.layout import ledger_key
+from handoff.artifacts.store import Stored
+from handoff.artifacts.stores.folder import FolderStore
 from tests.tasks.registering import SomeRegistry, some_registry
 
 _VERSIONS = 24

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from artifacts.digest import Digest, digest_bytes
-from artifacts.recipe import Recipe
-from artifacts.registering import LookUpJob, LookUpResult
-from tasks import look_up
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import LookUpJob, LookUpResult
+from handoff.tasks import look_up
 from tests.tasks.registering import SomeRegistry, some_registry
 
 OTHER = digest_bytes(b"made from something else")

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.digest import Digest, digest_bytes
-from artifacts.evidence import TakenOver, Timing
-from artifacts.manifest import PackageFile
-from artifacts.mechanics import Limits, Mechanics
-from artifacts.probes import ProbeJob
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.record import from_plain, to_plain
-from artifacts.signature import ModelSignature
-from artifacts.steps import CompileResult, ReferenceResult
-from artifacts.target import Fit
-from tasks import conditions, measured
-from tasks.conditions import digest_conditions
-from tasks.jobs import RUNNER_SOURCE
-from tasks.measured import Measured, keep, measuring_key, now, recall
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.evidence import TakenOver, Timing
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.mechanics import Limits, Mechanics
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import CompileResult, ReferenceResult
+from handoff.artifacts.target import Fit
+from handoff.tasks import conditions, measured
+from handoff.tasks.conditions import digest_conditions
+from handoff.tasks.jobs import RUNNER_SOURCE
+from handoff.tasks.measured import Measured, keep, measuring_key, now, recall
 from tests.artifacts.samples import TORCH, sample_manifest
 from tests.tasks.probing.samples import mechanics
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from artifacts.night import NightRow
-from tasks.night_page import render_night, render_night_page, text_table
-from tasks.trends import trends
+from handoff.artifacts.night import NightRow
+from handoff.tasks.night_page import render_night, render_night_page, text_table
+from handoff.tasks.trends import trends
 from tests.artifacts.nights import busy_night, compared, month, night, unchanged
 from tests.artifacts.nights import figures as package
 from tests.tasks.report.samples import Page

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tasks.open_casts import OpenCasts
+from handoff.tasks.open_casts import OpenCasts
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 

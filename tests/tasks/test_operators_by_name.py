@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from artifacts.errors import PackageRefused
-from artifacts.extern_kernels import operators_in
-from artifacts.loader import load
-from artifacts.recipe import Recipe
-from artifacts.signature import Dimension
-from artifacts.steps import VerifyJob
-from tasks.verify import run as verify
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.extern_kernels import operators_in
+from handoff.artifacts.loader import load
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import VerifyJob
+from handoff.tasks.verify import run as verify
 from tests.tasks.built_release import BuiltRelease, release_of
 
 pytestmark = pytest.mark.compile

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
-from artifacts.recipe import PassChoice, Recipe
-from artifacts.steps import OptimizeJob
-from artifacts.tolerance import Tolerance
-from tasks import optimize
-from tasks.optimizing.running import difference
+from handoff.artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.steps import OptimizeJob
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks import optimize
+from handoff.tasks.optimizing.running import difference
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimized_net import RELU_TO_LEAKY, Net, run
 

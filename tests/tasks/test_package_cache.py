@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from tasks import package_cache
-from tasks.package_cache import ENTRY_FILE, cache_of, drop_old
+from handoff.tasks import package_cache
+from handoff.tasks.package_cache import ENTRY_FILE, cache_of, drop_old
 from tests.tasks.deliveries import write_delivery
 
 

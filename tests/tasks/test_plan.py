@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
-from tasks.special import Values, put_in
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.plan import draw_inputs, eight_bit_cases, plan_cases, special_cases
+from handoff.tasks.special import Values, put_in
 
 
 def signature(**dimensions: Dimension) -> ModelSignature:

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from artifacts.changes import SideBySide
-from artifacts.errors import (
+from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.errors import (
     BlessingRefused,
     RegistryFailed,
     UsageProblem,
 )
-from artifacts.evidence import Timing
-from artifacts.ledger import LedgerEntry
-from artifacts.signature import Dimension
-from artifacts.target import native_cpu_target
-from tasks.draft import versions_held
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks.draft import versions_held
 from tests.tasks.registering import SomeRegistry
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from artifacts.changes import SideBySide
-from artifacts.comparison import Standing
-from artifacts.evidence import Timing
-from artifacts.manifest import TargetRecord
-from artifacts.mechanics import Mechanics
-from artifacts.recipe import Promotion
-from tasks.promotion import broken_rules, judge
+from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.comparison import Standing
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.recipe import Promotion
+from handoff.tasks.promotion import broken_rules, judge
 from tests.artifacts.samples import sample_manifest, sample_target
 
 SLUG = "cpu-avx2"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import PackageRefused, StoreFailed, UsageProblem
-from artifacts.manifest import Manifest
-from artifacts.mechanics import Mechanics
-from artifacts.objects import object_key
-from artifacts.package import check_release
-from artifacts.target import native_cpu_target
-from tasks import pull
+from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.objects import object_key
+from handoff.artifacts.package import check_release
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import pull
 from tests.artifacts.samples import TORCH, sample_target, write_release
 from tests.tasks.registering import SomeRegistry, some_registry
 

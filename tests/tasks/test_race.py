@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from tasks.loading import Tensors
-from tasks.race import race_in_turns, raced_cases, summarize
-from tasks.reference import ReferenceCase, save_cases
+from handoff.tasks.loading import Tensors
+from handoff.tasks.race import race_in_turns, raced_cases, summarize
+from handoff.tasks.reference import ReferenceCase, save_cases
 
 
 def written(folder: Path, **sizes: int) -> Path:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.delivery import CONTRACT_FILE, format_contract, read_contract
-from artifacts.errors import DeliveryUnreadable
-from artifacts.evidence import Finding
-from artifacts.signature import DECLARED, TensorSpec
-from artifacts.steps import TraceabilityJob
-from tasks.deliver import deliver
-from tasks.intake import read_delivery
-from tasks.traceability import run as judge
+from handoff.artifacts.delivery import CONTRACT_FILE, format_contract, read_contract
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.signature import DECLARED, TensorSpec
+from handoff.artifacts.steps import TraceabilityJob
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.traceability import run as judge
 from tests.tasks.deliveries import write_delivery
 
 IDS = torch.tensor([[21, 300, 821], [44, 45, 46]])

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.capture import capture, describe_outputs
-from tasks.ranges import LARGEST_SIZE, dimension_of
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.capture import capture, describe_outputs
+from handoff.tasks.ranges import LARGEST_SIZE, dimension_of
 
 
 @pytest.mark.parametrize(

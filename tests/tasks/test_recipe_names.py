@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from artifacts.delivery import DeliveryContract, ModelSection, Structure
-from artifacts.errors import UsageProblem
-from artifacts.recipe import PassChoice, Recipe
-from artifacts.signature import TensorSpec
-from artifacts.tolerance import Tolerance
-from tasks.passes import PASSES
-from tasks.recipe_names import pass_names, require_known_names
+from handoff.artifacts.delivery import DeliveryContract, ModelSection, Structure
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks.passes import PASSES
+from handoff.tasks.recipe_names import pass_names, require_known_names
 
 PLAIN = DeliveryContract(ModelSection("toy"), (TensorSpec("x", "float32", (4,)),))
 NAMED = DeliveryContract(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_file, digest_folder
-from artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
-from artifacts.objects import GRACE, Objects, object_key
-from artifacts.part_list import write_parts
-from artifacts.registering import CollectJob, RestoreJob, RestoreResult, UploadJob
-from tasks import collect, restore
+from handoff.artifacts.digest import digest_file, digest_folder
+from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
+from handoff.artifacts.objects import GRACE, Objects, object_key
+from handoff.artifacts.part_list import write_parts
+from handoff.artifacts.registering import CollectJob, RestoreJob, RestoreResult, UploadJob
+from handoff.tasks import collect, restore
 from tests.tasks.registering import Here, SomeRegistry, some_registry
 
 ARCHIVE = b"PK\x03\x04 the weights, as torch.save writes them"
@@ -132,7 +132,7 @@ def test_a_delivery_that_is_lost_is_told_and_brought_back_by_who_has_it(
 def test_nothing_is_released_whose_delivery_is_gone_by_then(
     registry: SomeRegistry, delivery: Path
 ) -> None:
-    from artifacts.changes import ReleaseRequest
+    from handoff.artifacts.changes import ReleaseRequest
 
     manifest, folder = registry.write_from(delivery)
     uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery), limit_s=60)
@@ -167,7 +167,7 @@ def test_a_list_that_names_another_delivery_is_refused(
     for version, listed in enumerate(
         ({**kept, "module.py": kept["state_dict.pt"]}, {**kept, "../up": kept["module.py"]}), 1
     ):
-        from artifacts.changes import ReleaseRequest
+        from handoff.artifacts.changes import ReleaseRequest
 
         wrong = replace(uploaded, delivery=objects.put_bytes(write_parts(listed)))
         request = ReleaseRequest(
@@ -217,8 +217,8 @@ def test_what_is_restored_is_taken_in_as_the_same_delivery(
 ) -> None:
     import torch
 
-    from artifacts.steps import IntakeJob
-    from tasks.intake import take_in
+    from handoff.artifacts.steps import IntakeJob
+    from handoff.tasks.intake import take_in
     from tests.tasks.deliveries import write_delivery
 
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.scale import NO_SCALE, find_scale
+from handoff.tasks.scale import NO_SCALE, find_scale
 
 
 def test_a_small_feature_beside_a_large_one_has_a_size_of_its_own() -> None:

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.digest import digest_file, digest_span
-from artifacts.objects import Objects
-from artifacts.parts import Part, split
-from artifacts.stores.folder import FolderStore
-from tasks import shared_weights
-from tasks.shared_weights import DeliveredTensors, delivered_parts
+from handoff.artifacts.digest import digest_file, digest_span
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.parts import Part, split
+from handoff.artifacts.stores.folder import FolderStore
+from handoff.tasks import shared_weights
+from handoff.tasks.shared_weights import DeliveredTensors, delivered_parts
 
 MIB = 1 << 20
 Kept = dict[Path, Sequence[Part]]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from artifacts.night import Night, read_nights
-from artifacts.night_notes import ShowNightJob
-from artifacts.registering import Stores
-from artifacts.stores.opening import open_store
-from tasks.show_night import run
+from handoff.artifacts.night import Night, read_nights
+from handoff.artifacts.night_notes import ShowNightJob
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.show_night import run
 from tests.artifacts.nights import compared, figures, night
 
 RUN = "http://127.0.0.1:4200/runs/flow-run/0197"

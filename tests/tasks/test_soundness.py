@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from artifacts.delivery import CONTRACT_FILE, format_contract, read_contract
-from artifacts.evidence import Finding
-from artifacts.steps import TraceabilityJob, TraceabilityResult
-from tasks.deliver import deliver
-from tasks.soundness.constants import looks_random
-from tasks.traceability import run
+from handoff.artifacts.delivery import CONTRACT_FILE, format_contract, read_contract
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.steps import TraceabilityJob, TraceabilityResult
+from handoff.tasks.deliver import deliver
+from handoff.tasks.soundness.constants import looks_random
+from handoff.tasks.traceability import run
 from tests.tasks.deliveries import write_delivery
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))

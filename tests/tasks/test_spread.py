@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from artifacts.record import from_plain, to_plain
-from artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
-from tasks.spread import SpreadCount, spreads_of
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
+from handoff.tasks.spread import SpreadCount, spreads_of
 
 
 def test_elements_are_counted_by_their_sizes_over_all_cases() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.manifest import Manifest
-from artifacts.night import Night, NightRow, write_night
-from artifacts.recipe import Recipe
-from artifacts.stores.opening import open_store
-from artifacts.surveying import Surveyed, SurveyJob
-from tasks import survey
-from tasks.fingerprint import fingerprint_release
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.night import Night, NightRow, write_night
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.surveying import Surveyed, SurveyJob
+from handoff.tasks import survey
+from handoff.tasks.fingerprint import fingerprint_release
 from tests.tasks.registering import SomeRegistry, some_registry
 
 COMPILER = "g++"

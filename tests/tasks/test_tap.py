@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.signature import Dimension
-from artifacts.steps import (
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import (
     CompileJob,
     IntakeJob,
     OptimizeJob,
@@ -20,10 +20,10 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import native_cpu_target
-from tasks import compile as compiling
-from tasks import intake, optimize, reference, tap, verify
-from tasks.programs import load_program, save_program
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import compile as compiling
+from handoff.tasks import intake, optimize, reference, tap, verify
+from handoff.tasks.programs import load_program, save_program
 from tests.tasks.deliveries import write_delivery
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_bytes
-from artifacts.errors import BlessingRefused
-from artifacts.evidence import Timing
-from artifacts.manifest import PackageFile, TargetRecord
-from artifacts.steps import BenchmarkResult, CompileResult, ReferenceResult, VerifyResult
-from tasks.target_record import bless, require_new
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.manifest import PackageFile, TargetRecord
+from handoff.artifacts.steps import BenchmarkResult, CompileResult, ReferenceResult, VerifyResult
+from handoff.tasks.target_record import bless, require_new
 from tests.artifacts.samples import sample_target
 
 

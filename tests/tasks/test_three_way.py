@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.comparison import Comparison, ThreeWayJob
-from artifacts.evidence import Timing
-from artifacts.manifest import TargetRecord
-from artifacts.mechanics import Mechanics
-from artifacts.recipe import Promotion, Recipe
-from artifacts.record import from_plain, to_plain
-from artifacts.target import Fit
-from artifacts.tolerance import Deviation
-from tasks import three_way
-from tasks.loading import Tensors, open_shared_library
+from handoff.artifacts.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.recipe import Promotion, Recipe
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.target import Fit
+from handoff.artifacts.tolerance import Deviation
+from handoff.tasks import three_way
+from handoff.tasks.loading import Tensors, open_shared_library
 from tests.tasks.built_release import BuiltRelease
 
 pytestmark = pytest.mark.compile

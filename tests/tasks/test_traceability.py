@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from artifacts.steps import TraceabilityJob, TraceabilityResult
-from tasks.intake import read_delivery
-from tasks.soundness.behaviour import run_twice
-from tasks.traceability import run
+from handoff.artifacts.steps import TraceabilityJob, TraceabilityResult
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.soundness.behaviour import run_twice
+from handoff.tasks.traceability import run
 from tests.tasks.deliveries import write_delivery
 
 

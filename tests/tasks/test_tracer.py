@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.delivering.calls import describe_call
-from tasks.tracer import trace_for_inference, training_parts_left_out
+from handoff.tasks.delivering.calls import describe_call
+from handoff.tasks.tracer import trace_for_inference, training_parts_left_out
 from tests.toy_models import (
     DropoutInForward,
     LayerInForward,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from artifacts.night import Night, NightRow
-from tasks import trend_drawing
-from tasks.trends import draw_trend, trend_name, trends
+from handoff.artifacts.night import Night, NightRow
+from handoff.tasks import trend_drawing
+from handoff.tasks.trends import draw_trend, trend_name, trends
 from tests.artifacts.nights import FIRST, busy_night, compared, figures, month, night, unchanged
 
 
@@ -35,7 +35,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
             return getattr(self.axes, name)
 
     monkeypatch.setattr(
-        "tasks.trends.draw_served", lambda axes, *rest: draw(Recording(axes), *rest)
+        "handoff.tasks.trends.draw_served", lambda axes, *rest: draw(Recording(axes), *rest)
     )
     return drawn
 

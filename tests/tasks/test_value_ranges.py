@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.value_ranges.reading import Reading, read_ranges, state_of, watch_values
+from handoff.tasks.value_ranges.reading import Reading, read_ranges, state_of, watch_values
 
 INT64 = (-(2.0**63), 2.0**63)
 LOWEST = float(torch.finfo(torch.float32).min)

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.recipe import Recipe, VerifyPlan
-from artifacts.steps import IntakeJob, ReferenceJob, VerifyJob, VerifyResult
-from artifacts.tolerance import Tolerance
-from tasks import intake, reference, verify
-from tasks.loading import Tensors
+from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.steps import IntakeJob, ReferenceJob, VerifyJob, VerifyResult
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks import intake, reference, verify
+from handoff.tasks.loading import Tensors
 from tests.tasks.deliveries import write_delivery
 
 Package = Callable[[Tensors], Tensors]

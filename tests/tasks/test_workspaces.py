@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
 HOLD = "import sys, tasks.workspaces as w, pathlib; print(w.open_workspace(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"  # noqa: E501
 

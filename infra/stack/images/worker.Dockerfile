@@ -33,6 +33,7 @@ RUN pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
       -r /tmp/requirements.lock -r /tmp/build.lock \
  && rm /tmp/*.lock
 COPY pyproject.toml README.md ./
+COPY handoff handoff
 COPY artifacts artifacts
 COPY tasks tasks
 COPY flows flows

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_bytes
-from artifacts.evidence import Served, TakenOver
-from artifacts.registry import Catalogue
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.evidence import Served, TakenOver
+from handoff.artifacts.registry import Catalogue
 from tests.artifacts.listing import (
     client_of,
     list_signed,

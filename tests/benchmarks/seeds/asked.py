@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from artifacts.record import from_plain, to_plain
+from handoff.artifacts.record import from_plain, to_plain
 
 T = TypeVar("T")
 

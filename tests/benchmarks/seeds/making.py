@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from artifacts.recipe import Recipe
-from artifacts.steps import CompileJob, OptimizeJob
-from artifacts.target import CudaTarget, parse_target
-from tasks import compile as compiling
-from tasks import optimize
-from tasks.compiling.native_gpu import can_compile
-from tasks.loading import SHARED_LIBRARY
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import CompileJob, OptimizeJob
+from handoff.artifacts.target import CudaTarget, parse_target
+from handoff.tasks import compile as compiling
+from handoff.tasks import optimize
+from handoff.tasks.compiling.native_gpu import can_compile
+from handoff.tasks.loading import SHARED_LIBRARY
 from tests.benchmarks.failures import told_of
 from tests.benchmarks.seeds.asked import Making, precision_of, read_record, write_record
 from tests.benchmarks.seeds.contestants import CROSS, ONNX, variation_of

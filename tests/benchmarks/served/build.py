@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from artifacts.delivery import Lineage
-from artifacts.digest import Digest, digest_bytes
-from artifacts.errors import HandoffError
-from artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
-from artifacts.recipe import Recipe, Search, read_recipe
-from artifacts.signature import ModelSignature
-from artifacts.steps import (
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
+from handoff.artifacts.recipe import Recipe, Search, read_recipe
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import (
     CompileResult,
     IntakeJob,
     IntakeResult,
@@ -35,10 +35,10 @@ from artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from artifacts.target import Target, native_cpu_target
-from tasks.assemble import signature_of
-from tasks.lanes import Lanes
-from tasks.target_record import require_effect, require_new
+from handoff.artifacts.target import Target, native_cpu_target
+from handoff.tasks.assemble import signature_of
+from handoff.tasks.lanes import Lanes
+from handoff.tasks.target_record import require_effect, require_new
 from tests.benchmarks.failures import NotMadeError
 from tests.benchmarks.served.competitors import RIVALS
 from tests.benchmarks.served.conditions import commit_of_the_clone

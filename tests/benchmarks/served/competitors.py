@@ -30,10 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.cpu_vec_isa import VecISA
 
-from artifacts.loader import load_unreleased
-from artifacts.manifest import MANIFEST_FILE
-from tasks.compiling.patching import replaced
-from tasks.float64 import flat_tensors
+from handoff.artifacts.loader import load_unreleased
+from handoff.artifacts.manifest import MANIFEST_FILE
+from handoff.tasks.compiling.patching import replaced
+from handoff.tasks.float64 import flat_tensors
 
 Tensors = tuple[Tensor, ...]
 Call = Callable[[Tensors], object]

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from artifacts.evidence import Candidate, Goal, choose
-from artifacts.steps import RaceJob, RaceLap
-from tasks import race as choosing
-from tasks.target_record import with_lap
+from handoff.artifacts.evidence import Candidate, Goal, choose
+from handoff.artifacts.steps import RaceJob, RaceLap
+from handoff.tasks import race as choosing
+from handoff.tasks.target_record import with_lap
 from tests.benchmarks.failures import NotMadeError
 from tests.benchmarks.served.build import PRECISIONS, VARIANTS_FILE, recipe_of
 from tests.benchmarks.served.competitors import RIVALS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts.record import from_plain, to_plain
+from handoff.artifacts.record import from_plain, to_plain
 from tests.benchmarks.served.conditions import Conditions, conditions_now
 from tests.benchmarks.served.race import HANDOFF, OURS
 from tests.benchmarks.served.turns import Race, Ratio

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from artifacts.delivery import Lineage
-from artifacts.steps import DeliverResult
-from tasks.deliver import deliver
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.steps import DeliverResult
+from handoff.tasks.deliver import deliver
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 VOCABULARY = 2000

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.arrivals.posting import Poster
+from handoff.infra.arrivals.posting import Poster
 from tests.prefect_server import prefect_server
 
 Handoff = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -19,10 +19,10 @@ Handoff = Callable[..., "subprocess.CompletedProcess[str]"]
 # Apply the deployments that arrivals need, in a process of its own: Prefect reads its settings at
 # its import.
 DEPLOY = """
-from infra.deploying import apply
-from infra.deployments import Schedule, deployments
+from handoff.infra.deploying import apply
+from handoff.infra.deployments import Schedule, deployments
 wanted = [one for one in deployments(Schedule("0 2 * * *", "UTC"))
-          if one.flow in ("flows.release.release", "flows.resume.resume")]
+          if one.flow in ("handoff.flows.release.release", "handoff.flows.resume.resume")]
 apply(tuple(wanted))
 """
 
@@ -57,7 +57,7 @@ def handoff(prefect_api: str, tmp_path: Path) -> Handoff:
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "infra.cli", *arguments],
+            [sys.executable, "-m", "handoff.infra.cli", *arguments],
             env={
                 **os.environ, "PREFECT_API_URL": prefect_api,
                 "HANDOFF_HOME": str(tmp_path / "home"), **environment,

@@ -92,7 +92,7 @@ def _processor_s() -> dict[str, float]:
 def _notify(environment: dict[str, str]) -> None:
     took = []
     for _ in range(5):
-        command = [sys.executable, "-m", "infra.cli", "notify", "--delivery", "/data/toy"]
+        command = [sys.executable, "-m", "handoff.infra.cli", "notify", "--delivery", "/data/toy"]
         began = time.monotonic()
         told = subprocess.run(
             [*command, "--commit", uuid.uuid4().hex, "--model", "toy", "--json"],

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.delivery_uri import parse_delivery_uri
-from artifacts.errors import UsageProblem
-from infra.arrivals.events import NotUnderstood, arrivals_of, is_below
-from infra.arrivals.hooks import Guarded, Source, read_hooks
-from infra.arrivals.limiting import Buckets, Seen, address_group
-from infra.arrivals.signatures import fits, mark, sign
+from handoff.artifacts.delivery_uri import parse_delivery_uri
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.arrivals.events import NotUnderstood, arrivals_of, is_below
+from handoff.infra.arrivals.hooks import Guarded, Source, read_hooks
+from handoff.infra.arrivals.limiting import Buckets, Seen, address_group
+from handoff.infra.arrivals.signatures import fits, mark, sign
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "triggers" / "hooks.toml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from infra.arrivals.arrival import Arrival
-from infra.arrivals.notify import exit_code, read_arrival, wait_for_end
-from infra.arrivals.posting import Posted, Poster, open_poster
-from infra.settings import read_settings
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.infra.arrivals.arrival import Arrival
+from handoff.infra.arrivals.notify import exit_code, read_arrival, wait_for_end
+from handoff.infra.arrivals.posting import Posted, Poster, open_poster
+from handoff.infra.settings import read_settings
 from tests.infra.arrivals.conftest import Handoff
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -199,7 +199,7 @@ def test_what_the_servers_form_refuses_is_told_with_its_reason(
 def test_without_the_deployment_it_says_what_to_do(
     poster: Poster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.arrivals.posting.RELEASE", "release/none")
+    monkeypatch.setattr("handoff.infra.arrivals.posting.RELEASE", "release/none")
     with pytest.raises(EnvironmentLacking, match="Run 'handoff deploy' once"):
         poster.post(arrived())
 
@@ -303,7 +303,7 @@ def test_notify_to_nobody_is_a_sentence_within_seconds(tmp_path: Path) -> None:
 
     began = time.monotonic()
     ended = subprocess.run(
-        [sys.executable, "-m", "infra.cli", "notify", "--delivery", "/d"],
+        [sys.executable, "-m", "handoff.infra.cli", "notify", "--delivery", "/d"],
         env={
             **os.environ, "PREFECT_API_URL": "http://127.0.0.1:9/api",
             "HANDOFF_HOME": str(tmp_path),

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from infra.arrivals.hooks import Guarded, Limits
-from infra.arrivals.serving import BoundedConnection
-from infra.arrivals.webhook import Webhook
+from handoff.infra.arrivals.hooks import Guarded, Limits
+from handoff.infra.arrivals.serving import BoundedConnection
+from handoff.infra.arrivals.webhook import Webhook
 from tests.infra.arrivals.webhooks import (
     OWN,
     SECRET,

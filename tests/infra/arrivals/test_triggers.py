@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from artifacts.fetching import FetchJob
-from tasks import fetch
+from handoff.artifacts.fetching import FetchJob
+from handoff.tasks import fetch
 from tests.infra.arrivals.conftest import Handoff
 from tests.infra.arrivals.webhooks import SECRET, webhook
 
@@ -110,7 +110,7 @@ def test_tell_signs_what_the_webhook_verifies(prefect_api: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["post-receive", "github-actions.yml", "gitlab-ci.yml"])
 def test_what_the_examples_ask_notify_for_is_what_it_takes(name: str) -> None:
-    from infra.arrivals.cli import notify
+    from handoff.infra.arrivals.cli import notify
 
     known = {option for parameter in notify.params for option in parameter.opts}
     text = (TRIGGERS / name).read_text()

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from artifacts.delivery import DeliveryContract, Lineage, ModelSection, format_contract
-from artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
-from artifacts.signature import TensorSpec
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.places import open_place
-from infra.arrivals.posting import Posted, Poster
-from infra.arrivals.watching import Watcher
+from handoff.artifacts.delivery import DeliveryContract, Lineage, ModelSection, format_contract
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
+from handoff.artifacts.signature import TensorSpec
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.places import open_place
+from handoff.infra.arrivals.posting import Posted, Poster
+from handoff.infra.arrivals.watching import Watcher
 from tests.infra.arrivals.conftest import Handoff
 from tests.prefect_server import prefect_server
 
@@ -221,7 +221,7 @@ def test_a_watcher_outlives_its_server(place: Path, tmp_path: Path) -> None:
         # Without the deployments the server is as good as none.
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "infra.cli", "watch", str(place), "--every", "0.5"],
+                [sys.executable, "-m", "handoff.infra.cli", "watch", str(place), "--every", "0.5"],
                 env=environment, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:

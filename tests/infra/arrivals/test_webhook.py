@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from artifacts.errors import EnvironmentLacking, UsageProblem
-from infra.arrivals.hooks import Guarded, Limits
-from infra.arrivals.serving import require_safe
-from infra.arrivals.webhook import Webhook
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.infra.arrivals.hooks import Guarded, Limits
+from handoff.infra.arrivals.serving import require_safe
+from handoff.infra.arrivals.webhook import Webhook
 from tests.infra.arrivals.webhooks import (
     COMMIT,
     HUB,

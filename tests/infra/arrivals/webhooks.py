@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.arrivals.arrival import Arrival, Policy
-from infra.arrivals.hooks import Source
-from infra.arrivals.posting import Posted
-from infra.arrivals.signatures import sign
+from handoff.infra.arrivals.arrival import Arrival, Policy
+from handoff.infra.arrivals.hooks import Source
+from handoff.infra.arrivals.posting import Posted
+from handoff.infra.arrivals.signatures import sign
 from tests.prefect_server import free_port
 
 SECRET = "0123456789abcdef" * 2
@@ -127,7 +127,7 @@ def webhook(folder: Path, api: str, *arguments: str) -> Iterator[Served]:
     environment = {
         **os.environ, "PREFECT_API_URL": api, "HANDOFF_HOME": str(folder), "HOOK_SECRET": SECRET,
     }  # fmt: skip
-    command = [sys.executable, "-m", "infra.cli", "webhook", "--config", str(config)]
+    command = [sys.executable, "-m", "handoff.infra.cli", "webhook", "--config", str(config)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--port", str(port), *arguments], env=environment,

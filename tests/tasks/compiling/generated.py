@@ -9,13 +9,13 @@ import torch._inductor.compile_fx
 from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 
-from tasks.compiling.input_checks import checked_inputs
-from tasks.compiling.machine import SERVING_THREADS
-from tasks.compiling.names import weights_named
-from tasks.compiling.packing import convolutions_packed
-from tasks.compiling.patching import replaced
-from tasks.compiling.weights import KEEPING_OPTIONS, weights_kept_apart
-from tasks.kernels import compiler_options
+from handoff.tasks.compiling.input_checks import checked_inputs
+from handoff.tasks.compiling.machine import SERVING_THREADS
+from handoff.tasks.compiling.names import weights_named
+from handoff.tasks.compiling.packing import convolutions_packed
+from handoff.tasks.compiling.patching import replaced
+from handoff.tasks.compiling.weights import KEEPING_OPTIONS, weights_kept_apart
+from handoff.tasks.kernels import compiler_options
 
 
 class _Written(Exception):

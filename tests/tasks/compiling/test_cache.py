@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.digest import digest_bytes, digest_file
-from artifacts.recipe import Recipe
-from artifacts.steps import CompileJob, CompileResult
-from artifacts.target import native_cpu_target
-from tasks.compile import compile_package
-from tasks.compiling.cache import (
+from handoff.artifacts.digest import digest_bytes, digest_file
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import CompileJob, CompileResult
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks.compile import compile_package
+from handoff.tasks.compiling.cache import (
     Compiled,
     find_entry,
     keep_entry,
@@ -25,12 +25,12 @@ from tasks.compiling.cache import (
     reusable,
     take_entry,
 )
-from tasks.compiling.packages import extract_library, write_package
-from tasks.compiling.patching import environment
-from tasks.compiling.place import private_place
-from tasks.compiling.weights import WeightSlot
-from tasks.lanes import Lanes
-from tasks.loading import open_package, open_shared_library
+from handoff.tasks.compiling.packages import extract_library, write_package
+from handoff.tasks.compiling.patching import environment
+from handoff.tasks.compiling.place import private_place
+from handoff.tasks.compiling.weights import WeightSlot
+from handoff.tasks.lanes import Lanes
+from handoff.tasks.loading import open_package, open_shared_library
 from tests.tasks.passes.exporting import export
 
 pytestmark = pytest.mark.compile

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from artifacts.digest import digest_bytes
-from tasks.compiling.key import digest_code
+from handoff.artifacts.digest import digest_bytes
+from handoff.tasks.compiling.key import digest_code
 from tests.tasks.passes.exporting import export
 
 CODE = digest_bytes(b"the library with holes")

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch._inductor.codecache import AotCodeCompiler
 
-from artifacts.errors import BlessingRefused, EnvironmentLacking
-from artifacts.signature import Dimension
-from artifacts.steps import AssumedRange
-from tasks.compiling.input_checks import checked_inputs, turn_on
+from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import AssumedRange
+from handoff.tasks.compiling.input_checks import checked_inputs, turn_on
 from tests.tasks.passes.exporting import export
 
 _CODE = """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import EnvironmentLacking
-from tasks.compiling.instructions import find_instruction_sets
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.tasks.compiling.instructions import find_instruction_sets
 
 _SOURCE = """
 #include <immintrin.h>

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.digest import Digest
-from artifacts.steps import CompileJob
-from artifacts.target import CpuTarget
-from tasks.compiling.key import compilation_key
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.steps import CompileJob
+from handoff.artifacts.target import CpuTarget
+from handoff.tasks.compiling.key import compilation_key
 from tests.tasks.passes.exporting import export
 
 

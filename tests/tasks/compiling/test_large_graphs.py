@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch._inductor.codecache import AotCodeCompiler
 
-from tasks.compiling import large_graphs
-from tasks.compiling.large_graphs import compiled_in_parts, split_constructor
+from handoff.tasks.compiling import large_graphs
+from handoff.tasks.compiling.large_graphs import compiled_in_parts, split_constructor
 from tests.tasks.passes.exporting import export
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.compiling.packing import block_of, convolutions_packed
+from handoff.tasks.compiling.packing import block_of, convolutions_packed
 from tests.tasks.passes.exporting import export
 
 pytestmark = pytest.mark.compile

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from artifacts.errors import BlessingRefused
-from artifacts.steps import CompileJob
-from artifacts.target import native_cpu_target
-from tasks import compile as compiling
-from tasks.compiling.python_source import read_python
-from tasks.compiling.reading import read_assembly, read_cpp, refusal_within
-from tasks.programs import save_program
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.steps import CompileJob
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks import compile as compiling
+from handoff.tasks.compiling.python_source import read_python
+from handoff.tasks.compiling.reading import read_assembly, read_cpp, refusal_within
+from handoff.tasks.programs import save_program
 from tests.faults.releasing import make_module
 from tests.faults.toys import TOYS
 from tests.tasks.compiling.generated import generate

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.export import Dim, ExportedProgram
 
-from tasks.compiling.reading import read_cpp
+from handoff.tasks.compiling.reading import read_cpp
 from tests.faults.clean import FAMILIES
 from tests.faults.hard import HARD
 from tests.faults.releasing import make_module
@@ -58,10 +58,10 @@ def test_what_is_written_of_a_family_in_each_dtype_is_read(
 
 
 def test_what_is_written_of_torchs_own_operator_samples_is_read() -> None:
-    from tasks.conform import prepare
-    from tasks.conformance.bundling import capture, require_comparable
-    from tasks.conformance.bundling import export as export_samples
-    from tasks.conformance.sampling import NoSamples, all_pairs, samples_of
+    from handoff.tasks.conform import prepare
+    from handoff.tasks.conformance.bundling import capture, require_comparable
+    from handoff.tasks.conformance.bundling import export as export_samples
+    from handoff.tasks.conformance.sampling import NoSamples, all_pairs, samples_of
 
     prepare()
     read = 0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.conformance import ConformJob, ConformResult, Pairs, PairsJob, Row
-from artifacts.errors import StepCrashed
-from artifacts.target import native_cpu_target
-from tasks.child import ProcessPlan, StepProcess
-from tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
+from handoff.artifacts.conformance import ConformJob, ConformResult, Pairs, PairsJob, Row
+from handoff.artifacts.errors import StepCrashed
+from handoff.artifacts.target import native_cpu_target
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
 
 TARGET = native_cpu_target()
 

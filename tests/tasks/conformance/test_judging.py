@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tasks.conformance.judging import find_fault
-from tasks.conformance.sampling import Pair, Sample
-from tasks.conformance.values import value_sets
+from handoff.tasks.conformance.judging import find_fault
+from handoff.tasks.conformance.sampling import Pair, Sample
+from handoff.tasks.conformance.values import value_sets
 
 Operator = Callable[..., torch.Tensor]
 

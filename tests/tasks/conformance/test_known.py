@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.conformance import Row
-from tasks.conformance.known import finding_of, known_faults
-from tasks.conformance.looking_up import calls_of
-from tasks.conformance.script import repeating_script
+from handoff.artifacts.conformance import Row
+from handoff.tasks.conformance.known import finding_of, known_faults
+from handoff.tasks.conformance.looking_up import calls_of
+from handoff.tasks.conformance.script import repeating_script
 from tests.artifacts.conformance_samples import ADD, AMAX, right_add, table, wrong_amax
 
 

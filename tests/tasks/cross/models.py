@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from tasks.cross.toolkit import why_not_here
-from tasks.tracer import trace_for_inference
+from handoff.tasks.cross.toolkit import why_not_here
+from handoff.tasks.tracer import trace_for_inference
 
 # Where another torch is installed, the refusal is all that can be tested.
 needs_known_torch = pytest.mark.skipif(

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from artifacts.errors import BlessingRefused, UsageProblem
-from artifacts.gpu import PROFILES
-from tasks.cross.build import CrossBuilt, compile_for
-from tasks.cross.toolkit import can_add_ptx, find_fatbinary, find_toolkit, write_driver_stub
+from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.gpu import PROFILES
+from handoff.tasks.cross.build import CrossBuilt, compile_for
+from handoff.tasks.cross.toolkit import can_add_ptx, find_fatbinary, find_toolkit, write_driver_stub
 from tests.tasks.cross import models
 from tests.tasks.cross.packages import embedded_weights, members
 from tests.tasks.cross.state import state

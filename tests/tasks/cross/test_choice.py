@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from artifacts.gpu import KIB, PROFILES, GpuProfile
-from tasks.cross.choice import Candidate, choose, resident_warps
+from handoff.artifacts.gpu import KIB, PROFILES, GpuProfile
+from handoff.tasks.cross.choice import Candidate, choose, resident_warps
 
 A100, A10 = PROFILES["sm_80"], PROFILES["sm_86"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.gpu import PROFILES, GpuProfile
-from tasks.cross.cubin import read_resources
-from tasks.cross.elf import MAGIC, read_elf
-from tasks.cross.inspect_binary import EmbeddedKernel, inspect_binary, inspect_bytes
-from tasks.cross.toolkit import find_fatbinary, find_toolkit
+from handoff.artifacts.gpu import PROFILES, GpuProfile
+from handoff.tasks.cross.cubin import read_resources
+from handoff.tasks.cross.elf import MAGIC, read_elf
+from handoff.tasks.cross.inspect_binary import EmbeddedKernel, inspect_binary, inspect_bytes
+from handoff.tasks.cross.toolkit import find_fatbinary, find_toolkit
 from tests.tasks.cross.models import needs_known_torch
 
 needs_fatbinary = pytest.mark.skipif(

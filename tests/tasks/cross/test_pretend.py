@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from artifacts.errors import BlessingRefused, EnvironmentLacking
-from artifacts.gpu import KIB, PROFILES
-from tasks.compiling import patching
-from tasks.cross import devices, pretend
-from tasks.cross.pretend import pretend_gpu
-from tasks.cross.retarget import Weights, retarget
-from tasks.cross.toolkit import can_add_ptx
+from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+from handoff.artifacts.gpu import KIB, PROFILES
+from handoff.tasks.compiling import patching
+from handoff.tasks.cross import devices, pretend
+from handoff.tasks.cross.pretend import pretend_gpu
+from handoff.tasks.cross.retarget import Weights, retarget
+from handoff.tasks.cross.toolkit import can_add_ptx
 from tests.tasks.cross import models
 from tests.tasks.cross.state import OWNERS, find, state
 

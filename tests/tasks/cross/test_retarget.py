@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from artifacts.errors import BlessingRefused
-from tasks.cross.retarget import DEVICE, Weights, retarget
+from handoff.artifacts.errors import BlessingRefused
+from handoff.tasks.cross.retarget import DEVICE, Weights, retarget
 from tests.tasks.cross import models
 
 pytestmark = models.needs_known_torch

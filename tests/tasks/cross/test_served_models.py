@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 
-from artifacts.gpu import PROFILES
-from tasks.cross.build import compile_for
+from handoff.artifacts.gpu import PROFILES
+from handoff.tasks.cross.build import compile_for
 from tests.tasks.cross import models
 from tests.tasks.cross.packages import embedded_weights
 

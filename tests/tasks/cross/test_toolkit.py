@@ -10,11 +10,11 @@ from typing import NoReturn
 import pytest
 import torch
 
-from artifacts.errors import EnvironmentLacking
-from artifacts.gpu import PROFILES
-from tasks.cross import toolkit
-from tasks.cross.elf import read_elf
-from tasks.cross.pretend import pretend_gpu
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.gpu import PROFILES
+from handoff.tasks.cross import toolkit
+from handoff.tasks.cross.elf import read_elf
+from handoff.tasks.cross.pretend import pretend_gpu
 from tests.tasks.cross.models import needs_known_torch
 
 H100 = PROFILES["sm_90"]

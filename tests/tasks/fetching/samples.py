@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_folder
-from artifacts.errors import DeliveryUnreadable
-from artifacts.fetching import FetchJob, FetchLimits, FetchResult
-from tasks import fetch
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.fetching import FetchJob, FetchLimits, FetchResult
+from handoff.tasks import fetch
 
 FILES = {
     "delivery.toml": b"format = 1\n",

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from artifacts.errors import DeliveryUnreadable
-from artifacts.fetching import FetchJob, FetchLimits
-from tasks import fetch
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.fetching import FetchJob, FetchLimits
+from handoff.tasks import fetch
 from tests.tasks.fetching.samples import ARCHIVES, MEMBERS, SMALL, fetched, refused, tar_of, zip_of
 
 

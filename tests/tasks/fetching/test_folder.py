@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_folder
-from artifacts.errors import DeliveryUnreachable, UsageProblem
-from artifacts.fetching import FetchJob, FetchLimits, FetchResult
-from tasks import fetch
-from tasks.child import ProcessPlan, StepProcess
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
+from handoff.artifacts.fetching import FetchJob, FetchLimits, FetchResult
+from handoff.tasks import fetch
+from handoff.tasks.child import ProcessPlan, StepProcess
 from tests.tasks.fetching.samples import ARCHIVES, SMALL, fetched, refused
 
 

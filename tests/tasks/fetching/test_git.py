@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
-from artifacts.fetching import FetchJob, FetchLimits
-from tasks import fetch
-from tasks.child import ProcessPlan, StepProcess
-from tasks.fetching import git as fetching_git
+from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
+from handoff.artifacts.fetching import FetchJob, FetchLimits
+from handoff.tasks import fetch
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.fetching import git as fetching_git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git isn't installed")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import DeliveryUnreachable
-from tasks.fetching import downloading
+from handoff.artifacts.errors import DeliveryUnreachable
+from handoff.tasks.fetching import downloading
 from tests.tasks.fetching.samples import ARCHIVES, fetched, refused
 from tests.tls_server import TlsServer, body, tls_server
 

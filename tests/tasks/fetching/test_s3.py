@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import DeliveryUnreachable
-from artifacts.fetching import FetchLimits
+from handoff.artifacts.errors import DeliveryUnreachable
+from handoff.artifacts.fetching import FetchLimits
 from tests.tasks.fetching.samples import ARCHIVES, FILES, fetched, refused
 
 
@@ -48,7 +48,7 @@ def test_what_isnt_in_s3_or_too_much_is_refused(s3: object, to: Path) -> None:
 def test_an_object_that_changes_meanwhile_is_refused(
     s3: object, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from artifacts.stores.s3_reading import S3Place
+    from handoff.artifacts.stores.s3_reading import S3Place
 
     s3.put_object(Bucket="models", Key="c/module.py", Body=b"1")  # type: ignore[attr-defined]
     listed = S3Place.objects

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from artifacts.errors import HandoffError
-from tasks.deliver import deliver
-from tasks.intake import LoadedDelivery, read_delivery
+from handoff.artifacts.errors import HandoffError
+from handoff.tasks.deliver import deliver
+from handoff.tasks.intake import LoadedDelivery, read_delivery
 from tests.tasks.intake.attacks.places import write_delivery
 from tests.tasks.intake.models import deliver_case
 from tests.tasks.intake.mutations import (

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.errors import DeliveryUnreadable
-from tasks.intake.archive import Archive
-from tasks.intake.pickled import Call, Instance, OrderedItems, Storage, decode
-from tasks.intake.tensors import TensorFile
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.tasks.intake.archive import Archive
+from handoff.tasks.intake.pickled import Call, Instance, OrderedItems, Storage, decode
+from handoff.tasks.intake.tensors import TensorFile
 
 STATE = {
     "floats": torch.randn(3, 4),

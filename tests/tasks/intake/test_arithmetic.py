@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from artifacts.errors import DeliveryUnreadable
-from tasks.intake.arithmetic import require_small
-from tasks.intake.source import parse_source
-from tasks.operators import BUILT_IN
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.tasks.intake.arithmetic import require_small
+from handoff.tasks.intake.source import parse_source
+from handoff.tasks.operators import BUILT_IN
 
 _MODULE = """import torch
 class FxModule(torch.nn.Module):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from artifacts.delivery import EXAMPLES_FILE, DeliveryContract, ModelSection
-from artifacts.errors import DeliveryUnreadable
-from artifacts.signature import Dimension
-from tasks.intake.examples import read_examples
+from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract, ModelSection
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.signature import Dimension
+from handoff.tasks.intake.examples import read_examples
 from tests.tasks.intake.models import spec
 
 CONTRACT = DeliveryContract(

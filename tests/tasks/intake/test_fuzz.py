@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from artifacts.errors import HandoffError
-from tasks.intake import read_delivery
+from handoff.artifacts.errors import HandoffError
+from handoff.tasks.intake import read_delivery
 from tests.tasks.intake.models import deliver_case
 from tests.tasks.intake.mutations import (
     MARK,

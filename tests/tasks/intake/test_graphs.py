@@ -12,10 +12,10 @@ import torch.fx
 from torch import nn
 from torch.fx._symbolic_trace import PH
 
-from artifacts.errors import DeliveryUnreadable
-from tasks.intake import read_delivery
-from tasks.intake.functions import resolve
-from tasks.intake.roundtrip import check_same_forward
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.functions import resolve
+from handoff.tasks.intake.roundtrip import check_same_forward
 from tests.tasks.intake.models import deliver, deliver_case, spec
 
 INPUTS = (spec("x", "float32", 4, 4),)

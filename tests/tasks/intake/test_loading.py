@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from artifacts.delivery import read_contract
-from artifacts.digest import digest_folder
-from artifacts.errors import DeliveryUnreadable
-from artifacts.record import from_plain, to_plain
-from artifacts.steps import IntakeJob, IntakeResult
-from tasks.intake import read_delivery, run, take_in
+from handoff.artifacts.delivery import read_contract
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.steps import IntakeJob, IntakeResult
+from handoff.tasks.intake import read_delivery, run, take_in
 from tests.tasks.intake.models import (
     CASES,
     Perceptron,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from artifacts.delivery import CONTRACT_FILE
-from artifacts.digest import digest_file
-from artifacts.errors import DeliveryUnreadable, UsageProblem
-from tasks.intake.stage import stage
+from handoff.artifacts.delivery import CONTRACT_FILE
+from handoff.artifacts.digest import digest_file
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
+from handoff.tasks.intake.stage import stage
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import torch
 import torch.fx
 from torch import nn
 
-from artifacts.errors import DeliveryUnreadable
-from tasks.intake import read_delivery
-from tasks.intake.functions import _functions, resolve
-from tasks.intake.texts import MESSAGES, TextRefused, check_attribute, check_texts
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.functions import _functions, resolve
+from handoff.tasks.intake.texts import MESSAGES, TextRefused, check_attribute, check_texts
 from tests.tasks.intake.models import CASES, deliver, spec
 
 PAYLOAD = '");system("touch /tmp/x");//\n\x1b[31m'

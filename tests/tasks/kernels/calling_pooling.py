@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.kernels.attention_pooling import SOURCE
+from handoff.tasks.kernels.attention_pooling import SOURCE
 from tests.tasks.kernels.interpret_attention_pooling import draw
 
 _INCLUDED = """#include <cmath>

@@ -49,7 +49,10 @@ def draw(rows: int, length: int, width: int, absent: int = 0) -> dict[str, Tenso
 def _interpret(given: dict[str, Tensor], fill: float) -> tuple[Tensor, Tensor]:
     import triton
 
-    from tasks.kernels.attention_pooling_triton import BLOCK_LENGTH, attention_pooling_kernel
+    from handoff.tasks.kernels.attention_pooling_triton import (
+        BLOCK_LENGTH,
+        attention_pooling_kernel,
+    )
 
     (rows, length), width = given["ids"].shape, given["table"].shape[1]
     pooled = torch.empty(rows, width), torch.empty(rows, width)
@@ -63,7 +66,7 @@ def _interpret(given: dict[str, Tensor], fill: float) -> tuple[Tensor, Tensor]:
 
 
 def _eager(given: dict[str, Tensor], fill: float) -> tuple[Tensor, Tensor]:
-    from tasks.kernels.attention_pooling import attention_pooling
+    from handoff.tasks.kernels.attention_pooling import attention_pooling
 
     pooled: tuple[Tensor, Tensor] = attention_pooling(*given.values(), 0.5, 0.2, 0.25, fill)
     return pooled

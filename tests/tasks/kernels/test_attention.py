@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from artifacts.target import CpuTarget, Isa, host_cpu_flags
-from tasks.compiling.instructions import find_instruction_sets
-from tasks.compiling.machine import has_march_option
-from tasks.compiling.packages import extract_library
-from tasks.compiling.vector_isa import vectorised_for
-from tasks.kernels import compiler_options
-from tasks.loading import open_package
+from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags
+from handoff.tasks.compiling.instructions import find_instruction_sets
+from handoff.tasks.compiling.machine import has_march_option
+from handoff.tasks.compiling.packages import extract_library
+from handoff.tasks.compiling.vector_isa import vectorised_for
+from handoff.tasks.kernels import compiler_options
+from handoff.tasks.loading import open_package
 
 pytestmark = pytest.mark.compile
 HEADS = 3

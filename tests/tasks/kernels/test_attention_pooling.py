@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.gpu import PROFILES
-from artifacts.target import CpuTarget, Isa, host_cpu_flags, native_cpu_target
-from tasks.cross.build import compile_for
-from tasks.kernels import compiler_options
-from tasks.kernels.attention_pooling import WIDEST, attention_pooling, composition
-from tasks.loading import open_package
+from handoff.artifacts.gpu import PROFILES
+from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags, native_cpu_target
+from handoff.tasks.cross.build import compile_for
+from handoff.tasks.kernels import compiler_options
+from handoff.tasks.kernels.attention_pooling import WIDEST, attention_pooling, composition
+from handoff.tasks.loading import open_package
 from tests.tasks.cross import models
 from tests.tasks.kernels.calling_pooling import build_pooling, call_pooling
 from tests.tasks.kernels.interpret_attention_pooling import FILLS, ITEMS, KINDS, SHAPES, draw

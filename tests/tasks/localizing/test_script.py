@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.localization import FaultyNode
-from tasks.localizing.script import _comment
-from tasks.localizing.verdict import describe
+from handoff.artifacts.localization import FaultyNode
+from handoff.tasks.localizing.script import _comment
+from handoff.tasks.localizing.verdict import describe
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from artifacts.recipe import Recipe
-from tasks.float64 import flat_tensors
-from tasks.localizing.measure import judge, worst
-from tasks.localizing.search import Search
-from tasks.localizing.subgraph import Subgraph, computing_nodes, cut, record
-from tasks.localizing.trials import BudgetSpent, Seen, Trials
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.localizing.measure import judge, worst
+from handoff.tasks.localizing.search import Search
+from handoff.tasks.localizing.subgraph import Subgraph, computing_nodes, cut, record
+from handoff.tasks.localizing.trials import BudgetSpent, Seen, Trials
 from tests.tasks.passes.exporting import export
 
 

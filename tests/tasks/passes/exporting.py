@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from tasks.passes.base import Pass, apply_pass
+from handoff.tasks.passes.base import Pass, apply_pass
 
 
 def export(module: nn.Module, *inputs: torch.Tensor) -> ExportedProgram:

@@ -10,8 +10,8 @@ import torch.fx
 from torch import nn
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
-from artifacts.errors import UsageProblem
-from tasks.passes.base import Pass, PassBroken, apply_pass
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.passes.base import Pass, PassBroken, apply_pass
 
 
 class Touching(Pass[torch.fx.GraphModule]):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.base import apply_pass
-from tasks.passes.carry_nan import CarryNan
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.carry_nan import CarryNan
 from tests.tasks.passes.exporting import apply, count, export
 
 _ACTIVATIONS = [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.Hardtanh(-0.5, 2.0), nn.Hardsigmoid(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.channels_last import ChannelsLast
+from handoff.tasks.passes.channels_last import ChannelsLast
 from tests.tasks.passes.exporting import apply, count
 
 _ATEN = torch.ops.aten

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.common_subexpressions import CommonSubexpressions
+from handoff.tasks.passes.common_subexpressions import CommonSubexpressions
 from tests.tasks.passes.exporting import apply, count, export
 
 _ATEN = torch.ops.aten

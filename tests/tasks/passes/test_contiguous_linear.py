@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.decomposition import select_decomp_table
 
-from tasks.passes.base import apply_pass
-from tasks.passes.contiguous_linear import ContiguousLinear
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.contiguous_linear import ContiguousLinear
 from tests.tasks.passes.exporting import apply, count, export
 
 _ATEN = torch.ops.aten

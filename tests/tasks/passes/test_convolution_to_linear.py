@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.convolution_to_linear import ConvolutionToLinear
+from handoff.tasks.passes.convolution_to_linear import ConvolutionToLinear
 from tests.tasks.passes.exporting import apply, count, images
 
 _ATEN = torch.ops.aten

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from tasks.passes.cpu_attention import CpuAttention
+from handoff.tasks.passes.cpu_attention import CpuAttention
 from tests.tasks.passes.exporting import apply, count
 
 _TORCHS = torch.ops.aten.scaled_dot_product_attention.default

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tasks.passes.decompose import DecomposeToCore
+from handoff.tasks.passes.decompose import DecomposeToCore
 from tests.tasks.passes.exporting import apply, count
 
 

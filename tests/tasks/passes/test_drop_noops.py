@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tasks.passes.base import PassBroken, apply_pass
-from tasks.passes.drop_noops import DropInferenceNoops
+from handoff.tasks.passes.base import PassBroken, apply_pass
+from handoff.tasks.passes.drop_noops import DropInferenceNoops
 
 
 class Net(nn.Module):

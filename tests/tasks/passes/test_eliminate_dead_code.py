@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.eliminate_dead_code import EliminateDeadCode
+from handoff.tasks.passes.eliminate_dead_code import EliminateDeadCode
 from tests.tasks.passes.exporting import apply, count
 
 _ATEN = torch.ops.aten

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from tasks.passes.base import apply_pass
-from tasks.passes.fold_batch_norm import FoldBatchNorm
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.fold_batch_norm import FoldBatchNorm
 
 BATCH_NORM = torch.ops.aten.batch_norm.default
 

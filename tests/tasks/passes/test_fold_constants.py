@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.base import apply_pass
-from tasks.passes.fold_constants import FoldConstants
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.fold_constants import FoldConstants
 from tests.tasks.passes.exporting import apply, count, export
 
 _ATEN = torch.ops.aten

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
+from handoff.tasks.passes.fold_leading_batch_norm import FoldLeadingBatchNorm
 from tests.tasks.passes.exporting import apply, count
 from tests.tasks.passes.test_fold_batch_norm import BATCH_NORM, TiedWeights, trained
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import BlessingRefused, UsageProblem
-from artifacts.recipe import PassChoice, Recipe
-from artifacts.steps import OptimizeJob
-from artifacts.tolerance import Tolerance
-from tasks import optimize
-from tasks.passes.base import apply_pass
-from tasks.passes.lower_precision import LowerPrecision
+from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.steps import OptimizeJob
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks import optimize
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.lower_precision import LowerPrecision
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.passes.exporting import count, export
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from examples.user_model import ITEMS, LENGTH, WIDTH, SequencePooling
-from tasks.optimizing.running import compute
-from tasks.passes.base import apply_pass
-from tasks.passes.common_subexpressions import CommonSubexpressions
-from tasks.passes.pattern import PatternPass
-from tasks.passes.pool_with_attention import PoolWithAttention
+from handoff.tasks.optimizing.running import compute
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.common_subexpressions import CommonSubexpressions
+from handoff.tasks.passes.pattern import PatternPass
+from handoff.tasks.passes.pool_with_attention import PoolWithAttention
 from tests.tasks.passes.exporting import apply, count, export
 
 _ATEN = torch.ops.aten

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.channels_last import ChannelsLast
-from tasks.passes.pointwise_to_linear import PointwiseToLinear
+from handoff.tasks.passes.channels_last import ChannelsLast
+from handoff.tasks.passes.pointwise_to_linear import PointwiseToLinear
 from tests.tasks.passes.exporting import apply, count, export, images
 
 _ATEN = torch.ops.aten

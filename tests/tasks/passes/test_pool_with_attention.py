@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.pool_with_attention import PoolWithAttention
+from handoff.tasks.passes.pool_with_attention import PoolWithAttention
 from tests.tasks.passes.exporting import apply, count
 
 _POOLING = torch.ops.handoff.attention_pooling.default

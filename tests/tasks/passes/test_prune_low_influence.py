@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import UsageProblem
-from artifacts.recipe import Recipe
-from artifacts.tolerance import Tolerance
-from tasks.passes.base import apply_pass
-from tasks.passes.prune_low_influence import PruneLowInfluence
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.prune_low_influence import PruneLowInfluence
 from tests.tasks.passes.exporting import count, export
 
 _ATEN = torch.ops.aten

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import BlessingRefused
-from artifacts.recipe import PassChoice, Recipe
-from artifacts.steps import OptimizeJob
-from tasks import optimize
-from tasks.passes.base import apply_pass
-from tasks.passes.quantize_weights import QuantizeWeights
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.steps import OptimizeJob
+from handoff.tasks import optimize
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.quantize_weights import QuantizeWeights
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.passes.exporting import count, export
 

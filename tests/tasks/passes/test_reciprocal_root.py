@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.reciprocal_root import ReciprocalRoot
+from handoff.tasks.passes.reciprocal_root import ReciprocalRoot
 from tests.tasks.passes.exporting import apply, count
 
 _ATEN = torch.ops.aten

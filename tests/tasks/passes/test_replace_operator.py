@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.errors import UsageProblem
-from tasks.passes.base import apply_pass
-from tasks.passes.replace_operator import ReplaceOperator
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.passes.base import apply_pass
+from handoff.tasks.passes.replace_operator import ReplaceOperator
 
 
 def export() -> torch.export.ExportedProgram:

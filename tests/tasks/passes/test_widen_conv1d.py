@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks.passes.channels_last import ChannelsLast
-from tasks.passes.widen_conv1d import WidenConv1d
+from handoff.tasks.passes.channels_last import ChannelsLast
+from handoff.tasks.passes.widen_conv1d import WidenConv1d
 from tests.tasks.passes.exporting import apply, count
 
 _ATEN = torch.ops.aten

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.probes import ProbeJob, ProbeResult
-from tasks import probe
-from tasks.jobs import RUNNER_SOURCE
+from handoff.artifacts.probes import ProbeJob, ProbeResult
+from handoff.tasks import probe
+from handoff.tasks.jobs import RUNNER_SOURCE
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.probing.samples import PLANTED, QUICK, bless
 

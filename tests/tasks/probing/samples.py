@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from artifacts.mechanics import Growth, Limits, Mechanics, Opening, Rate, Replay, Trial
-from artifacts.probes import MeasureJob, ProbeJob, ProbeResult
-from tasks import measure, probe
+from handoff.artifacts.mechanics import Growth, Limits, Mechanics, Opening, Rate, Replay, Trial
+from handoff.artifacts.probes import MeasureJob, ProbeJob, ProbeResult
+from handoff.tasks import measure, probe
 
 PLANTED = Path(__file__).parent / "planted"
 SHORT = Limits(memory_bytes=1 << 30, answer_s=2.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from artifacts.mechanics import Mechanics, Trial
-from artifacts.record import from_plain, to_plain
-from artifacts.signature import Dimension, ModelSignature, TensorSpec
-from tasks.probing.hostile import describe_hostile
-from tasks.probing.judging import judge_calls, judge_measures
+from handoff.artifacts.mechanics import Mechanics, Trial
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.probing.hostile import describe_hostile
+from handoff.tasks.probing.judging import judge_calls, judge_measures
 from tests.tasks.probing.samples import mechanics
 
 

@@ -14,18 +14,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from artifacts.digest import digest_file
-from artifacts.errors import BlessingRefused, PackageRefused
-from artifacts.manifest import PackageFile
-from artifacts.probes import ProbeJob, ProbeResult
-from artifacts.record import from_plain, to_plain
-from artifacts.signature import ModelSignature, TensorSpec
-from tasks import probe
-from tasks.child import ProcessPlan, StepProcess
-from tasks.compiling.packages import extract_library
-from tasks.probing import golden
-from tasks.probing.child import run_limited
-from tasks.probing.golden import Written
+from handoff.artifacts.digest import digest_file
+from handoff.artifacts.errors import BlessingRefused, PackageRefused
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.probes import ProbeJob, ProbeResult
+from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.signature import ModelSignature, TensorSpec
+from handoff.tasks import probe
+from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.tasks.compiling.packages import extract_library
+from handoff.tasks.probing import golden
+from handoff.tasks.probing.child import run_limited
+from handoff.tasks.probing.golden import Written
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.probing.samples import QUICK, bless
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import EnvironmentLacking
-from artifacts.mechanics import Limits, Outcome
-from tasks.probing.build import build_runner
-from tasks.probing.child import Ended, run_limited
-from tasks.probing.trials import Tried, try_all
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.mechanics import Limits, Outcome
+from handoff.tasks.probing.build import build_runner
+from handoff.tasks.probing.child import Ended, run_limited
+from handoff.tasks.probing.trials import Tried, try_all
 from tests.tasks.probing.samples import PLANTED, SHORT
 
 

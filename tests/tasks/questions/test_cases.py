@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from artifacts.signature import TensorSpec
-from tasks.questions.cases import Question, find_questions
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.questions.cases import Question, find_questions
 
 Model = Callable[..., object]
 

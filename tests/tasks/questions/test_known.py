@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from artifacts.conformance import PlainTensor
-from artifacts.conformance_tables import shipped_tables
-from artifacts.known_faults import KnownFault
-from artifacts.signature import TensorSpec
-from tasks.conformance.known import known_faults
-from tasks.questions.cases import Question
-from tasks.questions.known import ask_for
-from tasks.questions.tracing import trace
+from handoff.artifacts.conformance import PlainTensor
+from handoff.artifacts.conformance_tables import shipped_tables
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.conformance.known import known_faults
+from handoff.tasks.questions.cases import Question
+from handoff.tasks.questions.known import ask_for
+from handoff.tasks.questions.tracing import trace
 
 Range = tuple[float, float]
 

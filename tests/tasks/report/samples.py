@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from artifacts.captures import CaptureRow
-from artifacts.evidence import Candidate, ModuleChange, PassEffect, Served, ServedTiming, Timing
-from artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
-from artifacts.manifest import Manifest, TargetRecord
-from artifacts.mechanics import Growth, Mechanics, Rate, Trial
-from artifacts.tolerance import ErrorSpread, Figures
+from handoff.artifacts.captures import CaptureRow
+from handoff.artifacts.evidence import (
+    Candidate,
+    ModuleChange,
+    PassEffect,
+    Served,
+    ServedTiming,
+    Timing,
+)
+from handoff.artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.mechanics import Growth, Mechanics, Rate, Trial
+from handoff.artifacts.tolerance import ErrorSpread, Figures
 from tests.artifacts.samples import sample_manifest, sample_target
 
 _EMPTY = ("meta", "br", "hr")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.digest import digest_bytes
-from artifacts.evidence import Finding, ModuleChange, TakenOver
-from artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
-from artifacts.manifest import Manifest, parse_manifest
-from tasks.evidence import evidence
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.evidence import Finding, ModuleChange, TakenOver
+from handoff.artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.manifest import Manifest, parse_manifest
+from handoff.tasks.evidence import evidence
 from tests.artifacts.samples import sample_manifest, sample_target
 from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target
 

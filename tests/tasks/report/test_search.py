@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from artifacts.evidence import Candidate
-from artifacts.manifest import TargetRecord
-from tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
+from handoff.artifacts.evidence import Candidate
+from handoff.artifacts.manifest import TargetRecord
+from handoff.tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
 from tests.artifacts.samples import sample_target
 
 TIMED = tuple(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import DeliveryUnreadable
-from artifacts.steps import IntakeJob
-from tasks.intake import take_in
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.steps import IntakeJob
+from handoff.tasks.intake import take_in
 
 
 class Canary:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.errors import DeliveryUnreadable
-from artifacts.record import to_plain
-from artifacts.steps import IntakeJob
-from tasks.capture import capture
-from tasks.compiling.reading import read_cpp
-from tasks.intake import read_delivery, take_in
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.steps import IntakeJob
+from handoff.tasks.capture import capture
+from handoff.tasks.compiling.reading import read_cpp
+from handoff.tasks.intake import read_delivery, take_in
 from tests.tasks.compiling.generated import generate
 from tests.tasks.intake.attacks.places import PLACES, PlaceOfText, write_delivery
 
@@ -108,7 +108,7 @@ def test_what_is_kept_out_is_not_in_the_code_that_is_written(
 def test_no_escape_sequence_reaches_the_terminal(name: str, folder: Path) -> None:
     (place,) = [place for place in PLACES if place.name == name]
     place.plant(folder, MARKERS["escapes"])
-    command = [sys.executable, "-P", "-m", "infra.cli", "inspect", str(folder)]
+    command = [sys.executable, "-P", "-m", "handoff.infra.cli", "inspect", str(folder)]
     root = Path(__file__).parents[4]
     ran = subprocess.run(
         command, capture_output=True, cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
