@@ -62,7 +62,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock ready clean
+.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -190,12 +190,12 @@ $(READY): pyproject.toml $(LOCKS)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(INSTALL) --require-hashes --no-deps -r requirements.lock
 	$(if $(filter installed,$(HANDOFF_TORCH)),,$(INSTALL) $(TORCH))
-	$(INSTALL) --no-deps --editable .
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
 lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-annotate --no-emit-index-url --upgrade --group dev pyproject.toml -o .venv/all.lock
+	  --no-header --no-annotate --no-emit-index-url --upgrade --all-extras --group dev pyproject.toml -o .venv/all.lock
 	$(BIN)/python -m handoff.infra.split_lock .venv/all.lock requirements.lock requirements-torch.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
@@ -211,6 +211,10 @@ lock:
 	    --no-header --no-annotate --no-emit-index-url --constraint requirements.lock \
 	    --upgrade infra/stack/$$name.in -o infra/stack/$$name.lock || exit 1; \
 	done
+
+# The same wheel, byte for byte, from the same commit.
+wheel: ready
+	$(BIN)/python -m hatchling build --target wheel
 
 clean:
 	rm -rf .venv $(CORPUS) $(STACK) $(DOCS) site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

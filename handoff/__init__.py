@@ -1,1 +1,142 @@
-"""Handoff."""
+"""Handoff from Python: what the commands of the same names do, with values in place of tables.
+
+    import handoff
+
+    handoff.deliver(model, inputs, "delivery", name="ranker")
+    released = handoff.release("delivery")
+    served = handoff.load("pulled", keys="team.pub", name="ranker")
+
+This is the whole public API: any other module may change with each version. Settings are those of
+the command line (`HANDOFF_HOME`, `HANDOFF_STORE` and so on). Every refusal is a `HandoffError`: one
+class for each decision that an operator takes, one sentence with what was expected, what was found
+and what to do.
+
+Importing this imports nothing else; each name is imported when it is asked for, and torch where it
+is needed. A serving process, which takes `load` and `pull` alone, needs neither Prefect nor MLflow.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from handoff.artifacts.delivery import Lineage
+    from handoff.artifacts.errors import (
+        BlessingRefused,
+        BudgetSpent,
+        BuildCrashed,
+        DeliveryUnreachable,
+        DeliveryUnreadable,
+        DeliveryUnsound,
+        EnvironmentLacking,
+        HandoffError,
+        InputsRefused,
+        NightFailed,
+        NotShownYet,
+        PackageRefused,
+        RegistryFailed,
+        StepCrashed,
+        StoreFailed,
+        UsageProblem,
+    )
+    from handoff.artifacts.evidence import Finding
+    from handoff.artifacts.loader import LoadedModel, load
+    from handoff.artifacts.manifest import Manifest
+    from handoff.artifacts.recipe import Recipe
+    from handoff.artifacts.registering import PullResult
+    from handoff.artifacts.signing import Trust
+    from handoff.artifacts.steps import DeliverResult
+    from handoff.infra.api import (
+        Inspection,
+        Released,
+        deliver,
+        inspect,
+        promote,
+        pull,
+        release,
+        trusted_keys,
+    )
+    from handoff.tasks.passes.base import Pass
+    from handoff.tasks.passes.pattern import PatternPass
+
+_PLACES = {
+    "artifacts.delivery": ("Lineage",),
+    "artifacts.errors": (
+        "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
+        "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
+        "InputsRefused", "NightFailed", "NotShownYet", "PackageRefused", "RegistryFailed",
+        "StepCrashed", "StoreFailed", "UsageProblem",
+    ),
+    "artifacts.evidence": ("Finding",),
+    "artifacts.loader": ("LoadedModel", "load"),
+    "artifacts.manifest": ("Manifest",),
+    "artifacts.recipe": ("Recipe",),
+    "artifacts.registering": ("PullResult",),
+    "artifacts.signing": ("Trust",),
+    "artifacts.steps": ("DeliverResult",),
+    "infra.api": (
+        "Inspection", "Released", "deliver", "inspect", "promote", "pull", "release",
+        "trusted_keys",
+    ),
+    # For operators and passes of a team's own.
+    "tasks.passes.base": ("Pass",),
+    "tasks.passes.pattern": ("PatternPass",),
+}  # fmt: skip
+_MODULE_OF = {name: place for place, names in _PLACES.items() for name in names}
+
+__all__ = [
+    "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliverResult", "DeliveryUnreachable",
+    "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "HandoffError",
+    "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "NightFailed",
+    "NotShownYet", "PackageRefused", "Pass", "PatternPass", "PullResult", "Recipe",
+    "RegistryFailed", "Released", "StepCrashed", "StoreFailed", "Trust", "UsageProblem", "deliver",
+    "inspect", "load", "promote", "pull", "release", "trusted_keys",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Return what is asked for the first time, from the module that has it."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for those who look around."""
+    return sorted({*globals(), *__all__})
+
+
+class _FormerName:
+    """Lets MLflow load what it was shown by 0.1, whose file MLmodel names `infra.flavor`.
+
+    It is asked last, and gives MLflow's process alone anything: `infra` is a name for all.
+    """
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return an empty package for `infra`, and what `infra.flavor` has become."""
+        if name not in {"infra", "infra.flavor"} or "mlflow" not in sys.modules:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, None if name == "infra" else cls(), is_package=name == "infra")
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Take the usual empty module, whose place is taken then."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the loader of today in the module's place."""
+        from importlib import import_module
+
+        sys.modules[module.__name__] = import_module("handoff.infra.flavor")
+
+
+sys.meta_path.append(_FormerName)

@@ -1,11 +1,4 @@
-"""Handoff from Python: what the commands of the same names do, with values in place of tables.
-
-    from handoff.infra import api as handoff
-
-Settings are those of the command line (`HANDOFF_HOME`, `HANDOFF_STORE` and so on). Every refusal is
-an `artifacts.errors.HandoffError`: one class for each decision that an operator takes, one sentence
-with what was expected, what was found and what to do. Importing this imports no torch.
-"""
+"""What `import handoff` gives beside the loader: the commands as functions. It imports no torch."""
 
 from __future__ import annotations
 
@@ -17,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.delivery import Lineage
-from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.evidence import Finding
-from handoff.artifacts.loader import LoadedModel, load
 from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.registering import PullJob, PullResult
@@ -29,11 +20,6 @@ from handoff.artifacts.target import installed_torch
 
 if TYPE_CHECKING:
     from torch import nn
-
-__all__ = [
-    "HandoffError", "Inspection", "LoadedModel", "Recipe", "Released",
-    "deliver", "inspect", "load", "promote", "pull", "release", "trusted_keys",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,24 @@ Exit codes: 0 done; 1 this machine lacks something, or a step crashed;
 """
 
 
+def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from handoff.artifacts.version import own_commit, own_version
+
+        commit = own_commit()
+        click.echo(f"{own_version()} ({commit})" if commit else own_version())
+        context.exit()
+
+
 @click.group(cls=HandoffGroup, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
-@click.version_option(package_name="handoff", message="%(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version, and the commit that it was built from.",
+)
 @click.pass_context
 def main(context: click.Context) -> None:
     """Release PyTorch models as verified AOTInductor packages, or learn why not.

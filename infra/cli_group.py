@@ -46,6 +46,8 @@ class HandoffGroup(click.Group):
             sys.exit(_tell(error))
         except OSError as error:
             sys.exit(_tell_os_error(error))
+        except ModuleNotFoundError as error:
+            sys.exit(_tell_missing(error))
         except Exception as error:  # noqa: BLE001 - the last border before the user
             sys.exit(_tell_defect(error))
 
@@ -94,6 +96,13 @@ def _tell_os_error(error: OSError) -> int:
     echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
     _tell_repetition()
     return HandoffError.exit_code
+
+
+def _tell_missing(error: ModuleNotFoundError) -> int:
+    from handoff.infra.extras import lacks_extra
+
+    lacking = lacks_extra(error)
+    return _tell(lacking) if lacking else _tell_defect(error)
 
 
 def _tell_defect(error: Exception) -> int:

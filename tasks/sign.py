@@ -6,14 +6,13 @@ were refused gets no signature, whoever asks.
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from handoff.artifacts.changes import Signed, SignJob
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.ledger import entry_statement
 from handoff.artifacts.signing import open_signer, sign_statement
 from handoff.artifacts.statement import release_statement
+from handoff.artifacts.version import own_version
 from handoff.tasks.assemble import require_accepted
 
 
@@ -37,7 +36,7 @@ def run(job: SignJob) -> Signed:
             entry.version,
             parts=job.uploaded.parts,
             evidence=job.uploaded.evidence,
-            pipeline=importlib.metadata.version("handoff"),
+            pipeline=own_version(),
             run=entry.run,
             delivery=job.uploaded.delivery,
         )

@@ -113,7 +113,7 @@ def step_name(job: object) -> str:
 
 def run_step(name: str, plain_job: object) -> dict[str, Any]:
     """Run the step `name` on a plain job and return the plain answer."""
-    kind = next(kind for kind, step in STEPS.items() if step.module == f"tasks.{name}")
+    kind = next(kind for kind, step in STEPS.items() if step.module == f"handoff.tasks.{name}")
     try:
         job = from_plain(kind, plain_job)
         return {"result": to_plain(importlib.import_module(STEPS[kind].module).run(job))}

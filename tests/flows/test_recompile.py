@@ -42,7 +42,7 @@ import sys
 from pathlib import Path
 from handoff.artifacts.delivery import Lineage
 from handoff.artifacts.recipe import read_recipe
-from handoff.infra import api as handoff
+import handoff
 from small import build
 
 for name in sys.argv[1:]:
