@@ -22,10 +22,14 @@ FOR_CHILDREN = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 _REFUSED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT")
 
 
+def own_package() -> str:
+    """Return the folder of the package `handoff`."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+
+
 def own_root() -> str:
     """Return the folder that `handoff` lies in."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    return os.path.dirname(package)  # noqa: PTH120
+    return os.path.dirname(own_package())  # noqa: PTH120
 
 
 def imported_from() -> tuple[Path, ...]:
@@ -33,7 +37,7 @@ def imported_from() -> tuple[Path, ...]:
 
     In a checkout the rooms of `handoff` are links to where they lie.
     """
-    package = Path(own_root(), "handoff")
+    package = Path(own_package())
     rooms = (path.resolve() for path in package.iterdir() if path.is_symlink())
     return (*map(Path, site.getsitepackages()), package, *rooms)
 

@@ -19,7 +19,7 @@ class Tolerance:
       float64 (an element that happens to be near zero was summed from terms of the output's own
       size, and carries their rounding; where an output holds unlike things side by side, it is the
       RMS of the feature), with room for twice what rounding alone moves that element by, which is
-      measured (`tasks.conditioning`), and
+      measured (`tasks.verify.conditioning`), and
     - `RMSE(package, f64) <= rmse_factor * RMSE(eager, f64) + rmse_floor * RMS(f64)`, where f64 is
       the same model run in float64: the oracle of `torch._dynamo.utils.same`, PyTorch's own, whose
       factor of 2 is taken over. Its absolute allowance is replaced by one relative to the output's

@@ -6,7 +6,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from handoff.artifacts.isolated import own_root
+from handoff.artifacts.isolated import own_package, own_root
 
 # Beside the rooms, in a wheel alone (`hatch_build.py`).
 COMMIT_FILE = "commit.txt"
@@ -22,7 +22,7 @@ def own_commit() -> str:
 
     A checkout with changes of its own has `+` behind it.
     """
-    written = Path(own_root(), "handoff", COMMIT_FILE)
+    written = Path(own_package(), COMMIT_FILE)
     if written.is_file():
         return written.read_text(encoding="ascii").strip()
     if not Path(own_root(), ".git").exists():

@@ -22,8 +22,8 @@ from handoff.flows.releasing import opened_workspace
 from handoff.flows.site import here
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
 from handoff.flows.targets import build
-from handoff.tasks import assemble
-from handoff.tasks.lanes import open_lanes
+from handoff.tasks.registry import assemble
+from handoff.tasks.release.processes import open_lanes
 
 
 @flow(**policies.BUILD_TARGET)

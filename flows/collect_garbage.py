@@ -12,7 +12,7 @@ from handoff.artifacts.registering import CollectJob, CollectResult
 from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.site import here
-from handoff.tasks.moving import opened_registrar
+from handoff.tasks.registry.moving import opened_registrar
 
 
 @task(**policies.COLLECT)

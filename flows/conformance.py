@@ -17,9 +17,9 @@ from handoff.flows import policies
 from handoff.flows.parameters import Attempt, ConformanceParameters
 from handoff.flows.site import here
 from handoff.flows.steps import conform, keep_table, sign_table
-from handoff.tasks.child import StepProcess
+from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.running import Plan, Progress
-from handoff.tasks.moving import KEY_LIMIT_S, SIGNER, opened_registrar
+from handoff.tasks.registry.moving import KEY_LIMIT_S, SIGNER, opened_registrar
 
 LOGGER = logging.getLogger("handoff.conformance")
 

@@ -27,9 +27,9 @@ from handoff.flows.children import Child, find_deployment, start, wait_for
 from handoff.flows.names import deployed, target_pool
 from handoff.flows.registering import Wanted
 from handoff.flows.steps import receive, send
-from handoff.tasks import target_record
-from handoff.tasks.assemble import BuiltTargets
-from handoff.tasks.lanes import Lanes
+from handoff.tasks.registry import target_record
+from handoff.tasks.registry.assemble import BuiltTargets
+from handoff.tasks.release.processes import Lanes
 
 _ANSWER = "its folder is {}"
 _PARTS = re.compile(_ANSWER.format("(sha256:[0-9a-f]{64})"))

@@ -27,7 +27,7 @@ from handoff.flows.names import RECOMPILE_MODEL
 from handoff.flows.parameters import RebuildParameters, RecompileParameters
 from handoff.flows.showing import mlflow_page, own_page
 from handoff.flows.steps import note_rows, read_rows, show_night
-from handoff.tasks.child import StepProcess
+from handoff.infra.engine.child import StepProcess
 
 _STAMP = "%Y%m%dT%H%M%SZ"
 _LOGGER = logging.getLogger("handoff.night")

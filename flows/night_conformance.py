@@ -17,7 +17,7 @@ from handoff.flows.children import Child, find_deployment, start, wait_for
 from handoff.flows.conformance import make_conformance
 from handoff.flows.names import CONFORMANCE
 from handoff.flows.steps import read_tables
-from handoff.tasks.child import StepProcess
+from handoff.infra.engine.child import StepProcess
 
 
 def conform_tonight(

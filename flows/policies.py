@@ -15,7 +15,7 @@ from typing import Any
 
 from prefect.cache_policies import NO_CACHE
 
-from handoff.tasks.lanes import (
+from handoff.tasks.release.processes import (
     COMPILE_LIMIT_S,
     FETCH_LIMIT_S,
     INTAKE_LIMIT_S,

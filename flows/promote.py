@@ -13,8 +13,8 @@ from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.parameters import PromoteParameters
 from handoff.flows.site import here
-from handoff.tasks import moving
-from handoff.tasks.appending import Appended
+from handoff.tasks.registry import moving
+from handoff.tasks.registry.appending import Appended
 
 
 @task(**policies.MOVE)

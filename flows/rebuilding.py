@@ -40,8 +40,8 @@ from handoff.flows.steps import (
     run_reference,
     three_way,
 )
-from handoff.tasks.appending import Change, told_as_done
-from handoff.tasks.lanes import Lanes, open_lanes
+from handoff.tasks.registry.appending import Change, told_as_done
+from handoff.tasks.release.processes import Lanes, open_lanes
 
 _REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
 

@@ -25,7 +25,7 @@ from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, Rec
 from handoff.flows.rebuilding import rebuild
 from handoff.flows.site import here
 from handoff.flows.steps import note_rows, survey
-from handoff.tasks.moving import opened_registrar
+from handoff.tasks.registry.moving import opened_registrar
 
 
 @flow(**policies.RECOMPILE_MODEL)

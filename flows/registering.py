@@ -18,8 +18,8 @@ from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.showing import own_page, show_released
 from handoff.flows.steps import append, catalogue, upload
-from handoff.tasks.appending import Appended, Change, told_as_done
-from handoff.tasks.lanes import Lanes
+from handoff.tasks.registry.appending import Appended, Change, told_as_done
+from handoff.tasks.release.processes import Lanes
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from handoff.flows.elsewhere import Elsewhere, find_routes
 from handoff.flows.parameters import Attempt, ReleaseParameters
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
 from handoff.flows.site import here
-from handoff.tasks.lanes import open_lanes
+from handoff.tasks.release.processes import open_lanes
 
 
 @flow(**policies.RELEASE)

@@ -32,13 +32,13 @@ from handoff.flows.steps import (
     take_in,
 )
 from handoff.flows.targets import build
-from handoff.tasks import assemble
-from handoff.tasks.child import StepProcess
-from handoff.tasks.fingerprint import fingerprint_release
-from handoff.tasks.lanes import FETCHER, Lanes
-from handoff.tasks.recipe_names import contract_in, require_known_names
-from handoff.tasks.recipes import recipe_for
-from handoff.tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.infra.engine.child import StepProcess
+from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.tasks.compile.fingerprint import fingerprint_release
+from handoff.tasks.nightly.recipes import recipe_for
+from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.registry import assemble
+from handoff.tasks.release.processes import FETCHER, Lanes
 
 
 @contextmanager

@@ -67,12 +67,12 @@ from handoff.artifacts.steps import (
 from handoff.artifacts.surveying import Records, RecordsJob, Survey, SurveyJob
 from handoff.flows import policies
 from handoff.flows.progress import announced
-from handoff.tasks.appending import Appended, Change
-from handoff.tasks.appending import append as append_change
-from handoff.tasks.capture_rows import fill_rows
-from handoff.tasks.child import StepProcess
+from handoff.infra.engine.child import StepProcess
+from handoff.tasks.captures.rows import fill_rows
 from handoff.tasks.conformance.running import Plan, Tell, make_table
-from handoff.tasks.jobs import Jobs
+from handoff.tasks.registry.appending import Appended, Change
+from handoff.tasks.registry.appending import append as append_change
+from handoff.tasks.release.jobs import Jobs
 
 
 @task(**policies.FETCH)

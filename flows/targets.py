@@ -28,11 +28,11 @@ from handoff.artifacts.steps import BenchmarkJob, BenchmarkResult, CompileResult
 from handoff.artifacts.target import CudaTarget
 from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
 from handoff.flows.variants import PLAIN, Variant, Work, check, rate, try_variants
-from handoff.tasks import target_record
-from handoff.tasks.assemble import BuiltTargets
-from handoff.tasks.child import StepProcess
-from handoff.tasks.lanes import Lanes, fit_side_by_side
-from handoff.tasks.measured import Measured, keep, measuring_key, now, recall
+from handoff.infra.engine.child import StepProcess
+from handoff.tasks.registry import target_record
+from handoff.tasks.registry.assemble import BuiltTargets
+from handoff.tasks.release.processes import Lanes, fit_side_by_side
+from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
 
 S = TypeVar("S", bound="_Stage")
 T = TypeVar("T", bound="_Stage")

@@ -25,8 +25,8 @@ from handoff.artifacts.target import CudaTarget, Target
 from handoff.artifacts.tolerance import largest_difference
 from handoff.flows import policies
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
-from handoff.tasks import target_record
-from handoff.tasks.lanes import Lanes
+from handoff.tasks.registry import target_record
+from handoff.tasks.release.processes import Lanes
 
 PLAIN = "plain"
 

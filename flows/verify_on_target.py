@@ -10,8 +10,8 @@ from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.parameters import VerifyParameters
 from handoff.flows.site import here
-from handoff.tasks.repeating import verify_released
-from handoff.tasks.workspaces import scratch_workspace
+from handoff.infra.engine.workspaces import scratch_workspace
+from handoff.tasks.registry.repeating import verify_released
 
 
 @task(**policies.REPEAT)

@@ -18,9 +18,10 @@ is needed. A serving process, which takes `load` and `pull` alone, needs neither
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
         release,
         trusted_keys,
     )
-    from handoff.tasks.passes.base import Pass
-    from handoff.tasks.passes.pattern import PatternPass
+    from handoff.tasks.optimize.passes.base import Pass
+    from handoff.tasks.optimize.passes.pattern import PatternPass
 
 _PLACES = {
     "artifacts.delivery": ("Lineage",),
@@ -127,7 +128,8 @@ class _FormerName:
             return None
         from importlib.machinery import ModuleSpec
 
-        return ModuleSpec(name, None if name == "infra" else cls(), is_package=name == "infra")
+        loader = None if name == "infra" else cast("Loader", cls())
+        return ModuleSpec(name, loader, is_package=loader is None)
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Take the usual empty module, whose place is taken then."""

@@ -73,8 +73,8 @@ def deliver(
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.
     """
-    from handoff.tasks.deliver import deliver as write_delivery
-    from handoff.tasks.lineage import lineage_from_git
+    from handoff.tasks.deliver.lineage import lineage_from_git
+    from handoff.tasks.deliver.step import deliver as write_delivery
 
     said = lineage or lineage_from_git(Path.cwd())
     created = said.created or datetime.now(UTC).isoformat(timespec="seconds")
@@ -143,8 +143,8 @@ def promote(
     from handoff.artifacts.changes import Author
     from handoff.infra.registry import parse_version, require_alias
     from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
-    from handoff.tasks.moving import Promotion
-    from handoff.tasks.moving import promote as promote_version
+    from handoff.tasks.registry.moving import Promotion
+    from handoff.tasks.registry.moving import promote as promote_version
 
     name, wanted = parse_version(reference)
     require_alias(to)
@@ -164,7 +164,7 @@ def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullRes
     """
     from handoff.infra.registry import parse_reference
     from handoff.infra.settings import read_settings
-    from handoff.tasks.pull import run
+    from handoff.tasks.registry.pull import run
 
     name, wanted = parse_reference(reference)
     stores = read_settings().stores

@@ -21,13 +21,13 @@ from handoff.infra.captures import print_captures
 from handoff.infra.cli_options import is_quiet
 from handoff.infra.console import print_findings, print_json, print_table, size
 from handoff.infra.echoing import echo
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.explaining.telling import hint_for
 from handoff.infra.release import require_folder
 from handoff.infra.settings import read_settings
-from handoff.tasks.capture_rows import fill_rows
-from handoff.tasks.child import ProcessPlan, StepProcess
-from handoff.tasks.lanes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
-from handoff.tasks.recipe_names import contract_in, require_known_names
+from handoff.tasks.captures.rows import fill_rows
+from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.release.processes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
@@ -112,7 +112,7 @@ def _run_alone(plan: ProcessPlan, jobs: list[tuple[object, float]]) -> list[obje
 def list_passes(*, as_json: bool) -> None:
     """Print every pass with its level, what it does and its parameters."""
     # Passes are torch's business: this is the one command that imports it into its own process.
-    from handoff.tasks.passes import PASSES
+    from handoff.tasks.optimize.passes import PASSES
 
     default = [choice.name for choice in DEFAULT_PASSES]
     told = [
@@ -150,7 +150,7 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
     checked = check_release(folder, installed_torch(), trust)
     manifest, repeated = checked.manifest, []
     if delivery is not None:
-        from handoff.tasks.repeating import repeat_comparison
+        from handoff.tasks.registry.repeating import repeat_comparison
 
         repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
     if as_json:

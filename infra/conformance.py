@@ -26,8 +26,8 @@ from handoff.infra.echoing import echo
 from handoff.infra.flow_calls import call_flow
 from handoff.infra.release import require_compiler
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
+from handoff.tasks.conformance.known_wrong import find_table
 from handoff.tasks.conformance.script import repeating_script
-from handoff.tasks.known_wrong import find_table
 
 
 def ask_toolchain(slug: str, operators: tuple[str, ...], *, again: bool, as_json: bool) -> None:

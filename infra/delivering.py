@@ -15,8 +15,8 @@ from handoff.infra.cli_options import is_quiet
 from handoff.infra.console import fitted, print_json
 from handoff.infra.contract import print_contract
 from handoff.infra.echoing import echo
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.questions import ask_name, ask_values
-from handoff.tasks.child import ProcessPlan, StepProcess
 
 _LIMIT_S = 3600.0
 

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from handoff.artifacts.delivery_uri import without_login
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.target import TARGETS, host_cpu_flags
-from handoff.infra.confinement import still_possible
 from handoff.infra.console import print_json
 from handoff.infra.echoing import echo
-from handoff.infra.landlock import landlock_version
+from handoff.infra.engine.confinement import still_possible
+from handoff.infra.engine.landlock import landlock_version
 from handoff.infra.settings import (
     Settings,
     compiler_name,

@@ -26,10 +26,10 @@ from handoff.artifacts.signature import DECLARED, Dimension, TensorSpec
 from handoff.artifacts.whole_file import write_whole
 from handoff.infra.console import print_json
 from handoff.infra.echoing import echo
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.input_flags import format_spec, parse_dimension, parse_input, parse_range
 from handoff.infra.questions import ask_dimension, ask_input, ask_name, ask_values
 from handoff.infra.release import require_folder
-from handoff.tasks.child import ProcessPlan, StepProcess
 
 _PROPOSE_LIMIT_S = 600.0
 _TRY_LIMIT_S = 600.0

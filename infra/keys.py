@@ -14,9 +14,9 @@ from handoff.artifacts.registering import KeyJob, KeyResult
 from handoff.artifacts.signing import public_key_of, read_trust
 from handoff.infra.console import print_json
 from handoff.infra.echoing import echo
+from handoff.infra.engine.child import StepProcess
 from handoff.infra.settings import Settings, read_settings, trusted_folder
-from handoff.tasks.child import StepProcess
-from handoff.tasks.moving import KEY_LIMIT_S, SIGNER
+from handoff.tasks.registry.moving import KEY_LIMIT_S, SIGNER
 
 
 def show_keys(*, as_json: bool) -> None:

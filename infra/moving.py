@@ -14,9 +14,14 @@ from handoff.infra.console import print_json, size
 from handoff.infra.echoing import echo
 from handoff.infra.registry import parse_reference, parse_version, releases_of, require_alias
 from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
-from handoff.tasks.appending import Appended
-from handoff.tasks.moving import CATALOGUE_LIMIT_S, Promotion, change_ledger, opened_registrar
-from handoff.tasks.moving import promote as promote_version
+from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.moving import (
+    CATALOGUE_LIMIT_S,
+    Promotion,
+    change_ledger,
+    opened_registrar,
+)
+from handoff.tasks.registry.moving import promote as promote_version
 
 _COLLECT_LIMIT_S = 3600.0
 

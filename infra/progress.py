@@ -26,7 +26,7 @@ from handoff.infra.echoing import echo
 from handoff.infra.step_times import WHOLE, StepTimes
 
 if TYPE_CHECKING:
-    from handoff.tasks.lanes import BegunStep
+    from handoff.tasks.release.processes import BegunStep
 
 NO_TIMES = StepTimes({})
 _START = "start"

@@ -42,7 +42,7 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
     if as_json:
         print_json({**to_plain(night), "exit_status": night.exit_status})
     else:
-        from handoff.tasks.night_page import text_table
+        from handoff.tasks.nightly.night_page import text_table
 
         echo(text_table(night))
     return night.exit_status

@@ -126,7 +126,7 @@ def _told_entry(entry: LedgerEntry) -> str:
 
 def pull_release(reference: str, folder: Path | None, target: str, *, as_json: bool) -> None:
     """Fetch the package of a release that fits this machine into `folder`; only verify without."""
-    from handoff.tasks.pull import run as pull
+    from handoff.tasks.registry.pull import run as pull
 
     settings = read_settings()
     name, wanted = parse_reference(reference)
@@ -147,7 +147,7 @@ def pull_release(reference: str, folder: Path | None, target: str, *, as_json: b
 
 def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     """Fetch the delivery that a version was made from into `folder`."""
-    from handoff.tasks.restore import run as restore
+    from handoff.tasks.registry.restore import run as restore
 
     settings = read_settings()
     name, wanted = parse_reference(reference)

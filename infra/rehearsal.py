@@ -23,17 +23,17 @@ from handoff.artifacts.steps import (
     Reused,
     TraceabilityResult,
 )
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.registry import releases_of
 from handoff.infra.settings import Settings, compiler_name
 from handoff.infra.step_times import StepTimes, read_times, times_folder
-from handoff.tasks.assemble import refuse_unsound
-from handoff.tasks.child import ProcessPlan, StepProcess
-from handoff.tasks.draft import require_free_alias
-from handoff.tasks.fingerprint import fingerprint_release
-from handoff.tasks.jobs import Jobs
-from handoff.tasks.lanes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
-from handoff.tasks.package_cache import cache_of
-from handoff.tasks.toolchain import changes_since
+from handoff.tasks.compile.caching.package_cache import cache_of
+from handoff.tasks.compile.fingerprint import fingerprint_release
+from handoff.tasks.compile.toolchain import changes_since
+from handoff.tasks.registry.assemble import refuse_unsound
+from handoff.tasks.registry.draft import require_free_alias
+from handoff.tasks.release.jobs import Jobs
+from handoff.tasks.release.processes import INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, TRACEABILITY_LIMIT_S
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def rehearse(
     jobs = Jobs(scratch, recipe, rebuild, cache)
     process = StepProcess(
         ProcessPlan(
-            "dry-run", ("handoff.tasks.intake",), recipe.extensions,
+            "dry-run", ("intake",), recipe.extensions,
             reads=(delivery, cache), writes=(scratch,),
         ),
         scratch / "logs" / "steps.log",

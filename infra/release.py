@@ -21,6 +21,7 @@ from handoff.artifacts.record import to_plain
 from handoff.infra.cli_options import is_quiet
 from handoff.infra.console import print_json
 from handoff.infra.echoing import echo
+from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 from handoff.infra.flow_calls import call_flow
 from handoff.infra.present import print_release, release_object
 from handoff.infra.progress import shown_progress, tell_begun
@@ -35,10 +36,9 @@ from handoff.infra.step_times import (
     times_of,
 )
 from handoff.infra.unchanged import Standing, find_unchanged
-from handoff.tasks import lanes
-from handoff.tasks.assemble import require_trial_alias
-from handoff.tasks.recipe_names import contract_in, require_known_names
-from handoff.tasks.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.registry.assemble import require_trial_alias
+from handoff.tasks.release import processes as lanes
 
 # What runs before Prefect does, as the flow announces it.
 _FIRST_STEPS = ("take in", "inspect", "optimize")

@@ -78,7 +78,7 @@ def read_settings() -> Settings:
     store = store_location(home)
     tracking = absolute_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", ""))
     # In a folder of its own: what a step makes directly in the home folder it can't read back
-    # (`infra.landlock`), and SQLite makes files beside its database.
+    # (`infra.engine.landlock`), and SQLite makes files beside its database.
     stores = Stores(
         objects=store,
         tracking_uri=tracking or f"sqlite:///{home / 'mlflow' / 'mlflow.db'}",
@@ -172,7 +172,7 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     """Return what no child but the signing one may read: keys, and the served stack's passwords.
 
     Empty where that can't be had: the folders above must be none in which children make files,
-    because they couldn't read these (`infra.landlock`). Where the platform's temporary folder is
+    because they couldn't read these (`infra.engine.landlock`). Where the platform's temporary folder is
     one, a compiler would fail.
     """
     named = os.environ.get("HANDOFF_SIGNING_KEY", "")
@@ -230,7 +230,7 @@ def require_writable_home(settings: Settings) -> None:
     """Make the home folder; raise `EnvironmentLacking` when nothing can be written there.
 
     Its folders are made, too, before any step starts: a step can't read what comes to lie directly
-    in the home folder while it runs (`infra.landlock`).
+    in the home folder while it runs (`infra.engine.landlock`).
     """
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)

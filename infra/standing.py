@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from handoff.tasks import looking
+from handoff.infra.engine import looking
 
 _FOLDER = "standing"
 _is_program: list[bool] = []

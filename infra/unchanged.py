@@ -17,7 +17,7 @@ from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.recipe import Recipe
 from handoff.infra.registry import releases_of
 from handoff.infra.settings import Settings, compiler_name
-from handoff.tasks.fingerprint import fingerprint_release
+from handoff.tasks.compile.fingerprint import fingerprint_release
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def built_release(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C++ runner, built from the source with every warning an error; once for all tests."""
-    from handoff.tasks.probing import build
+    from handoff.tasks.probe import build
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror"))

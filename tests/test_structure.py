@@ -15,10 +15,10 @@ LONGER = {
     "artifacts/statement.py:release_statement",
     "flows/releasing.py:make_release",
     "infra/automations.py:automations",
-    "tasks/assemble.py:assemble",
-    "tasks/deliver.py:deliver",
+    "tasks/registry/assemble.py:assemble",
+    "tasks/deliver/step.py:deliver",
     "tasks/intake/source.py:_read_init",
-    "tasks/kernels/attention_pooling_triton.py:attention_pooling_kernel",
+    "tasks/optimize/kernels/attention_pooling_triton.py:attention_pooling_kernel",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

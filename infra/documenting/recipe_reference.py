@@ -37,7 +37,7 @@ _HEAD = """\
 # The reference of recipes
 
 <!-- Written by `make reference` from artifacts/recipe.py, artifacts/target.py,
-     artifacts/tolerance.py and tasks/passes/: change it there. -->
+     artifacts/tolerance.py and tasks/optimize/passes/: change it there. -->
 
 A recipe is a TOML file; every key may be left out, and an unknown one is refused with its place.
 The default one with words: [the recipe](recipe.md)."""
@@ -146,7 +146,7 @@ def _told_target(target: Target) -> str:
 
 def _passes() -> str:
     # Passes are torch's business, and this is a program of its own.
-    from handoff.tasks.passes import PASSES
+    from handoff.tasks.optimize.passes import PASSES
 
     default = [chosen.name for chosen in DEFAULT_PASSES]
     parts = ["## Passes\n\nIn the order that suits most models; `fx` passes work on the delivered "

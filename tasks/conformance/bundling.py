@@ -16,8 +16,8 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.steps import CompileJob
 from handoff.artifacts.target import CpuTarget
-from handoff.tasks.compile import compile_package
-from handoff.tasks.compiling.place import private_place
+from handoff.tasks.compile.place import private_place
+from handoff.tasks.compile.step import compile_package
 from handoff.tasks.conformance.judging import Fault, find_fault
 from handoff.tasks.conformance.patterns import PREFIX
 from handoff.tasks.conformance.sampling import Sample

@@ -31,7 +31,7 @@ from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.strict_json import parse_json
 from handoff.artifacts.target import CpuTarget, host_cpu_model
-from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.reports import with_reports
 
 # Some 200 samples: what is fixed about a compilation is a tenth of it then.
@@ -133,7 +133,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
 
 def _process(target: CpuTarget, number: int) -> ProcessPlan:
     return ProcessPlan(
-        f"conform-{number}", ("handoff.tasks.conform",), environment={
+        f"conform-{number}", ("conformance.conform",), environment={
             "ATEN_CPU_CAPABILITY": target.capability, "PYTHONWARNINGS": "ignore",
         },
     )  # fmt: skip

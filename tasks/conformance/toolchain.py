@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from handoff.artifacts.target import CpuTarget, base_version
-from handoff.tasks.toolchain import toolchain_today
+from handoff.tasks.compile.toolchain import toolchain_today
 
 
 def conformance_toolchain(

@@ -10,7 +10,7 @@ from types import CodeType
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from handoff.tasks.intake.pickled import Global
+from handoff.tasks.intake.files.pickled import Global
 
 
 @cache

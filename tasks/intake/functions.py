@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.overrides
 
-from handoff.tasks.operators import BUILT_IN
+from handoff.tasks.optimize.operators import BUILT_IN
 
 Function = Callable[..., Any]
 

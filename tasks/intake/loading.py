@@ -26,20 +26,20 @@ from handoff.artifacts.digest import digest_tree
 from handoff.artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
 from handoff.artifacts.evidence import Finding
 from handoff.artifacts.steps import IntakeJob, IntakeResult
-from handoff.tasks.budget import memory_bytes
+from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks.intake.arithmetic import require_small
 from handoff.tasks.intake.examples import ExampleCase, read_examples
+from handoff.tasks.intake.files.sources import attach_sources
+from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.findings import gather_findings
 from handoff.tasks.intake.rebuild import rebuild
 from handoff.tasks.intake.recipe import ModuleSource
 from handoff.tasks.intake.refusal import refuse
 from handoff.tasks.intake.roundtrip import check_round_trip
 from handoff.tasks.intake.source import INIT_TEXT, read_source
-from handoff.tasks.intake.sources import attach_sources
-from handoff.tasks.intake.stage import stage
 from handoff.tasks.intake.texts import replace_messages
-from handoff.tasks.operators import allowed_namespaces
-from handoff.tasks.plan import CaseSpec, draw_inputs
+from handoff.tasks.optimize.operators import allowed_namespaces
+from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 
 @dataclass(frozen=True)

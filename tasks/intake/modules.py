@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from handoff.tasks.intake.classes import find_class, known_names, required_names
+from handoff.tasks.intake.files.pickled import Call, Global, Instance
+from handoff.tasks.intake.files.tensors import TensorFile, find_dtype
 from handoff.tasks.intake.functions import NAME, resolve
-from handoff.tasks.intake.pickled import Call, Global, Instance
 from handoff.tasks.intake.recipe import LayerSource
 from handoff.tasks.intake.refusal import refuse
-from handoff.tasks.intake.tensors import TensorFile, find_dtype
 from handoff.tasks.intake.texts import TextRefused, check_attribute
 
 _MEMBER_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")

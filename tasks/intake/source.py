@@ -11,11 +11,11 @@ import math
 import re
 from pathlib import Path
 
+from handoff.tasks.intake.files.tensors import find_dtype
 from handoff.tasks.intake.forward import ForwardReader
 from handoff.tasks.intake.functions import NAME, resolve
 from handoff.tasks.intake.recipe import ChildSource, LayerSource, ModuleSource, TensorSource
 from handoff.tasks.intake.refusal import refuse
-from handoff.tasks.intake.tensors import find_dtype
 from handoff.tasks.intake.values import MODULE, dotted_name, read_value, refuse_line
 
 INIT_TEXT = "from .module import *"

@@ -17,7 +17,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
 
-from handoff.tasks.operators import BUILT_IN
+from handoff.tasks.optimize.operators import BUILT_IN
 
 
 def _words(text: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ import torch
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.loader import load
 from handoff.artifacts.package import check_release
-from handoff.tasks.probing.build import build_runner
+from handoff.tasks.probe.build import build_runner
 from tests.artifacts.canaries import CANARY, Pulled, pull_canaries
 from tests.artifacts.samples import sample_key
 from tests.artifacts.tampering import (

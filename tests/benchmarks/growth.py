@@ -37,7 +37,7 @@ from handoff.artifacts.registering import UploadJob
 from tests.benchmarks.growth_models import CURVES, Growing
 from tests.benchmarks.processes import Run, handoff, handoff_command, measure
 from tests.marked import write_between_marks
-from tests.tasks.registering import Here, SomeRegistry, some_registry
+from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 _REPEATS = 11
 _STEP_LIMIT_S = 60.0

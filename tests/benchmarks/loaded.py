@@ -28,9 +28,9 @@ from torch._C import _aoti
 
 from handoff.artifacts.loader import load
 from handoff.infra.console import print_table
-from handoff.tasks.benchmark import median_interval
-from handoff.tasks.loading import SHARED_LIBRARY
-from handoff.tasks.probing.build import build_runner
+from handoff.tasks.probe.build import build_runner
+from handoff.tasks.timing.benchmark import median_interval
+from handoff.tasks.verify.loading import SHARED_LIBRARY
 from tests.benchmarks.served.turns import Ratio, TimedCall, run_in_turns
 from tests.tasks.built_release import ITEMS, BuiltRelease, build_release
 

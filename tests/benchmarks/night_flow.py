@@ -25,10 +25,10 @@ from handoff.artifacts.target import native_cpu_target
 from handoff.flows import policies, steps
 from handoff.flows.parameters import Attempt, RebuildParameters
 from handoff.flows.site import here
-from handoff.tasks.child import StepProcess
-from handoff.tasks.moving import opened_registrar
+from handoff.infra.engine.child import StepProcess
+from handoff.tasks.registry.moving import opened_registrar
 from tests.artifacts.nights import compared, figures
-from tests.tasks.registering import Here
+from tests.tasks.registry.registering import Here
 
 FASTER = "HANDOFF_BENCH_FASTER"
 # Set where many runs share a process: then the row is kept in it, too.

@@ -11,8 +11,8 @@ from handoff.artifacts.changes import PromoteRequest
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.surveying import Survey, SurveyJob
 from handoff.infra.settings import compiler_name
-from handoff.tasks.fingerprint import fingerprint_release
-from tests.tasks.registering import SomeRegistry, some_registry
+from handoff.tasks.compile.fingerprint import fingerprint_release
+from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
 def model_names(count: int) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def fill_store(home: Path, count: int, *, unchanged: bool) -> SomeRegistry:
 
 def timed_survey(registry: SomeRegistry, models: tuple[str, ...] = ()) -> tuple[Survey, float]:
     """Return what the real survey says, and its seconds in this process."""
-    survey = importlib.import_module("handoff.tasks.survey")
+    survey = importlib.import_module("handoff.tasks.nightly.survey")
     job = SurveyJob(
         registry.stores, "production", registry.root.parent / "recipes", compiler_name(), models
     )

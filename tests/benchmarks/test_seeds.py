@@ -31,7 +31,7 @@ from tests.benchmarks.seeds.onnx_runtime import ProviderMissing, require_provide
 from tests.benchmarks.seeds.playing import largest_difference, take_turns
 from tests.benchmarks.seeds.subjects import expand, find_subject
 from tests.benchmarks.seeds.told import mean_rows, missing_lines, rows_of, title_of
-from tests.tasks.cross import models as cross_models
+from tests.tasks.compile.cross import models as cross_models
 
 
 def played(**speeds: float) -> Played:

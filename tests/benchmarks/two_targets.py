@@ -30,7 +30,7 @@ import psutil
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.steps import IntakeJob, OptimizeResult
 from handoff.infra.console import print_table
-from handoff.tasks.lanes import COMPILE_LIMIT_S, INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, Lanes
+from handoff.tasks.release.processes import COMPILE_LIMIT_S, INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, Lanes
 from tests.benchmarks.processes import cpu_seconds, handoff, handoff_command, measure
 from tests.benchmarks.step_lines import step_seconds
 

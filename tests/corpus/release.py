@@ -30,11 +30,11 @@ from handoff.artifacts.known_faults import KnownFault
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
 from handoff.artifacts.target import CpuTarget, native_cpu_target
-from handoff.tasks import deliver
-from handoff.tasks.assemble import refuse_unsound
 from handoff.tasks.conformance.known import known_faults
 from handoff.tasks.conformance.toolchain import conformance_toolchain
-from handoff.tasks.lanes import Lanes
+from handoff.tasks.deliver import step as deliver
+from handoff.tasks.registry.assemble import refuse_unsound
+from handoff.tasks.release.processes import Lanes
 from tests.corpus.models import MODELS
 from tests.marked import write_between_marks
 

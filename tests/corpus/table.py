@@ -10,11 +10,11 @@ import torch
 
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.steps import DeliverResult, IntakeJob, TraceabilityJob
-from handoff.tasks.deliver import deliver
-from handoff.tasks.delivering.calls import describe_call
-from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.deliver.capture.calls import describe_call
+from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.step import run
 from handoff.tasks.intake import read_delivery, take_in
-from handoff.tasks.traceability import run
+from handoff.tasks.verify.float64 import flat_tensors
 from tests.corpus.careless import Careless, example_of, make_model, trace, write_folder
 from tests.corpus.models import CorpusModel
 

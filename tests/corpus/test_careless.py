@@ -9,10 +9,10 @@ import torch
 
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.steps import IntakeJob, TraceabilityJob
-from handoff.tasks.deliver import deliver
+from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.step import run
 from handoff.tasks.intake import read_delivery, take_in
-from handoff.tasks.traceability import run
-from handoff.tasks.tracer import training_parts_left_out
 from tests.corpus.careless import CARELESS, Careless, example_of, make_model, write_folder
 from tests.corpus.table import judge_careless
 

@@ -22,9 +22,13 @@ from handoff.artifacts.steps import (
     VerifyJob,
 )
 from handoff.artifacts.target import CudaTarget
-from handoff.tasks import benchmark, intake, optimize, reference, verify
-from handoff.tasks import compile as compiling
-from handoff.tasks.compiling.native_gpu import can_compile
+from handoff.tasks import intake
+from handoff.tasks.compile import step as compiling
+from handoff.tasks.compile.machine.native_gpu import can_compile
+from handoff.tasks.optimize import step as optimize
+from handoff.tasks.timing import benchmark
+from handoff.tasks.verify import reference
+from handoff.tasks.verify import step as verify
 from tests.tasks.deliveries import write_delivery
 
 TARGETS = [CudaTarget(capability) for capability in dict.fromkeys(host_gpu_capabilities())]

@@ -62,7 +62,7 @@ def test_a_page_s_quick_blocks_run_in_its_order(page: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("block", of_kind("recipe"), ids=place)
 def test_a_recipe_is_one_that_the_reader_of_recipes_takes(block: Block, tmp_path: Path) -> None:
-    from handoff.tasks.passes import PASSES
+    from handoff.tasks.optimize.passes import PASSES
 
     path = tmp_path / "recipe.toml"
     path.write_text(block.text, encoding="utf-8")
@@ -92,7 +92,7 @@ def names_of(kind: type) -> set[str]:
     ids=lambda page: page.name,
 )
 def test_a_page_builds_the_runner_as_a_release_does(page: Path) -> None:
-    from handoff.tasks.probing.build import FLAGS, link_flags
+    from handoff.tasks.probe.build import FLAGS, link_flags
 
     (block,) = [block for block in blocks_of(page) if "-o handoff-runner" in block.text]
     words = block.text.split()

@@ -11,9 +11,9 @@ from torch import nn
 
 from examples import resnet18, user_model
 from handoff.artifacts.signature import Dimension
-from handoff.tasks.deliver import deliver
+from handoff.tasks.deliver.capture.tracer import trace_for_inference, training_parts_left_out
+from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake import read_delivery
-from handoff.tasks.tracer import trace_for_inference, training_parts_left_out
 
 
 def count_operators(module: torch.fx.GraphModule) -> Counter[str]:

@@ -24,8 +24,13 @@ from handoff.artifacts.steps import (
     VerifyResult,
 )
 from handoff.artifacts.target import native_cpu_target
-from handoff.tasks import assemble, intake, localize, optimize, reference, traceability
-from handoff.tasks.deliver import deliver
+from handoff.tasks import intake
+from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect import step as traceability
+from handoff.tasks.localize import step as localize
+from handoff.tasks.optimize import step as optimize
+from handoff.tasks.registry import assemble
+from handoff.tasks.verify import reference
 from tests.faults.releasing import (
     FIGURES_FILE,
     Prepared,

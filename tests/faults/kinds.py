@@ -13,9 +13,9 @@ import torch
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.steps import VerifyResult
-from handoff.tasks.optimizing.running import first_difference
-from handoff.tasks.programs import load_program
-from handoff.tasks.reference import load_cases
+from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.optimize.running import first_difference
+from handoff.tasks.verify.reference import load_cases
 from tests.faults.code_kinds import CODE_KINDS
 from tests.faults.graph_kinds import GRAPH_KINDS
 from tests.faults.planting import CodeFault, Fault, NotPlanted

@@ -19,9 +19,9 @@ from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
-from handoff.tasks.compiling.key import digest_weights
-from handoff.tasks.compiling.patching import replaced
-from handoff.tasks.programs import load_program, save_program
+from handoff.tasks.compile.caching.key import digest_weights
+from handoff.tasks.compile.patching import replaced
+from handoff.tasks.optimize.programs import load_program, save_program
 
 
 class NotPlanted(Exception):

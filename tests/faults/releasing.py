@@ -25,10 +25,12 @@ from handoff.artifacts.steps import (
     VerifyResult,
 )
 from handoff.artifacts.target import native_cpu_target
-from handoff.tasks import compile as compile_step
-from handoff.tasks import intake, optimize, reference
-from handoff.tasks.child import ProcessPlan, StepProcess
-from handoff.tasks.compiling.patching import environment
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks import intake
+from handoff.tasks.compile import step as compile_step
+from handoff.tasks.compile.patching import environment
+from handoff.tasks.optimize import step as optimize
+from handoff.tasks.verify import reference
 from tests.faults.planting import CodeFault, Fault, GraphFault, plant_in_graph, planted_in_code
 from tests.tasks.deliveries import write_delivery
 
@@ -120,7 +122,9 @@ class Verifier:
     def __init__(self, log: Path) -> None:
         """Start the process; its output goes to the file `log`, and it reads what lies beside."""
         plan = ProcessPlan(
-            "run", preload=("handoff.tasks.reference", "handoff.tasks.verify"), reads=(log.parent,)
+            "run",
+            preload=("verify.reference", "verify.step"),
+            reads=(log.parent,),
         )
         self._process = StepProcess(plan, log)
 

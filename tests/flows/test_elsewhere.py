@@ -21,7 +21,7 @@ from handoff.artifacts.record import to_plain
 from handoff.flows import elsewhere
 from handoff.flows.children import Child, start
 from handoff.flows.elsewhere import collect_targets, told_answer
-from handoff.tasks.assemble import BuiltTargets
+from handoff.tasks.registry.assemble import BuiltTargets
 from tests.prefect_server import prefect_client
 
 pytestmark = pytest.mark.server

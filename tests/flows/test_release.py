@@ -17,7 +17,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
-from handoff.tasks.extensions import digest_extension
+from handoff.tasks.optimize.extensions import digest_extension
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
@@ -116,7 +116,7 @@ def test_a_compiler_that_computes_wrongly_is_refused_with_the_place_and_a_script
         "deliver", "small:wavy", "--to", "wavy", "--name", "wavy", home=tmp_path, cwd=training
     )
     assert made.returncode == 0, made.stderr
-    recipe, fault = training / "planted.toml", "tests.tasks.planted_faults"
+    recipe, fault = training / "planted.toml", "tests.tasks.localize.planted_faults"
     recipe.write_text(f'extensions = ["{fault}@{digest_extension(fault)}"]\n')
     result = handoff("release", str(training / "wavy"), "--recipe", str(recipe), home=tmp_path)
     assert_is_a_sentence(result, 4, "tanh (aten.tanh.default), module.py:", "lowering of tanh")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.captures import ROADS
-from handoff.tasks.cross.inspect_binary import inspect_binary
-from handoff.tasks.cross.toolkit import why_not_here
+from handoff.tasks.compile.cross.inspect_binary import inspect_binary
+from handoff.tasks.compile.cross.toolkit import why_not_here
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.tasks.deliver import deliver
+from handoff.tasks.deliver.step import deliver
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 from tests.tasks.deliveries import write_delivery
 from tests.toy_models import FixedBatch, SmallNet, make

@@ -35,10 +35,11 @@ from handoff.infra.cli import main as command_line
 from handoff.infra.explaining.telling import hint_for, hint_for_error
 from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
 from handoff.infra.init import read_wishes
-from handoff.tasks import known_wrong, optimize
+from handoff.tasks.conformance import known_wrong
 from handoff.tasks.conformance.known import finding_of, known_faults
+from handoff.tasks.inspect.step import run
 from handoff.tasks.intake import take_in
-from handoff.tasks.traceability import run
+from handoff.tasks.optimize import step as optimize
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 
 ROOT = Path(__file__).parent.parent.parent

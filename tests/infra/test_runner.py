@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from handoff.artifacts.loader import load
 from handoff.artifacts.manifest import MANIFEST_FILE
-from handoff.tasks.probing.hostile import describe_hostile
+from handoff.tasks.probe.hostile import describe_hostile
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
 pytestmark = pytest.mark.compile

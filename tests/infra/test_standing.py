@@ -15,8 +15,8 @@ import pytest
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.steps import IntakeJob
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.environments import with_absolute_paths
-from handoff.tasks.child import ProcessPlan, StepProcess
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = (str(Path(sys.executable).with_name("handoff")),)
@@ -161,7 +161,7 @@ def test_a_factory_in_a_package_of_our_name_is_found(repository: Path, marks: Pa
         "import torch\nfrom tasks.nets import Net\n\n\n"
         "def build():\n    return Net(4, 1).eval(), (torch.randn(3, 4),)\n",
     )
-    ended = run(SCRIPT, "deliver", "handoff.tasks.making:build", "--to", "made", cwd=repository)
+    ended = run(SCRIPT, "deliver", "tasks.making:build", "--to", "made", cwd=repository)
     assert ended.returncode == 0, ended.stderr
     assert list(marks.iterdir()) == []
 
@@ -242,7 +242,9 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
             process.run(IntakeJob(Path("none"), Path("staging")), limit_s=60)
         assert str(tmp_path / "none") in refused.value.what
         (child,) = (
-            one for one in psutil.Process().children() if "handoff.tasks.worker" in one.cmdline()
+            one
+            for one in psutil.Process().children()
+            if "handoff.infra.engine.worker" in one.cmdline()
         )
         assert child.cwd() == str(tmp_path / "logs")
         assert "PYTHONPATH" not in child.environ()
@@ -253,7 +255,7 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
 
 def test_without_an_installation_ours_are_found_all_the_same(tmp_path: Path) -> None:
     # As with a checkout on the PYTHONPATH of another environment.
-    command = isolated("handoff.tasks.worker", "look_up", "none.json", options=("-S",))
+    command = isolated("handoff.infra.engine.worker", "look_up", "none.json", options=("-S",))
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "No such file or directory: 'none.json'" in ended.stderr
 

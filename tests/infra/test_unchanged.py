@@ -11,8 +11,8 @@ import pytest
 from handoff.artifacts.recipe import Recipe
 from handoff.infra.settings import Settings, compiler_name
 from handoff.infra.unchanged import find_unchanged
-from handoff.tasks.fingerprint import fingerprint_release
-from tests.tasks.registering import SomeRegistry, some_registry
+from handoff.tasks.compile.fingerprint import fingerprint_release
+from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 CONTRACT = """format = 1
 draw = "random"

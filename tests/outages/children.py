@@ -114,7 +114,7 @@ def _answer(work: Callable[[], Any]) -> tuple[str, Any]:
     except HandoffError as error:
         return "refused", error
     except OSError as error:
-        # As a step's process tells it (`tasks.worker`).
+        # As a step's process tells it (`infra.engine.worker`).
         lacking = EnvironmentLacking(
             "a file could not be read or written", expected="room", got=str(error), remedy="Mend it"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from handoff.artifacts.key_pair import make_key
 from handoff.artifacts.registering import PullJob
 from handoff.artifacts.signing import open_signer, read_trust
-from handoff.tasks import pull
+from handoff.tasks.registry import pull
 from tests.outages.children import run_in_child
 from tests.outages.outcomes import Found, Outcome, judge
 from tests.outages.registries import Place, append_only

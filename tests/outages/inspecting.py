@@ -27,7 +27,7 @@ from handoff.artifacts.part_list import DELIVERY_FILE, PARTS_FILE
 from handoff.artifacts.registering import PullJob, Stores
 from handoff.artifacts.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.statement import RELEASE_FILE
-from handoff.tasks import pull
+from handoff.tasks.registry import pull
 from tests.outages.registries import MODEL
 
 _LIMIT = 64 << 20

@@ -19,7 +19,7 @@ from handoff.artifacts.registering import CatalogueJob
 from tests.outages.children import run_in_child
 from tests.outages.outcomes import Found, Outcome, judge
 from tests.outages.registries import Place, append_only, release, release_first, show
-from tests.tasks.registering import Here
+from tests.tasks.registry.registering import Here
 
 _CHANGES = frozenset({"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

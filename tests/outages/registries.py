@@ -11,8 +11,8 @@ from handoff.artifacts.copies import publish
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.registering import CatalogueJob, LookUpJob, Stores, UploadJob
-from handoff.tasks.appending import Appended, told_as_done
-from tests.tasks.registering import Here, SomeRegistry, some_registry
+from handoff.tasks.registry.appending import Appended, told_as_done
+from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 MODEL = "toy"
 _STEP_LIMIT_S = 60.0

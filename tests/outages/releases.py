@@ -46,9 +46,9 @@ LINES = (
 )  # fmt: skip
 # A module that each step process imports before its first job, by which it is known.
 PROCESSES = {
-    "graph": "handoff.tasks.intake", "compiler": "handoff.tasks.compile",
-    "runner": "handoff.tasks.reference",
-    "registrar": "handoff.tasks.upload", "signer": "handoff.tasks.sign",
+    "graph": "intake", "compiler": "compile.step",
+    "runner": "verify.reference",
+    "registrar": "registry.upload", "signer": "registry.sign",
 }  # fmt: skip
 _ORPHANS_END_S = 15.0
 

@@ -14,7 +14,7 @@ from handoff.artifacts.registering import PullJob
 from handoff.artifacts.stores import s3_bucket
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3_requests import make_client
-from handoff.tasks import pull
+from handoff.tasks.registry import pull
 from tests.faulty_server import FOREVER, Fault
 from tests.outages.children import Ended, run_in_child
 from tests.outages.numbered_faults import NumberedFaults, s3_process

@@ -86,7 +86,7 @@ def see_processes(stack: ServedStack) -> list[str]:
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
-        is_work = "handoff.infra.flow_run" in line or "handoff.tasks.worker" in line
+        is_work = "handoff.infra.flow_run" in line or "handoff.infra.engine.worker" in line
         with suppress(psutil.Error):
             told = [line, *(process.environ().values())]
             is_ours = process.pid in ours or any(name in text for text in told for name in names)

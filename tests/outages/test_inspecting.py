@@ -21,7 +21,7 @@ from handoff.artifacts.ledger import Pointer
 from handoff.artifacts.objects import object_key
 from handoff.artifacts.part_list import DELIVERY_FILE, write_parts
 from handoff.artifacts.registering import UploadJob
-from handoff.tasks import sign
+from handoff.tasks.registry import sign
 from tests.artifacts.stores import overwrite
 from tests.outages.children import run_in_child
 from tests.outages.inspecting import kept_versions, see_half, see_other_numbers, see_unsettled
@@ -29,7 +29,7 @@ from tests.outages.litter import for_collector, see_litter, see_processes
 from tests.outages.numbered_faults import s3_process
 from tests.outages.outcomes import see_lost
 from tests.outages.registries import Place, make_place, release_first
-from tests.tasks.registering import Here
+from tests.tasks.registry.registering import Here
 
 Damage = Callable[[Place], None]
 

@@ -12,12 +12,12 @@ from handoff.artifacts.copies import publish
 from handoff.artifacts.registering import UploadJob
 from handoff.artifacts.releases import Head, Releases
 from handoff.artifacts.store import Stored
-from handoff.tasks import draft
-from handoff.tasks.appending import Appended
+from handoff.tasks.registry import draft
+from handoff.tasks.registry.appending import Appended
 from tests.outages import races
 from tests.outages.children import run_in_child
 from tests.outages.registries import Place, append_only, make_place, release_first
-from tests.tasks.registering import Here
+from tests.tasks.registry.registering import Here
 
 
 @pytest.fixture(scope="module")

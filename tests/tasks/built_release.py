@@ -22,8 +22,8 @@ from handoff.artifacts.steps import (
     TraceabilityResult,
 )
 from handoff.artifacts.target import native_cpu_target
-from handoff.tasks import assemble
-from handoff.tasks.lanes import Lanes
+from handoff.tasks.registry import assemble
+from handoff.tasks.release.processes import Lanes
 from tests.artifacts.samples import sample_key, sign_release
 from tests.tasks.deliveries import write_delivery
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.registering import SomeRegistry, some_registry
+from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
 @pytest.fixture

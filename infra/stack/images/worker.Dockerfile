@@ -42,7 +42,7 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
  && python -m compileall -q artifacts tasks flows infra
 
 # A number, so that Kubernetes can tell that it isn't root. The home is a volume's: state, builds,
-# and the folder that steps are kept from (infra/landlock.py), which is why it isn't below /tmp.
+# and the folder that steps are kept from (infra/engine/landlock.py), which is why it isn't below /tmp.
 RUN groupadd --gid 10001 handoff \
  && useradd --uid 10001 --gid 10001 --home-dir /var/lib/handoff --shell /usr/sbin/nologin handoff \
  && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/handoff

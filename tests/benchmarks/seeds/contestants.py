@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from handoff.artifacts.recipe import Search, Variation
-from handoff.tasks.loading import open_shared_library
+from handoff.tasks.verify.loading import open_shared_library
 from tests.benchmarks.seeds.asked import Playing
 from tests.benchmarks.seeds.onnx_runtime import open_onnxruntime
 from tests.benchmarks.served.competitors import Call, Flat, Tensors, trace

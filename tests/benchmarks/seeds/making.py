@@ -20,10 +20,10 @@ import torch
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.steps import CompileJob, OptimizeJob
 from handoff.artifacts.target import CudaTarget, parse_target
-from handoff.tasks import compile as compiling
-from handoff.tasks import optimize
-from handoff.tasks.compiling.native_gpu import can_compile
-from handoff.tasks.loading import SHARED_LIBRARY
+from handoff.tasks.compile import step as compiling
+from handoff.tasks.compile.machine.native_gpu import can_compile
+from handoff.tasks.optimize import step as optimize
+from handoff.tasks.verify.loading import SHARED_LIBRARY
 from tests.benchmarks.failures import told_of
 from tests.benchmarks.seeds.asked import Making, precision_of, read_record, write_record
 from tests.benchmarks.seeds.contestants import CROSS, ONNX, variation_of

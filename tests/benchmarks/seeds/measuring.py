@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from handoff.artifacts.target import Fit
-from handoff.tasks.loading import SHARED_LIBRARY
+from handoff.tasks.verify.loading import SHARED_LIBRARY
 from tests.benchmarks.seeds.asked import Making, Played, Playing, read_record, write_record
 from tests.benchmarks.seeds.contestants import CROSS, ELSEWHERE, ONNX, from_files
 from tests.benchmarks.seeds.making import FIT_FILE, NotMade, make_apart, run_apart

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.verify.float64 import flat_tensors
 from tests.benchmarks.failures import told_of
 from tests.benchmarks.seeds.asked import (
     Played,

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from examples import resnet18, user_model
-from handoff.tasks.deliver import deliver
-from handoff.tasks.delivering.calls import describe_call
+from handoff.tasks.deliver.capture.calls import describe_call
+from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake import LoadedDelivery, read_delivery
-from handoff.tasks.plan import CaseSpec
+from handoff.tasks.verify.plan import CaseSpec
 from tests.benchmarks.seeds.asked import DTYPES, Making, Playing
 from tests.benchmarks.served.competitors import Flat, Tensors
 

@@ -36,9 +36,9 @@ from handoff.artifacts.steps import (
     VerifyResult,
 )
 from handoff.artifacts.target import Target, native_cpu_target
-from handoff.tasks.assemble import signature_of
-from handoff.tasks.lanes import Lanes
-from handoff.tasks.target_record import require_effect, require_new
+from handoff.tasks.registry.assemble import signature_of
+from handoff.tasks.registry.target_record import require_effect, require_new
+from handoff.tasks.release.processes import Lanes
 from tests.benchmarks.failures import NotMadeError
 from tests.benchmarks.served.competitors import RIVALS
 from tests.benchmarks.served.conditions import commit_of_the_clone

@@ -32,8 +32,8 @@ from torch._inductor.cpu_vec_isa import VecISA
 
 from handoff.artifacts.loader import load_unreleased
 from handoff.artifacts.manifest import MANIFEST_FILE
-from handoff.tasks.compiling.patching import replaced
-from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.compile.patching import replaced
+from handoff.tasks.verify.float64 import flat_tensors
 
 Tensors = tuple[Tensor, ...]
 Call = Callable[[Tensors], object]

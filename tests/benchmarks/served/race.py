@@ -20,8 +20,8 @@ import psutil
 
 from handoff.artifacts.evidence import Candidate, Goal, choose
 from handoff.artifacts.steps import RaceJob, RaceLap
-from handoff.tasks import race as choosing
-from handoff.tasks.target_record import with_lap
+from handoff.tasks.registry.target_record import with_lap
+from handoff.tasks.timing import race as choosing
 from tests.benchmarks.failures import NotMadeError
 from tests.benchmarks.served.build import PRECISIONS, VARIANTS_FILE, recipe_of
 from tests.benchmarks.served.competitors import RIVALS

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from handoff.tasks.elements import root_mean_square
-from handoff.tasks.float64 import flat_tensors
+from handoff.tasks.verify.elements import root_mean_square
+from handoff.tasks.verify.float64 import flat_tensors
 from tests.benchmarks.failures import NotMadeError, told_of
 from tests.benchmarks.served.competitors import (
     COMPETITORS,
@@ -190,7 +190,7 @@ def _open(name: str, competitor: str, path: Path | None, inputs: Tensors) -> Cal
 
 def _model(name: str) -> tuple[Flat, Tensors, int]:
     # Here, since whoever is served from a file needs none of it.
-    from handoff.tasks.delivering.calls import describe_call
+    from handoff.tasks.deliver.capture.calls import describe_call
     from tests.corpus.models import MODELS
 
     (model,) = [model for model in MODELS if model.name == name]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 from handoff.artifacts.comparison import Interval
-from handoff.tasks.benchmark import median_interval
+from handoff.tasks.timing.benchmark import median_interval
 
 # Threads that wait for more work spin for a while (OpenMP's, ONNX Runtime's) and would take the
 # cores from who comes next.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery import Lineage
 from handoff.artifacts.steps import DeliverResult
-from handoff.tasks.deliver import deliver
+from handoff.tasks.deliver.step import deliver
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 VOCABULARY = 2000

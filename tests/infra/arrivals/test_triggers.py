@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.fetching import FetchJob
-from handoff.tasks import fetch
+from handoff.tasks.fetch import step as fetch
 from tests.infra.arrivals.conftest import Handoff
 from tests.infra.arrivals.webhooks import SECRET, webhook
 

@@ -11,7 +11,7 @@ import pytest
 from handoff.artifacts.conformance import ConformJob, ConformResult, Pairs, PairsJob, Row
 from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.target import native_cpu_target
-from handoff.tasks.child import ProcessPlan, StepProcess
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
 
 TARGET = native_cpu_target()

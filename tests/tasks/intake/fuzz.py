@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import HandoffError
-from handoff.tasks.deliver import deliver
+from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake import LoadedDelivery, read_delivery
 from tests.tasks.intake.attacks.places import write_delivery
 from tests.tasks.intake.models import deliver_case

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.tasks.intake.archive import Archive
-from handoff.tasks.intake.pickled import Call, Instance, OrderedItems, Storage, decode
-from handoff.tasks.intake.tensors import TensorFile
+from handoff.tasks.intake.files.archive import Archive
+from handoff.tasks.intake.files.pickled import Call, Instance, OrderedItems, Storage, decode
+from handoff.tasks.intake.files.tensors import TensorFile
 
 STATE = {
     "floats": torch.randn(3, 4),

@@ -7,7 +7,7 @@ import pytest
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.intake.arithmetic import require_small
 from handoff.tasks.intake.source import parse_source
-from handoff.tasks.operators import BUILT_IN
+from handoff.tasks.optimize.operators import BUILT_IN
 
 _MODULE = """import torch
 class FxModule(torch.nn.Module):

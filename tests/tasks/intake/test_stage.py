@@ -10,7 +10,7 @@ import pytest
 from handoff.artifacts.delivery import CONTRACT_FILE
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
-from handoff.tasks.intake.stage import stage
+from handoff.tasks.intake.files.stage import stage
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import torch
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.steps import IntakeJob
-from handoff.tasks.capture import capture
-from handoff.tasks.compiling.reading import read_cpp
+from handoff.tasks.compile.reading.literals import read_cpp
 from handoff.tasks.intake import read_delivery, take_in
-from tests.tasks.compiling.generated import generate
+from handoff.tasks.optimize.capture import capture
+from tests.tasks.compile.generated import generate
 from tests.tasks.intake.attacks.places import PLACES, PlaceOfText, write_delivery
 
 MARKERS = {

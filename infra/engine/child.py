@@ -1,0 +1,310 @@
+"""Child processes that run steps: started early, given jobs, their end never ours.
+
+A `StepProcess` is one Python process that runs steps one after another. It may be started before
+its first job is known, so that importing torch (2 s) or Inductor (another 5 s) runs beside
+something else. A job that was submitted before is not run twice: asking for its result again
+waits for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from handoff.artifacts.errors import StepCrashed, error_from_record
+from handoff.artifacts.isolated import isolated
+from handoff.artifacts.record import absolute, from_plain, to_plain
+from handoff.infra.engine import looking
+from handoff.infra.engine.budget import killed_by_others, out_of_time, time_factor, too_many
+from handoff.infra.engine.crowds import CROWDS, MOST_THREADS
+from handoff.infra.engine.worker import STEPS, step_name
+
+# What the flow announces its steps by, too.
+LOGGER = logging.getLogger("handoff.progress")
+_LOG_TAIL_CHARACTERS = 1500
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """How a step process is started.
+
+    `preload` names modules below `tasks` to import before the first job, and `extensions` those of the recipe.
+    `environment` is added to what the launcher lets through: `bare` is what a compiler needs,
+    `stores` adds the stores' credentials, `sources` those that deliveries are fetched with, `keys`
+    what signing needs, `whole` is everything. Only the last two can read this machine's signing
+    key, where the kernel has Landlock.
+
+    A bare one is confined (`infra.engine.confinement`): beside the system it reads what `reads` names,
+    runs programs of `runs`, and writes to the folders that `writes` names, where nothing can be
+    run, and to a scratch folder of its own.
+    """
+
+    name: str
+    preload: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sees: Literal["bare", "stores", "sources", "keys", "whole"] = "bare"
+    reads: tuple[Path, ...] = ()
+    runs: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+
+
+class StepProcess:
+    """One child process for steps, in which a crash is a result."""
+
+    def __init__(self, plan: ProcessPlan, log: Path, *, after: Sequence[Future[Any]] = ()) -> None:
+        """Start the process; its output goes to the file `log`.
+
+        Its first job waits for what comes before it, however that ends (`after`).
+        """
+        self.plan = plan
+        self.log = log.absolute()
+        self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
+        self._futures: dict[str, Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._lifecycle = threading.Lock()
+        self._closed = False
+        self._jobs = 0
+        self._seconds: dict[str, float] = {}
+        self._out_of_time_s: float | None = None
+        # From the queue's own thread: the kernel ends a child together with the thread that
+        # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
+        self._process, self._answers = self._queue.submit(self._start).result()
+        if after:
+            self._queue.submit(wait, after)
+
+    def submit(self, job: object, *, limit_s: float) -> Future[Any]:
+        """Queue `job` behind those before it and return its future; once for equal jobs."""
+        key = _key(job)
+        with self._lock:
+            if key not in self._futures:
+                self._futures[key] = self._queue.submit(self._run, job, limit_s)
+            return self._futures[key]
+
+    def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
+        """Return the result of `job`; raise what the step raised, or `StepCrashed`."""
+        return self.submit(job, limit_s=limit_s).result()
+
+    def seconds(self, job: object) -> float | None:
+        """Return how long a finished job took in the process, without waiting; None if unknown."""
+        return self._seconds.get(_key(job))
+
+    def renew(self) -> None:
+        """End the process when its jobs are done, to free its memory; the next job starts another.
+
+        An opened library stays with a process until its end, and so does its copy of the weights.
+        """
+        self._queue.submit(self._end)
+
+    def close(self) -> None:
+        """End the process and everything it started; running jobs end as crashed."""
+        with self._lifecycle:
+            self._closed = True
+            self._kill()
+        self._queue.shutdown(wait=True, cancel_futures=True)
+
+    def _end(self) -> None:
+        with self._lifecycle:
+            if not self._closed:
+                self._kill()
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        reading, writing = os.pipe()
+        modules = (*self.plan.preload, *(f"extension:{name}" for name in self.plan.extensions))
+        has_own = bool(self.plan.extensions) or self.plan.sees == "whole"
+        places = looking.places_to_tell() if has_own else ()
+        look = _each("--look", places)
+        launcher = isolated("handoff.infra.engine.sandbox", *self._launched(places))
+        worker = isolated(
+            "handoff.infra.engine.worker", "--answers", str(writing), *look, *modules,
+            options=_options_of_python(self.plan.environment),
+        )  # fmt: skip
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                [*launcher, "--", *worker],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        os.close(writing)
+        CROWDS.watch(process.pid)
+        return process, os.fdopen(reading, "rb", buffering=0)
+
+    def _launched(self, places: Sequence[str]) -> list[str]:
+        """Return what the launcher is told; an extension is looked for in the `places`."""
+        plan = self.plan
+        environment = dict(plan.environment)
+        # The training side's own code reads its files from where it was started.
+        told = [] if plan.sees == "whole" else ["--in", str(self.log.parent)]
+        if plan.sees == "bare":
+            scratch = Path(environment.setdefault("TMPDIR", str(self.log.parent / "scratch")))
+            # Libraries keep caches and settings there; the user's own is out of sight.
+            environment.setdefault("HOME", str(scratch))
+            code = looking.files_of(plan.extensions, places)
+            told += [
+                "--confined",
+                *_each("--read", [*plan.reads, *code]),
+                *_each("--run", plan.runs),
+            ]
+            told += [
+                *_each("--write", plan.writes), *_each("--link", [scratch]),
+                *_each("--list", places),
+            ]  # fmt: skip
+        else:
+            told.append(f"--{plan.sees}")
+        return [*told, *_each("--set", [f"{k}={v}" for k, v in environment.items()])]
+
+    def _run(self, job: object, limit_s: float) -> object:
+        with self._lifecycle:
+            # Not after `close`, which has ended what there was and waits for this.
+            if self._process.poll() is not None and not self._closed:
+                self._answers.close()
+                self._process, self._answers = self._start()
+        began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
+        request = self._write_job(job)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(request.encode() + b"\n")
+            self._process.stdin.flush()
+            record = self._read_result(step_name(job), limit_s)
+        except BrokenPipeError:
+            record = None
+        if record is None:
+            raise self._ended(job, began)
+        self._seconds[_key(job)] = record["seconds"]
+        if "error" in record:
+            raise error_from_record(record["error"])
+        return from_plain(STEPS[type(job)].result, record["result"])
+
+    def _ended(self, job: object, log_began: int) -> StepCrashed:
+        """End the process; return what is told of a job that has no result."""
+        was_killed = False
+        if self._out_of_time_s is None and not self._closed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
+        crowded = CROWDS.leave(self._process.pid)
+        self._kill()
+        if crowded:
+            return too_many(step_name(job), MOST_THREADS)
+        if self._out_of_time_s is not None:
+            return out_of_time(step_name(job), self._out_of_time_s)
+        if was_killed and not self._closed:
+            return killed_by_others(step_name(job), self.log)
+        return self._crash(job, log_began)
+
+    def _write_job(self, job: object) -> str:
+        """Write the job beside the log, so that one line repeats it, and return the request.
+
+        The request holds the job itself: other processes than ours can write to the log's folder.
+        """
+        self._jobs += 1
+        path = self.log.with_name(f"{self.log.stem}-{self._jobs}-{step_name(job)}.json")
+        # It is read in another folder.
+        plain = to_plain(absolute(job))
+        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        return json.dumps([step_name(job), plain, str(path)])
+
+    def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
+        """Return the step's answer, None where it ended without one; log how far it is until then.
+
+        An answer is the last line that is written until the next request.
+        """
+        deadline = time.monotonic() + limit_s
+        while lines := self._read_lines(deadline, limit_s):
+            for line in lines.splitlines():
+                told: dict[str, Any] = json.loads(line)
+                if "seconds" in told:
+                    return told
+                extra = {"step": step, "phase": "under way", **told}
+                LOGGER.info("%s: %d of %d bytes", step, told["done"], told["total"], extra=extra)
+        return None
+
+    def _read_lines(self, deadline: float, limit_s: float) -> bytes:
+        """Return lines from the child; nothing when it ended or ran out of time."""
+        answer = b""
+        while not answer.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._note_timeout(limit_s)
+                return b""
+            # Asked before the wait, so that what an ended child still wrote is read. What it has
+            # forked may hold the pipe open after it.
+            ended = self._process.poll() is not None
+            if select.select([self._answers], [], [], min(left, _POLL_S))[0]:
+                piece = self._answers.read(65536)
+                if not piece:
+                    return b""
+                answer += piece
+            elif ended:
+                return b""
+        return answer
+
+    def _note_timeout(self, limit_s: float) -> None:
+        self._out_of_time_s = limit_s
+        with self.log.open("a", encoding="utf-8") as output:
+            output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
+
+    def _kill(self) -> None:
+        CROWDS.leave(self._process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # Where this process is confined itself, its children are of its own group.
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            # Closing flushes, and what is left unsent has nobody to go to.
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def _crash(self, job: object, log_began: int) -> StepCrashed:
+        code = self._process.returncode
+        with self.log.open("rb") as stream:
+            stream.seek(log_began)
+            output = stream.read().decode(errors="replace").strip()
+        how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+        lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
+        return StepCrashed(
+            f"the step {step_name(job)} ended without a result",
+            expected="a result or a refusal",
+            got=f"{how}; its last output: {lines}",
+            remedy=f"Read {self.log}, which also holds the command that repeats the step",
+        )
+
+
+def _options_of_python(environment: Mapping[str, str]) -> list[str]:
+    """Return as options what an isolated Python doesn't take from its environment."""
+    warnings = environment.get("PYTHONWARNINGS", "")
+    options = [part for one in warnings.split(",") if one for part in ("-W", one)]
+    return [*options, *(["-X", "faulthandler"] if os.environ.get("PYTHONFAULTHANDLER") else [])]
+
+
+def _each(option: str, values: Iterable[str | Path]) -> list[str]:
+    """Return the option with each of the values; it is told in another folder than this one."""
+    told = (str(value.absolute()) if isinstance(value, Path) else value for value in values)
+    return [part for value in told for part in (option, value)]
+
+
+def _signal_name(number: int) -> str:
+    # The real-time signals between the first and the last have no names.
+    return next((known.name for known in signal.Signals if known == number), str(number))
+
+
+def _key(job: object) -> str:
+    """Return what equal jobs share."""
+    return step_name(job) + json.dumps(to_plain(job), sort_keys=True)

@@ -1,0 +1,107 @@
+"""The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
+
+    python -m handoff.infra.engine.sandbox [--stores | --sources | --keys | --whole | --confined]
+        [--read PATH ...] [--run PATH ...] [--list FOLDER ...] [--write FOLDER ...]
+        [--link FOLDER ...] [--set NAME=VALUE ...] [--bar PATH ...] [--in FOLDER]
+        -- COMMAND ARGUMENT ...
+
+`--stores` lets the stores' settings and credentials through, `--sources` what deliveries are
+fetched with (S3's, git's, ssh's), `--keys` those for signing, `--whole` the whole environment (for
+the training side's own code, which is delivered from its own environment). Nothing below a PATH can
+be read, and, without `--keys` or `--whole`, no signing key of this machine (see `infra.engine.landlock`);
+where the kernel can't do that the command runs all the same, and `handoff doctor` says so.
+`--confined` leaves the command the system, the PATHs and FOLDERs, and little else
+(`infra.engine.confinement`). The
+command stands in FOLDER; what the environment names by relative paths it finds all the same.
+
+It is started as a program and never imported by a step or a flow. A launcher that execs is used
+rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.engine.confinement import Reach, confine_to
+from handoff.infra.engine.landlock import bar_reading
+from handoff.infra.environments import child_environment, with_absolute_paths
+from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+_REACH = ("--read", "--run", "--list", "--write", "--link")
+_WITH_VALUE = frozenset({"--set", "--bar", "--in", *_REACH})
+
+
+@dataclass
+class _Options:
+    """What the launcher was told, before the command."""
+
+    flags: set[str] = field(default_factory=set)
+    values: dict[str, list[str]] = field(default_factory=dict)
+
+    def paths(self, name: str) -> list[Path]:
+        """Return the paths that an option was given with."""
+        return [Path(value) for value in self.values.get(name, ())]
+
+
+def main(arguments: list[str]) -> None:
+    """Replace this process by the command after `--`, limited and with a scrubbed environment."""
+    border = arguments.index("--")
+    options, command = _parse(arguments[:border]), arguments[border + 1 :]
+    keys, whole = "--keys" in options.flags, "--whole" in options.flags
+    stores, sources = "--stores" in options.flags, "--sources" in options.flags
+    environment = child_environment(stores=stores, sources=sources, keys=keys, whole=whole)
+    environment |= with_absolute_paths(environment)
+    for setting in options.values.get("--set", ()):
+        variable, _, text = setting.partition("=")
+        environment[variable] = text
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    # The child must not outlive a flow that was killed: a compiler left alone eats a core.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the parent ended before the child began")
+    # A crash is an expected result here; a core file of a process full of weights is not.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not whole:
+        _limit_memory()
+    for folder in options.paths("--in"):
+        os.chdir(folder)
+    bar_reading([*([] if keys or whole else paths_kept_from_steps()), *options.paths("--bar")])
+    if "--confined" in options.flags:
+        confine_to(Reach(*(tuple(options.paths(name)) for name in _REACH)))
+    os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
+
+
+def _parse(arguments: list[str]) -> _Options:
+    options, told = _Options(), iter(arguments)
+    for name in told:
+        if name in _WITH_VALUE:
+            options.values.setdefault(name, []).append(next(told))
+        else:
+            options.flags.add(name)
+    return options
+
+
+def _limit_memory() -> None:
+    """Let allocations fail beyond a limit, which is told, before the kernel kills somebody."""
+    try:
+        most = step_memory_bytes()
+    except UsageProblem as error:
+        sys.exit(str(error))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if most is not None and (hard == resource.RLIM_INFINITY or most < hard):
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,143 @@
+"""Judges a captured model on inputs that it was not captured with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from handoff.artifacts.captures import CaptureRow, Road
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.signature import ModelSignature
+from handoff.tasks.captures.roads import Capture, RoadClosed, Tensors, go
+from handoff.tasks.optimize.capture import reason_of
+from handoff.tasks.timing.benchmark import time_in_turns
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+
+# How far two ways of computing float32 may lie apart, of an output's largest value.
+_RTOL = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_RTOL_FLOAT32 = 1e-3
+_SIZES = (5, 17)
+_SHOWN = 160
+
+
+def try_road(
+    road: Road,
+    module: nn.Module,
+    signature: ModelSignature,
+    example: Tensors,
+    rows: Tensors | None = None,
+) -> CaptureRow:
+    """Capture `module` by `road`, compare it with eager elsewhere, and time it on the example."""
+
+    def eager(inputs: Tensors) -> Tensors:
+        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
+
+    told = _failure(eager, example)
+    if told:
+        return CaptureRow(road, captured=False, reason=f"eager fails on the example: {told}")
+    began = time.monotonic()
+    try:
+        captured = go(road, module, signature, example, rows)
+    except RoadClosed as closed:
+        return CaptureRow(road, captured=False, reason=str(closed))
+    except Exception as error:  # noqa: BLE001 - whatever the technology raises is its answer
+        return CaptureRow(road, captured=False, reason=_short(error))
+    capture_s = time.monotonic() - began
+    wrong, tried, max_abs = _compare(eager, captured, signature, example, rows)
+    speed = None if wrong else time_in_turns("example", example, eager, captured.call)
+    return CaptureRow(
+        road=road,
+        captured=True,
+        tried=tried,
+        wrong=tuple(wrong),
+        max_abs=max_abs,
+        capture_s=capture_s,
+        speedup=speed.speedup if speed else 0.0,
+        speedup_low=speed.speedup_low if speed else 0.0,
+        speedup_high=speed.speedup_high if speed else 0.0,
+        breaks=captured.breaks,
+    )
+
+
+def _failure(eager: Callable[[Tensors], Tensors], inputs: Tensors) -> str:
+    try:
+        with torch.no_grad():
+            eager(inputs)
+    except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
+        return _short(error)
+    return ""
+
+
+def _compare(
+    eager: Callable[[Tensors], Tensors],
+    captured: Capture,
+    signature: ModelSignature,
+    example: Tensors,
+    rows: Tensors | None,
+) -> tuple[list[str], int, float]:
+    """Return where it is wrong and how, the number of inputs tried, and the largest difference.
+
+    Where eager itself fails there is nothing to be right or wrong about.
+    """
+    wrong, tried, largest = [], 0, 0.0
+    with torch.no_grad():
+        for case in other_cases(signature, example):
+            inputs = draw_inputs(signature, case, rows)
+            if _failure(eager, inputs):
+                continue
+            want = eager(inputs)
+            tried += 1
+            try:
+                got = captured.call(inputs)
+            except Exception as error:  # noqa: BLE001 - as above
+                wrong.append(f"at {case.name}: {_short(error)}")
+                continue
+            told, apart = _difference(got, want)
+            largest = max(largest, apart)
+            if told:
+                wrong.append(f"at {case.name}: {told}")
+    return wrong, tried, largest
+
+
+def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
+    """Return the example's sizes with other values, and each dynamic dimension at others.
+
+    Of each: the smallest, the one after it, and two odd ones, all of them within its range.
+    """
+    taken = signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, example, strict=True)}
+    )
+    cases = [CaseSpec(f"other values ({seed})", taken, seed) for seed in (1, 2)]
+    for name, limits in signature.dimensions.items():
+        for size in sorted({limits.min, limits.min + 1, *_SIZES}):
+            if size in limits and size != taken[name]:
+                cases.append(CaseSpec(f"{name} = {size}", {**taken, name: size}, 0))
+    return cases
+
+
+def _difference(got: Tensors, want: Tensors) -> tuple[str, float]:
+    if [t.shape for t in got] != [t.shape for t in want]:
+        return f"outputs of the shapes {[list(t.shape) for t in got]}", 0.0
+    largest = 0.0
+    for have, wanted in zip(got, want, strict=True):
+        left, right = have.double(), wanted.double()
+        finite = right.isfinite() & left.isfinite()
+        scale = float(right[finite].abs().max()) if bool(finite.any()) else 0.0
+        apart = float((left - right)[finite].abs().max()) if bool(finite.any()) else 0.0
+        largest = max(largest, apart)
+        allowed = _RTOL.get(wanted.dtype, _RTOL_FLOAT32) * scale
+        if not torch.allclose(left, right, rtol=0.0, atol=allowed, equal_nan=True):
+            return f"a difference of {apart:.3g}", largest
+    return "", largest
+
+
+def _short(error: Exception) -> str:
+    text = error.got if isinstance(error, HandoffError) else reason_of(error)
+    if "TorchScript interpreter" in text:
+        # The traceback comes first there, and the reason last.
+        text = str(error).strip().splitlines()[-1]
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

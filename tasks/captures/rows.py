@@ -1,0 +1,31 @@
+"""Fills the capture table: each road in a process of its own, whose end is a row as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from handoff.artifacts.captures import ROADS, CaptureJob, CaptureRow, Road
+from handoff.artifacts.errors import StepCrashed
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+
+_LIMIT_S = 180.0
+
+
+def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[CaptureRow, ...]:
+    """Return a row for each road, gone with the delivery in `staging`; each takes seconds."""
+    return tuple(_row(staging, road, extensions, logs) for road in ROADS)
+
+
+def _row(staging: Path, road: Road, extensions: tuple[str, ...], logs: Path) -> CaptureRow:
+    name = road.replace(".", "-").replace(" ", "-")
+    plan = ProcessPlan(name, extensions=extensions, reads=(staging,))
+    process = StepProcess(plan, logs / f"{name}.log")
+    try:
+        return cast(CaptureRow, process.run(CaptureJob(staging, road), limit_s=_LIMIT_S))
+    except StepCrashed as error:
+        late = "no result within" in error.got
+        reason = f"no result within {_LIMIT_S:.0f} s" if late else error.got.partition(";")[0]
+        return CaptureRow(road, captured=False, reason=f"crashed: {reason}")
+    finally:
+        process.close()

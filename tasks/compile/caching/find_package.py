@@ -1,0 +1,21 @@
+"""Find package: would this compilation be taken from the cache? For who asks before a release."""
+
+from __future__ import annotations
+
+from handoff.artifacts.steps import FindPackageJob, FoundPackage
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.compile.caching.cache import read_entry, reusable
+from handoff.tasks.compile.caching.key import compilation_key, digest_weights
+from handoff.tasks.compile.machine.here import require_compiler, toolchain_of
+from handoff.tasks.optimize.programs import load_program
+
+
+def run(job: FindPackageJob) -> FoundPackage:
+    """Return what `tasks.compile` would take from the cache for the same job."""
+    compiling = job.compiling
+    if compiling.cache is None or compiling.fresh or isinstance(compiling.target, CudaTarget):
+        return FoundPackage("")
+    program = load_program(compiling.program)
+    key = compilation_key(program, compiling, toolchain_of(require_compiler()))
+    entry = read_entry(compiling.cache, key)
+    return FoundPackage(reusable(entry, digest_weights(program)) if entry else "")

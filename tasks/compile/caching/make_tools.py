@@ -1,0 +1,96 @@
+"""Make tools: what compilations share and no delivery has a part in, made from our own code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.steps import CompileJob, ToolsJob, ToolsResult
+from handoff.artifacts.target import CpuTarget, host_cpu_flags
+from handoff.tasks.compile.fingerprint import compiler_banner
+
+# The steps that confined processes import, and may not leave the bytecode of behind.
+_IMPORTED = (
+    "intake", "inspect.step", "optimize.step", "verify.tap", "verify.reference", "verify.step",
+    "localize.step", "localize.trial", "probe.step", "probe.measure", "timing.benchmark",
+    "timing.race", "timing.side_by_side", "timing.three_way", "captures.step", "propose.step",
+    "propose.try_contract",
+)  # fmt: skip
+
+
+def run(job: ToolsJob) -> ToolsResult:
+    """Make ready in `job.shared` and `job.programs` what isn't there yet for the job's target.
+
+    Where the compiler fails nothing is ready, and the compilation itself tells why. Raises
+    `EnvironmentLacking` where there is no compiler, or the C++ runner can't be built.
+    """
+    ready = job.shared / "ready" / _key(job).short
+    if ready.exists():
+        return ToolsResult(Path(ready.read_text(encoding="utf-8")), made=False)
+    # Only now: importing them takes seconds.
+    from handoff.tasks.probe.build import build_runner
+
+    program, _ = build_runner(job.runner, job.programs)
+    with contextlib.suppress(HandoffError):
+        _compile_one(job)
+    for step in _IMPORTED:
+        importlib.import_module(f"handoff.tasks.{step}")
+    ready.parent.mkdir(parents=True, exist_ok=True)
+    beside = ready.with_suffix(".partial")
+    beside.write_text(str(program), encoding="utf-8")
+    beside.replace(ready)
+    return ToolsResult(program, made=True)
+
+
+def _key(job: ToolsJob) -> Digest:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    parts = {
+        "torch": [version("torch"), torch.origin, Path(torch.origin).stat().st_ctime_ns],
+        "compiler": _compiler(),
+        "processor": sorted(host_cpu_flags()),
+        "target": repr(job.target),
+        "options": {name: str(value) for name, value in sorted(job.options.items())},
+        "runner": {path.name: path.read_text("utf-8") for path in sorted(job.runner.glob("*.*"))},
+    }
+    return digest_bytes(json.dumps(parts, sort_keys=True).encode())
+
+
+def _compiler() -> str:
+    """Return what Inductor's compiler says of itself, asked without torch; nothing without one."""
+    try:
+        return compiler_banner(os.environ.get("CXX") or "g++")
+    except OSError:
+        return ""
+
+
+def _compile_one(job: ToolsJob) -> None:
+    """Compile a model of our own as any other is, which makes all that Inductor makes ready."""
+    import torch
+
+    from handoff.tasks.compile.caching.shared_tools import headers_made_in, level_marker
+    from handoff.tasks.compile.machine.vector_isa import vector_isa
+    from handoff.tasks.compile.step import run as compile_package
+
+    class Sine(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() + 1.0
+
+    with tempfile.TemporaryDirectory() as folder, headers_made_in(job.shared):
+        program = Path(folder, "program.pt2")
+        torch.export.save(torch.export.export(Sine(), (torch.ones(4, 8),)), program)
+        compile_package(CompileJob(program, job.target, Path(folder, "package"), job.options))
+    if isinstance(job.target, CpuTarget):
+        vector_isa(job.target.isa)
+        marker = level_marker(job.shared, job.target.isa)
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()

@@ -1,0 +1,57 @@
+"""What compilations share: precompiled headers, and that a level's instructions were seen to run.
+
+It takes seconds to make and is the same for every model. What compiles a stranger's graph reads it
+and can't write it: another model's build would run what it left there. It is made from our own code
+alone (`tasks.compile.caching.make_tools`); what isn't there is made once more, in the build's own folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch._inductor import codecache
+
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.target import Isa, host_cpu_flags
+from handoff.tasks.compile.patching import replaced
+
+
+@contextmanager
+def headers_made_in(shared: Path) -> Iterator[None]:
+    """Let Inductor keep the precompiled headers of the body in the folder."""
+    headers = shared / "headers"
+    with (
+        replaced(codecache, "_HEADER_DIR", str(headers)),
+        replaced(codecache, "_HEADER_LOCK_DIR", str(headers / "locks")),
+    ):
+        yield
+
+
+@contextmanager
+def headers_from(shared: Path | None) -> Iterator[None]:
+    """Let Inductor take the precompiled headers of the body from the folder, where they are there.
+
+    Others it makes in its own.
+    """
+    make = codecache._precompile_header
+
+    def take(header: str, hashable_cmd_line: str, **command: object) -> str:
+        try:
+            with replaced(codecache, "_HEADER_DIR", str(Path(str(shared), "headers"))):
+                return make(header, hashable_cmd_line, **command)
+        except Exception:  # noqa: BLE001 - whatever it is, one's own are as good
+            return make(header, hashable_cmd_line, **command)
+
+    if shared is None:
+        yield
+        return
+    with replaced(codecache, "_precompile_header", take):
+        yield
+
+
+def level_marker(shared: Path, isa: Isa) -> Path:
+    """Return the file that is there once the level was compiled for, and run, on this processor."""
+    flags = " ".join(sorted(host_cpu_flags()))
+    return shared / "levels" / f"{digest_bytes(flags.encode()).short}-{isa}"

@@ -1,0 +1,169 @@
+"""Build: an exported CPU program and a GPU that isn't here become a package for that GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch._inductor
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
+from handoff.artifacts.gpu import GpuProfile
+from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
+from handoff.tasks.compile.cross.kernels import KernelChoice
+from handoff.tasks.compile.cross.pretend import pretend_gpu
+from handoff.tasks.compile.cross.retarget import Weights, retarget
+from handoff.tasks.compile.cross.toolkit import find_toolkit, write_driver_stub
+from handoff.tasks.compile.machine.here import SERVING_THREADS, has_march_option
+from handoff.tasks.compile.place import built_apart
+from handoff.tasks.compile.reading.literals import refusal_within
+from handoff.tasks.verify.loading import PACKAGE
+
+# Options of AOTInductor that need a device to time on, or weights with values while compiling.
+NEED_A_GPU = frozenset({
+    "freezing", "max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "shape_padding",
+    "coordinate_descent_tuning", "benchmark_kernel", "benchmark_fusion",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CrossBuilt:
+    """A package that was written, what was found in its bytes, and how it came about."""
+
+    package: Path
+    size_bytes: int
+    seconds: float
+    kernels: tuple[KernelChoice, ...]
+    inspection: Inspection
+
+
+def compile_for(
+    program: ExportedProgram,
+    profile: GpuProfile,
+    folder: Path,
+    *,
+    ptx: bool = False,
+    options: Mapping[str, object] | None = None,
+) -> CrossBuilt:
+    """Write `model.pt2` for this GPU to `folder`, kernels and weights embedded, all or nothing.
+
+    With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile
+    it for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). `options` are
+    AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3, where this torch
+    lets that be chosen. Nothing is timed; `tasks.compile.cross.choice` says how configurations are chosen.
+    `program` is left as it is.
+
+    Raises `EnvironmentLacking` for a torch that isn't known, or tools that are missing,
+    `UsageProblem` for an option that needs a GPU, and `BlessingRefused` where the program can't be
+    compiled, or the bytes say another GPU than the one that was asked for.
+    """
+    wanted = _options(options or {}, ptx=ptx)
+    toolkit = find_toolkit(profile, ptx=ptx)
+    began = time.monotonic()
+    retargeted = retarget(program)
+    with (
+        built_apart(folder) as building,
+        torch.no_grad(),
+        pretend_gpu(
+            profile,
+            weights=Weights(program, retargeted),
+            toolkit=toolkit,
+            libraries=write_driver_stub(toolkit.compiler, _libraries()).parent,
+        ) as kernels,
+    ):
+        _compile(retargeted, building / PACKAGE, wanted, profile)
+        inspection = inspect_binary(building / PACKAGE)
+        _require_kernels_for(profile, kernels, inspection)
+    package = folder / PACKAGE
+    seconds = time.monotonic() - began
+    return CrossBuilt(package, package.stat().st_size, seconds, tuple(kernels), inspection)
+
+
+def _libraries() -> Path:
+    """Return a folder that is there as long as Inductor's own files, whose path goes into names.
+
+    The same bytes come out where that path is the same, so no name may be drawn at random.
+    """
+    return Path(cache_dir()) / "handoff-driver"
+
+
+def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
+    """Return Inductor's options; raise `UsageProblem` for one that can't be had without a GPU."""
+    refused = sorted(name for name, value in options.items() if name in NEED_A_GPU and value)
+    if refused:
+        raise UsageProblem(
+            f"{', '.join(refused)} can't be had where there is no GPU",
+            expected="options that need neither timings nor weights with values",
+            got=", ".join(refused),
+            remedy="Leave it out, or compile on a machine with the GPU",
+        )
+    return {
+        **options,
+        # Whatever the environment has set them to.
+        **dict.fromkeys(sorted(NEED_A_GPU), False),
+        **SERVING_THREADS,
+        "compile_threads": 1,
+        "triton.autotune_at_compile_time": True,
+        "aot_inductor.embed_kernel_binary": True,
+        "aot_inductor.emit_multi_arch_kernel": ptx,
+        # Took 9 s instead of 6 for the smallest network, and no less the second time.
+        "aot_inductor.precompile_headers": False,
+        # It loads the kernel into a device.
+        "use_static_triton_launcher": False,
+        # A small constant would be written into the code, and here it has no value.
+        "always_keep_tensor_constants": True,
+        # What is remembered on disk of a pretended GPU is nothing to a real one.
+        "fx_graph_cache": False,
+        "autotune_local_cache": False,
+        "cpp.simdlen": 256,
+        **({"cpp.march": "x86-64-v3"} if has_march_option() else {}),
+    }
+
+
+def _compile(
+    program: ExportedProgram, package: Path, options: dict[str, object], profile: GpuProfile
+) -> None:
+    try:
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(package), inductor_configs=options
+        )
+    except HandoffError:
+        raise
+    except Exception as error:
+        if refused := refusal_within(error):
+            raise refused from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise BlessingRefused(
+            f"AOTInductor could not compile the model for {profile.slug}", expected="a package",
+            got=f"{type(error).__name__}: {' '.join(lines[:2])[:400]}",
+            remedy="Leave this target or the options out, or compile on a machine with the GPU",
+        ) from error  # fmt: skip
+
+
+def _require_kernels_for(
+    profile: GpuProfile, kernels: list[KernelChoice], inspection: Inspection
+) -> None:
+    """Raise `BlessingRefused` unless the package holds those kernels, for that GPU and no other."""
+    compiled = {kernel.name for kernel in kernels}
+    found = {kernel.capability for kernel in inspection.kernels}
+    if inspection.names != compiled or found - {profile.capability}:
+        others = ", ".join(f"sm_{capability}" for capability in sorted(found)) or "no GPU"
+        raise _not_what_was_compiled(
+            f"{len(compiled)} kernels for {profile.slug}", f"{len(inspection.names)} for {others}"
+        )
+    # A linker may leave out what it thinks isn't used; the package would then not load.
+    missing = {"libcuda.so.1", "libtorch_cuda.so"} - set(inspection.needed) if kernels else set()
+    if missing:
+        raise _not_what_was_compiled("a library that loads the driver", f"no {min(missing)}")
+
+
+def _not_what_was_compiled(expected: str, got: str) -> BlessingRefused:
+    return BlessingRefused(
+        "the package's bytes are not what was compiled", expected=expected, got=got,
+        remedy="Run again; if it stays, report it with the versions of torch and triton",
+    )  # fmt: skip

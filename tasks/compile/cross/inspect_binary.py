@@ -1,0 +1,146 @@
+"""Say which GPUs the kernels in a package are for, by its bytes: ELF, fat binaries and PTX.
+
+A package is a zip with a shared library; in the library's data lie cubins (ELF files of their own)
+or fat binaries, each of which holds cubins and PTX. Nothing is loaded or executed.
+
+NVIDIA doesn't document the layout of a fat binary. What is relied on here (a header with the size,
+then for each image its kind and sizes) was read off files that NVIDIA's `fatbinary` wrote, and is
+tested against it where it is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from handoff.tasks.compile.cross.elf import EM_CUDA, MAGIC, read_elf
+
+_FATBIN_MAGIC = b"\x50\xed\x55\xba\x01\x00\x10\x00"
+_FATBIN = struct.Struct("<IHHQ")
+_IMAGE = struct.Struct("<HHIQII")
+_KINDS: dict[int, Literal["ptx", "cubin"]] = {1: "ptx", 2: "cubin"}
+_VERSION = re.compile(rb"^\.version\s+(\d+\.\d+)", re.MULTILINE)
+_TARGET = re.compile(rb"^\.target\s+sm_(\d+)([a-z]?)", re.MULTILINE)
+_ENTRY = re.compile(rb"\.entry\s+([\w$]+)")
+
+
+@dataclass(frozen=True)
+class EmbeddedKernel:
+    """A kernel that was found: machine code (`cubin`) or `ptx`, and the capability it is for.
+
+    `specific` is the letter of an architecture-specific target (`a` of `sm_90a`), whose PTX no
+    other GPU can take. Only PTX has a `ptx_version`, and only its text tells the letter.
+    """
+
+    name: str
+    kind: Literal["cubin", "ptx"]
+    capability: int
+    specific: str = ""
+    ptx_version: str = ""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a file: kernels, in the order of the bytes, and the libraries it needs."""
+
+    kernels: tuple[EmbeddedKernel, ...]
+    needed: tuple[str, ...] = ()
+
+    @property
+    def capabilities(self) -> frozenset[int]:
+        """The compute capabilities that there is machine code for: `{90}`."""
+        return frozenset(k.capability for k in self.kernels if k.kind == "cubin")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the kernels that there is machine code for."""
+        return frozenset(k.name for k in self.kernels if k.kind == "cubin")
+
+
+def inspect_binary(path: Path) -> Inspection:
+    """Return what is in a package (`.pt2`), a shared library, a cubin, a fat binary or a PTX file.
+
+    Raises `ValueError` for a file that is none of these, or that is cut off.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith((".so", ".cubin", ".fatbin"))]
+            found = [inspect_bytes(archive.read(name)) for name in names]
+        kernels = tuple(kernel for part in found for kernel in part.kernels)
+        return Inspection(kernels, tuple(name for part in found for name in part.needed))
+    return inspect_bytes(path.read_bytes())
+
+
+def inspect_bytes(data: bytes) -> Inspection:
+    """Return what is in the bytes of one file; raise as `inspect_binary` does."""
+    if data.startswith(_FATBIN_MAGIC):
+        return Inspection(tuple(_images(data)))
+    if data.startswith(MAGIC):
+        elf = read_elf(data)
+        if elf.machine == EM_CUDA:
+            return Inspection((_cubin(data),))
+        parts = [section.data for section in elf.sections if section.is_loaded]
+        return Inspection(tuple(k for part in parts for k in _embedded(part)), elf.needed)
+    if _VERSION.search(data) and _TARGET.search(data):
+        return Inspection((_ptx(data),))
+    raise ValueError("expected a package, an ELF file, a fat binary or PTX, got other bytes")
+
+
+def _embedded(section: bytes) -> Iterator[EmbeddedKernel]:
+    """Give the kernels whose files begin anywhere in a section's bytes."""
+    at = 0
+    data = memoryview(section)
+    pattern = re.compile(re.escape(_FATBIN_MAGIC) + b"|" + re.escape(MAGIC))
+    while match := pattern.search(data, at):
+        part = data[match.start() :]
+        if match.group() == _FATBIN_MAGIC:
+            yield from _images(part)
+            at = match.start() + _fatbin_size(part)
+            continue
+        # Seven bytes can be there by chance, among the weights for one; a cubin's header can't.
+        machine = struct.unpack_from("<H", part, 18)[0] if len(part) >= 64 else 0
+        at = match.end()
+        if machine == EM_CUDA:
+            yield _cubin(part)
+            at = match.start() + read_elf(part).size_bytes
+
+
+def _fatbin_size(data: bytes | memoryview) -> int:
+    _, _, header, size = _FATBIN.unpack_from(data)
+    if header + size > len(data):
+        raise ValueError("expected a whole fat binary, got one that is cut off")
+    return int(header + size)
+
+
+def _images(data: bytes | memoryview) -> Iterator[EmbeddedKernel]:
+    end = _fatbin_size(data)
+    at = _FATBIN.size
+    while at < end:
+        kind, _, header, size, packed, _ = _IMAGE.unpack_from(data, at)
+        if kind not in _KINDS or packed:
+            what = "compressed" if packed else f"of kind {kind}"
+            raise ValueError(f"expected plain cubins and PTX in a fat binary, got one {what}")
+        image = data[at + header : at + header + size]
+        yield _cubin(image) if _KINDS[kind] == "cubin" else _ptx(image)
+        at += header + size
+
+
+def _cubin(data: bytes | memoryview) -> EmbeddedKernel:
+    elf = read_elf(data)
+    names = [s.name.removeprefix(".text.") for s in elf.sections if s.name.startswith(".text.")]
+    return EmbeddedKernel(",".join(names), "cubin", elf.capability)
+
+
+def _ptx(data: bytes | memoryview) -> EmbeddedKernel:
+    version, target, entry = (p.search(data) for p in (_VERSION, _TARGET, _ENTRY))
+    if version is None or target is None or entry is None:
+        raise ValueError("expected PTX with .version, .target and .entry, got a part of them")
+    number, letter = target.groups()
+    return EmbeddedKernel(
+        entry.group(1).decode(), "ptx", int(number), letter.decode(), version.group(1).decode()
+    )

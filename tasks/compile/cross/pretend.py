@@ -1,0 +1,252 @@
+"""Make this torch answer as if a named GPU were there: every patch of its internals, in one place.
+
+What Inductor and Triton ask of a device falls in four groups, each a list below. The patches fit
+the torch that `toolkit.KNOWN_TORCH` names; each patched name has to be there, or entering fails,
+and the tests compile with it. `torch.cuda.is_available()` says yes, since Inductor decides by it
+what a GPU can do (whether it adds bfloat16 atomically, for one); FakeTensorMode alone is told that
+no device may be touched, and then installs guards that do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch._inductor.config
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.gpu import GpuProfile
+from handoff.tasks.compile.cross.devices import Patch, forget_devices
+from handoff.tasks.compile.cross.driver import PretendedDriver, torch_properties
+from handoff.tasks.compile.cross.kernels import KernelChoice, keep_one_configuration
+from handoff.tasks.compile.cross.retarget import Weights, storage_address
+from handoff.tasks.compile.cross.toolkit import (
+    Toolkit,
+    can_add_ptx,
+    find_toolkit,
+    require_known_torch,
+)
+from handoff.tasks.compile.patching import environment, replaced
+
+# What Triton reads from the environment. Inductor sets the first in passing, to a folder of its
+# cache. With line numbers, a kernel's binary would hold the path and time of the file it was in.
+_ENVIRONMENT = {"TRITON_CACHE_DIR": None, "TRITON_DISABLE_LINE_INFO": "1"}
+
+
+@contextmanager
+def pretend_gpu(
+    profile: GpuProfile,
+    *,
+    weights: Weights | None = None,
+    toolkit: Toolkit | None = None,
+    libraries: Path | None = None,
+) -> Iterator[list[KernelChoice]]:
+    """Answer as if this GPU were device 0 until the body ends; give the kernels it compiled.
+
+    `weights` are those of the program to compile, without which one that has any is refused;
+    `libraries` is a folder with the driver's stub to link to. Nothing can be run or timed
+    meanwhile: a launch or a benchmark raises. All that was replaced is as before on leaving, also
+    after an exception. It holds for the whole process, so nothing else may compile in it meanwhile.
+
+    Raises `EnvironmentLacking` for a torch whose internals aren't known, or one without its tools.
+    """
+    require_known_torch()
+    tools = toolkit or find_toolkit(profile)
+    chosen: list[KernelChoice] = []
+    patches = [
+        *_device_patches(profile),
+        *_triton_patches(profile),
+        *_inductor_patches(profile, weights, chosen),
+        *_build_patches(tools, libraries),
+    ]
+    forget_devices()
+    try:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(replaced(patch.owner, patch.name, patch.value))
+            # AOTInductor writes what it compiles for into its settings, and leaves it there.
+            settings = torch._inductor.config.patch("aot_inductor.metadata", {})
+            stack.enter_context(settings)
+            stack.enter_context(environment(_ENVIRONMENT))
+            yield chosen
+    finally:
+        forget_devices()
+
+
+def _device_patches(profile: GpuProfile) -> list[Patch]:
+    """Return what torch.cuda and Inductor's interface to it say of the device.
+
+    The interface holds functions of torch.cuda since its class was made, so that both are patched.
+    """
+    properties = torch_properties(profile)
+    capability = (profile.major, profile.minor)
+    answers: dict[str, Callable[..., object]] = {
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "get_device_properties": lambda _device=None: properties,
+        "synchronize": lambda _device=None: None,
+        "is_available": lambda: True,
+        "is_bf16_supported": lambda *_a, **_k: profile.capability >= 80,
+    }
+    elsewhere: dict[str, Callable[..., object]] = {
+        "get_device_capability": lambda _device=None: capability,
+        "get_device_name": lambda _device=None: profile.name,
+        "mem_get_info": lambda _device=None: (profile.total_memory, profile.total_memory),
+        "_exchange_device": lambda _index: 0,
+        "_maybe_exchange_device": lambda _index: 0,
+        # Inductor keeps the state of every generator and puts it back.
+        "get_rng_state": lambda *_a, **_k: torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": lambda *_a, **_k: None,
+    }
+    on_interface: dict[str, Callable[..., object]] = {
+        "exchange_device": lambda _index: 0,
+        "maybe_exchange_device": lambda _index: 0,
+    }
+    devices = import_module("torch._dynamo.device_interface")
+    known = {**devices.caching_worker_device_properties, "cuda": [properties]}
+    return [
+        *[Patch(torch.cuda, name, value) for name, value in {**answers, **elsewhere}.items()],
+        *[
+            Patch(devices.CudaInterface, name, staticmethod(value))
+            for name, value in {**answers, **on_interface}.items()
+        ],
+        Patch(devices, "caching_worker_device_properties", known),
+        Patch(FakeTensorMode, "avoid_device_init", property(lambda _mode: True)),
+        # It makes a tensor on the device; torch 2.11 calls it for every fake one.
+        Patch(import_module(FakeTensorMode.__module__), "init_gpu_context", lambda _device: None),
+    ]
+
+
+def _triton_patches(profile: GpuProfile) -> list[Patch]:
+    """Return the driver that Triton compiles for, and stop the search for a real one."""
+    runtime = import_module("triton.runtime.driver")
+    helpers = import_module("torch._inductor.runtime.triton_helpers")
+    return [
+        Patch(runtime.driver, "_active", PretendedDriver(profile)),
+        Patch(helpers, "set_driver_to_gpu", lambda: None),
+    ]
+
+
+def _inductor_patches(
+    profile: GpuProfile, weights: Weights | None, chosen: list[KernelChoice]
+) -> list[Patch]:
+    """Return what stands in for what Inductor does on a device: tune, time, fold, read weights."""
+    graph = import_module("torch._inductor.graph")
+    wrapper = import_module("torch._inductor.codegen.wrapper")
+    heuristics = import_module("torch._inductor.runtime.triton_heuristics")
+    benchmarking = import_module("torch._inductor.runtime.benchmarking")
+    joint = import_module("torch._inductor.fx_passes.joint_graph")
+    folder = joint.UniformValueConstantFolder
+    deduce, original = folder._deduce_value, graph.GraphLowering.get_original_value_of_constant
+
+    def keep_one(code: Any) -> None:  # noqa: ANN401 - Inductor's wrapper generator
+        keep_one_configuration(code, profile, chosen)
+
+    def deduce_on_cpu(self: Any, node: torch.fx.Node) -> object:  # noqa: ANN401 - Inductor's
+        # A weight has no value here. Anything else that is folded starts from numbers in the graph.
+        if node.op == "get_attr":
+            return self.unknown_value
+        with _ConstructedOnCpu():
+            return deduce(self, node)
+
+    def find_value(self: Any, name: str) -> torch.Tensor:  # noqa: ANN401 - Inductor's
+        tensor = self.constants.get(name)
+        found = weights.find(tensor) if weights and tensor is not None else None
+        if found is None and isinstance(tensor, FakeTensor):
+            raise _without_values(name)
+        return found if found is not None else original(self, name)
+
+    return [
+        Patch(wrapper.PythonWrapperCodegen, "generate_and_run_autotune_block", keep_one),
+        Patch(heuristics.CachingAutotuner, "bench", _refuse_to_time),
+        Patch(benchmarking.Benchmarker, "benchmark", _refuse_to_time),
+        Patch(folder, "_deduce_value", deduce_on_cpu),
+        Patch(graph, "is_same_tensor", _is_same_tensor),
+        Patch(graph.GraphLowering, "get_original_value_of_constant", find_value),
+    ]
+
+
+def _build_patches(tools: Toolkit, libraries: Path | None) -> list[Patch]:
+    """Return where g++ finds CUDA's headers and the driver, and what makes fat binaries."""
+    extension = import_module("torch.utils.cpp_extension")
+    codecache = import_module("torch._inductor.codecache")
+    folders = extension.library_paths
+
+    def headers(*_args: object, **_kwargs: object) -> list[str]:
+        own = Path(torch.__file__).parent / "include"
+        api = own / "torch" / "csrc" / "api" / "include"
+        return [str(path) for path in (own, api, *tools.headers)]
+
+    def library_paths(_device: str = "cpu", *args: object, **kwargs: object) -> list[str]:
+        # Asked for the CPU, since for CUDA it wants a toolkit's folder, of which nothing is linked.
+        extra = [str(libraries)] if libraries else []
+        return [*folders("cpu", *args, **kwargs), *extra]
+
+    def command(
+        ptx: str, output: str, cubin: str, _nvcc: object, _fatbinary: object, architecture: str
+    ) -> list[str]:
+        # Not compressed, so that which GPU the PTX is for can be read without decompressing it.
+        return [
+            str(tools.fatbinary), f"--create={output}", "-64", "--compress=false",
+            f"--image3=kind=elf,sm={architecture},file={cubin}",
+            f"--image3=kind=ptx,sm={architecture},file={ptx}",
+        ]  # fmt: skip
+
+    patches = [
+        Patch(extension, "include_paths", headers),
+        Patch(extension, "library_paths", library_paths),
+    ]
+    if can_add_ptx():
+        patches.append(Patch(codecache, "_cuda_fatbin_command", command))
+    return patches
+
+
+class _ConstructedOnCpu(torch.utils._python_dispatch.TorchDispatchMode):
+    """Makes on the CPU what an operator would make on the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an operator
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        def moved(device: torch.device) -> torch.device:
+            return torch.device("cpu") if device.type == "cuda" else device
+
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.device, moved, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _is_same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two constants are one. Inductor compares addresses, which fakes don't have.
+
+    Asked for one, torch raises, or gives 0 for all where its settings let it: weights of one shape
+    would then be taken for one weight.
+    """
+    return bool(
+        storage_address(one) == storage_address(other)
+        and (one.size(), one.stride()) == (other.size(), other.stride())
+        and one.storage_offset() == other.storage_offset()
+        and (one.dtype, one.device) == (other.dtype, other.device)
+    )
+
+
+def _without_values(name: str) -> BlessingRefused:
+    return BlessingRefused(
+        f"the compiler made {name} from weights, which have no values where there is no GPU",
+        expected="weights that are packaged as they are", got="one that was computed",
+        remedy="Leave out the options that change weights, or compile on a machine with the GPU",
+    )  # fmt: skip
+
+
+def _refuse_to_time(*_args: object, **_kwargs: object) -> NoReturn:
+    raise RuntimeError("Inductor wanted to time a kernel where there is no GPU")

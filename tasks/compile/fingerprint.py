@@ -1,0 +1,66 @@
+"""Fingerprint: one digest for everything that a release is made from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
+from handoff.artifacts.isolated import own_package
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.target import CudaTarget
+
+
+def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Digest:
+    """Return what stands for a release's inputs: delivery, recipe, targets, toolchain, our code."""
+    plain = {
+        "delivery": delivery,
+        "recipe": to_plain(recipe),
+        "targets": [target.slug for target in recipe.resolved_targets()],
+        "torch": _torch(),
+        **_kernel_compiler(recipe),
+        "compiler": compiler_banner(compiler),
+        "code": own_code(),
+    }
+    return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+
+
+@cache
+def own_code() -> Digest:
+    """Return the digest of the code that makes releases, as this process has begun with it."""
+    root = Path(own_package())
+    sources = [
+        path for room in ("artifacts", "tasks") for path in (root / room).rglob("*")
+        # Those of C++ go into packages.
+        if path.suffix in {".py", ".cpp"}
+    ]  # fmt: skip
+    return digest_tree({path.relative_to(root).as_posix(): digest_file(path) for path in sources})
+
+
+@cache
+def _torch() -> str:
+    """Return torch's version, which is read off a file of some kilobytes."""
+    return version("torch")
+
+
+def _kernel_compiler(recipe: Recipe) -> dict[str, str]:
+    """Return the version of what compiles GPU kernels, where the recipe asks for any."""
+    if not any(isinstance(target, CudaTarget) for target in recipe.resolved_targets()):
+        return {}
+    try:
+        return {"triton": version("triton")}
+    except PackageNotFoundError:
+        return {"triton": ""}
+
+
+@cache
+def compiler_banner(compiler: str) -> str:
+    """Return what the compiler says of its version."""
+    told = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return told.stdout

@@ -1,0 +1,132 @@
+"""Lets a package check its inputs by default, against the ranges that were declared.
+
+AOTInductor emits checks of every input's dtype, sizes, strides and device, and leaves them off
+unless the serving process sets `AOTI_RUNTIME_CHECK_INPUTS`: another dtype is then read as if it
+were the right one. The ranges that it emits are not those that were declared, either: one from 1 is
+checked as one from 2, because `torch.export` takes 1 for a case of its own, and one that the
+compiler had to choose in (`batch < 16`, to pick a convolution's implementation) is cut short. All
+of that is mended in the C++ that is about to be compiled; Inductor has no option for it (torch 2.11
+to 2.15). What was assumed is reported, so that it is compared beyond it; a dimension that was fixed
+is refused. `AOTI_RUNTIME_CHECK_INPUTS=0` turns the checks off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._inductor.codecache import AotCodeCompiler
+from torch.export import ExportedProgram
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+from handoff.artifacts.signature import Dimension
+from handoff.artifacts.steps import AssumedRange
+from handoff.tasks.compile.patching import replaced
+from handoff.tasks.optimize.ranges import dimension_of
+
+# Place of an input, and its axis.
+Axis = tuple[int, int]
+
+_OFF_BY_DEFAULT = "env_var_value != nullptr && env_var_value[0] != '0'"
+_ON_BY_DEFAULT = "env_var_value == nullptr || env_var_value[0] != '0'"
+_CHECK = re.compile(r"(?=static void check_input_\d+\()")
+_PLACE = re.compile(r"static void check_input_(\d+)")
+_TOO_SMALL = re.compile(r"(_size\[(\d+)\] < )(\d+)(\).*?expected it to be >= )\d+", re.DOTALL)
+_TOO_LARGE = re.compile(r"(_size\[(\d+)\] > )(\d+)(\).*?expected to be <= )\d+", re.DOTALL)
+_STRIDE = re.compile(r"if \((\d+) != (\w+)_stride\[(\d+)\]\)")
+_FIXED = re.compile(r"if \((\d+) != \w+_size\[(\d+)\]\)")
+
+
+@contextmanager
+def checked_inputs(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
+    """Let what is compiled from `program` in the body check its inputs unless told not to.
+
+    The list is filled with what the compiler assumed. Raises `BlessingRefused` where it fixed a
+    dimension that is declared as dynamic, and `EnvironmentLacking` where this torch emits something
+    else than what is mended here.
+    """
+    declared = declared_ranges(program)
+    original = AotCodeCompiler.compile
+    assumed: list[AssumedRange] = []
+
+    def compile_checked(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        checked, found = turn_on(code, declared)
+        assumed.extend(found)
+        return original(graph, checked, *args, **kwargs)
+
+    with replaced(AotCodeCompiler, "compile", staticmethod(compile_checked)):
+        yield assumed
+
+
+def turn_on(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[AssumedRange]]:
+    """Return generated C++ whose checks are on and as declared, and what it had assumed instead."""
+    if code.count(_OFF_BY_DEFAULT) != 1:
+        raise EnvironmentLacking(
+            "packages can't be made to check their inputs",
+            expected="code as torch 2.11 to 2.15 generates it",
+            got=f"something else from torch {torch.__version__}",
+            remedy="Build with one of those, or mend tasks/compile/input_checks.py",
+        )
+    first, *checks = _CHECK.split(code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT))
+    assumed: dict[Axis, Dimension] = {}
+    mended = [first, *(_mend(check, declared, assumed) for check in checks)]
+    return "".join(mended), [
+        AssumedRange(place, axis, limits.min, limits.max)
+        for (place, axis), limits in assumed.items()
+    ]
+
+
+def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Dimension]) -> str:
+    """Put the declared bounds into the check of one input; note those that were narrower."""
+    found = _PLACE.match(check)
+    assert found is not None
+    place = int(found[1])
+    for size, axis in _FIXED.findall(check):
+        if (place, int(axis)) in declared:
+            raise _fixed(place, int(axis), size, declared[place, int(axis)])
+    emitted = {int(axis): [2, 1 << 62] for _, axis, _, _ in _TOO_SMALL.findall(check)}
+
+    def bound(match: re.Match[str], end: int) -> str:
+        axis = int(match[2])
+        limits = declared.get((place, axis))
+        emitted.setdefault(axis, [0, 1 << 62])[end] = int(match[3])
+        if limits is None:
+            return match[0]
+        wanted = limits.max if end else limits.min
+        return f"{match[1]}{wanted}{match[4]}{wanted}"
+
+    # Of an axis of one element the stride says nothing: a row taken out of a table has the table's.
+    check = _STRIDE.sub(r"if (\1 != \2_stride[\3] && \2_size[\3] != 1)", check)
+    check = _TOO_SMALL.sub(lambda match: bound(match, 0), check)
+    check = _TOO_LARGE.sub(lambda match: bound(match, 1), check)
+    for axis, (low, high) in emitted.items():
+        limits = declared.get((place, axis))
+        if limits is not None and (low > max(limits.min, 2) or high < limits.max):
+            assumed[place, axis] = Dimension(low, high)
+    return check
+
+
+def _fixed(place: int, axis: int, size: str, limits: Dimension) -> BlessingRefused:
+    return BlessingRefused(
+        f"the compiler fixed axis {axis} of input {place} at {size}",
+        expected=f"a package for {limits.min} to {limits.max}, as the delivery declares",
+        got=f"one for {size} alone",
+        remedy="Leave the option out that does it ('freezing' is one), or declare that size",
+    )
+
+
+def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
+    """Return the range of each dynamic axis of the program's inputs."""
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    found: dict[Axis, Dimension] = {}
+    for place, name in enumerate(program.graph_signature.user_inputs):
+        value = nodes[str(name)].meta["val"]
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt):
+                limits = bound_sympy(size.node.expr, program.range_constraints)
+                found[place, axis] = dimension_of(limits)
+    return found

@@ -1,0 +1,66 @@
+"""Compile for the GPU that is in this machine: kernels are timed, and nothing is pretended.
+
+Not run so far: no GPU was lent to this project's builders. What it does is what torch documents
+(`torch.export.passes.move_to_device_pass`, `torch._inductor.aoti_compile_and_package`); the tests
+with the marker `cuda` are its proof, where there is a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.compile.cross.inspect_binary import inspect_binary
+from handoff.tasks.compile.cross.release import GpuPackage
+from handoff.tasks.compile.machine.here import SERVING_THREADS, has_march_option
+
+DEVICE = "cuda"
+
+
+def can_compile(target: CudaTarget) -> bool:
+    """Tell whether the first GPU here is of that very capability, and torch can use it."""
+    if not (target.is_here and torch.cuda.is_available()):
+        return False
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor == target.sm
+
+
+def compile_natively(
+    program: ExportedProgram, target: CudaTarget, options: Mapping[str, object], package: Path
+) -> GpuPackage:
+    """Write the package of `program` for the GPU here to the file `package`.
+
+    Kernels and weights are embedded, the host's code is for x86-64-v3. Raises `BlessingRefused`
+    where the kernels in the written bytes are for another GPU.
+    """
+    moved = move_to_device_pass(program, DEVICE)
+    march = {"cpp.march": target.march} if has_march_option() else {}
+    with torch.no_grad():
+        torch._inductor.aoti_compile_and_package(
+            moved,
+            package_path=str(package),
+            inductor_configs={
+                **SERVING_THREADS,
+                **options,
+                **march,
+                "cpp.simdlen": 256,
+                "aot_inductor.embed_kernel_binary": True,
+            },
+        )
+    inspection = inspect_binary(package)
+    if inspection.capabilities - {target.sm}:
+        raise BlessingRefused(
+            "the package's kernels are not for the GPU that was asked for",
+            expected=f"kernels for sm_{target.sm}",
+            got=", ".join(f"sm_{found}" for found in sorted(inspection.capabilities)),
+            remedy="Report it with the versions of torch and triton",
+        )
+    name = torch.cuda.get_device_name()
+    told = tuple(f"{kernel}: timed on {name}" for kernel in sorted(inspection.names))
+    return GpuPackage(package, told, {"cuda": str(torch.version.cuda), "gpu": name})

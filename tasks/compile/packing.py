@@ -1,0 +1,139 @@
+"""Packs the weights of convolutions whose batch size is dynamic.
+
+oneDNN computes with weights in a layout of blocks. With freezing, Inductor rearranges them once, at
+compile time, but for a dynamic input size it leaves them as they are, so that each call does it
+again. The layout is chosen by input size and number of threads: by how many blocks of output
+channels all threads have enough to do. A large batch's serves here, which is the same for any
+number of threads. At a size for which oneDNN would choose another layout, it rearranges the weights
+in the call, as it would have anyway (ideep's `reorder_if_differ_in`). Between blocks of which one
+divides the other, it has compiled code for that, which takes no longer than from unpacked weights;
+else only its slow reference: four convolutions of EfficientNet took 7 ms of 17 so, at a batch of 1.
+Those are left alone where that may happen.
+
+Two more kinds are left alone. Transposed convolutions, packed for one size, give that size's
+results. And with packed weights oneDNN's channels are last in whatever it returns, where Inductor
+expects the other layout of what it can't tell apart: an image of one channel is the same in both
+(`_prepare_convolution_fusion_create` in Inductor's mkldnn_ir.py).
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch._inductor.fx_passes import mkldnn_fusion
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import has_free_symbols, statically_known_true
+
+from handoff.tasks.compile.patching import moved, replaced
+
+# What freezing calls when it has put oneDNN's operators in, and before it folds constants.
+_HOOK = "_eliminate_duplicate_packed_nodes"
+# Those of serving machines, on which oneDNN's choice depends.
+_THREADS = (1, 2, 8, 32)
+# A batch that gives all threads enough to do, so that the layout is the same on any machine.
+_MANY = 1024
+# What is read of oneDNN's description of a layout (`memory_desc_t` of oneDNN 3): the number of
+# axes, four sizes of twelve, the padded sizes, the number of blocks, the first one's size and axis.
+# What doesn't agree with the weights' shape is no layout that is known here.
+_LAYOUT = "<4xi4q72x4q272xi4xq88xq"
+
+
+@contextmanager
+def convolutions_packed() -> Iterator[None]:
+    """Let freezing pack the weights of convolutions of dynamic sizes, too, in the body.
+
+    Raises `EnvironmentLacking` where torch has moved what this leans on.
+    """
+    original = getattr(mkldnn_fusion, _HOOK, None)
+    if original is None:
+        raise moved(f"torch._inductor.fx_passes.mkldnn_fusion.{_HOOK}")
+
+    def pack_first(module: torch.fx.GraphModule) -> object:
+        for node in module.graph.find_nodes(
+            op="call_function", target=torch.ops.mkldnn._convolution_pointwise.default
+        ):
+            _pack(node)
+        return original(module)
+
+    with replaced(mkldnn_fusion, _HOOK, pack_first):
+        yield
+
+
+def _pack(convolution: torch.fx.Node) -> None:
+    image, weight, _, padding, stride, dilation, groups = convolution.args[:7]
+    assert isinstance(image, torch.fx.Node)
+    assert isinstance(weight, torch.fx.Node)
+    size = image.meta["val"].shape
+    if weight.op != "get_attr" or not has_free_symbols(size) or _is_ambiguous(convolution, size):
+        return
+    # Of a size that only the call tells (an unbacked one) the trace has none.
+    traced = [one.node.hint if isinstance(one, torch.SymInt) else one for one in size]
+    if None in traced:
+        return
+    graph = convolution.graph
+    least = [1 if isinstance(one, torch.SymInt) else one for one in size]
+    most = [_MANY, *traced[1:]] if isinstance(size[0], torch.SymInt) else traced
+    weights = operator.attrgetter(str(weight.target))(graph.owning_module)
+    settings = (padding, stride, dilation, groups)
+    wanted = _layouts(weights, [(*settings, most)])
+    if len(wanted) != 1:
+        return
+    others = _layouts(weights, [(*settings, size) for size in (traced, least)]) - wanted
+    if not all(_converts_fast(weights, one, *wanted) for one in others):
+        return
+    with graph.inserting_before(convolution):
+        packed = graph.call_function(
+            torch.ops.mkldnn._reorder_convolution_weight, (weight, *settings, most)
+        )
+    convolution.update_arg(1, packed)
+
+
+def _layouts(weights: torch.Tensor, settings: list[tuple[object, ...]]) -> set[bytes]:
+    """Return how oneDNN lays the weights out in any of the settings, on any machine."""
+    found: set[bytes] = set()
+    threads = torch.get_num_threads()
+    with unset_fake_temporarily():
+        try:
+            for count in _THREADS:
+                torch.set_num_threads(count)
+                for setting in settings:
+                    packed = torch.ops.mkldnn._reorder_convolution_weight(weights, *setting)
+                    layout = torch.ops.mkldnn._get_mkldnn_serialized_md(packed)
+                    found.add(bytes(layout.tolist()))
+        finally:
+            torch.set_num_threads(threads)
+    return found
+
+
+def _converts_fast(weights: torch.Tensor, one: bytes, other: bytes) -> bool:
+    """Tell whether oneDNN has compiled code from one layout to the other, not just a reference."""
+    blocks = [block_of(layout, weights.shape) for layout in (one, other)]
+    return weights.dtype is torch.float32 and 0 not in blocks and max(blocks) % min(blocks) == 0
+
+
+def block_of(layout: bytes, shape: torch.Size) -> int:
+    """Return how many output channels lie beside each other; 0 if there is more to a layout.
+
+    `layout` is oneDNN's description of how weights of the given shape lie.
+    """
+    if len(layout) < struct.calcsize(_LAYOUT):
+        return 0
+    axes, *told = struct.unpack_from(_LAYOUT, layout)
+    sizes, padded, (blocks, size, axis) = told[:4], told[4:8], told[8:]
+    is_plain = (axes, blocks, axis) == (len(shape), 1, 0) and sizes == padded == list(shape)
+    return size if is_plain else 0
+
+
+def _is_ambiguous(convolution: torch.fx.Node, size: torch.Size) -> bool:
+    """Tell whether the image lies in memory as it would with its channels last."""
+    made = convolution.meta["val"].shape
+    return _is_one(size[1]) or (all(map(_is_one, size[2:])) and not all(map(_is_one, made[2:])))
+
+
+def _is_one(size: int | torch.SymInt) -> bool:
+    # Without a guard, which would narrow the range of a dynamic size.
+    return bool(statically_known_true(size == 1))

@@ -1,0 +1,91 @@
+"""Where a compilation works: an empty folder of its own, whose path reaches no byte of a package.
+
+Inductor writes the path of its cache into a comment that it hashes, and compilers write the paths
+of sources beside what they make of them. Both are given a path that is always the same instead, so
+that the same program gives the same bytes wherever it is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch._inductor import codecache, cpp_builder
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+from handoff.tasks.compile.patching import environment, replaced
+
+# What stands in a package where the folder's path would.
+_NEUTRAL = "/handoff"
+
+
+@contextmanager
+def private_place() -> Iterator[Path]:
+    """Give an empty private folder below Inductor's cache, and make it Inductor's cache meanwhile.
+
+    It is gone afterwards; what was killed leaves it to whoever removes the cache.
+    """
+    parent = Path(cache_dir())
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix="place-", dir=parent))
+    try:
+        with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}), _untold(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _untold(folder: Path) -> Iterator[None]:
+    """Keep the folder's path out of what Inductor hashes, and out of what compilers make."""
+    comment = re.compile(rf"^(//.*?){re.escape(str(folder))}", re.MULTILINE)
+    write, run = codecache.write, cpp_builder.run_compile_cmd
+
+    def write_neutral(content: str | bytes, *args: object, **kwargs: object) -> object:
+        if isinstance(content, str):
+            content = comment.sub(rf"\1{_NEUTRAL}", content)
+        return write(content, *args, **kwargs)  # type: ignore[arg-type]
+
+    def run_neutral(cmd_line: str, cwd: str) -> None:
+        # Not among Inductor's own flags: these are hashed, and precompiled headers go by them.
+        mapped = f" -ffile-prefix-map={folder}={_NEUTRAL} -c "
+        run(cmd_line.replace(" -c ", mapped, 1) if str(folder) in cmd_line else cmd_line, cwd)
+
+    with (
+        replaced(codecache, "write", write_neutral),
+        replaced(cpp_builder, "run_compile_cmd", run_neutral),
+    ):
+        yield
+
+
+@contextmanager
+def built_apart(folder: Path) -> Iterator[Path]:
+    """Give a folder beside `folder` that takes its place once the body has filled it, or is gone.
+
+    What a process left there that was killed is removed first.
+    """
+    building = folder.with_name(folder.name + ".building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        yield building
+        flush(building)
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def flush(folder: Path) -> None:
+    """Write the folder's files through to the disk."""
+    for path in [*folder.iterdir(), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

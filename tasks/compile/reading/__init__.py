@@ -1,0 +1,1 @@
+"""What the compiler wrote, read before it is compiled, and what a package holds in the end."""

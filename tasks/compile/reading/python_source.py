@@ -1,0 +1,155 @@
+"""Reads the Python that Inductor writes for GPUs: kernels in Triton, and the block that makes them.
+
+That is run in the compiling process itself, so that nothing in it may be but what such a block is
+made of: definitions of kernels, calls of torch's and Triton's own names, values that are counted.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from handoff.artifacts.errors import BlessingRefused
+from handoff.tasks.compile.reading.source_words import is_counted, not_compiled, words
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IMPORTED = re.compile(
+    r"torch|triton|math|torch\._inductor\.[a-z_.]+|torch\._dynamo\.(?:testing|utils)|triton\.[a-z_.]+"
+)
+# What generated code has of torch itself: its dtypes, and how a tensor or a stream is got.
+_OF_TORCH = re.compile(
+    r"torch\.(?:(?:bfloat|float|int|uint|complex)[0-9a-z_]+|bool|device|empty_strided"
+    r"|_C\._dynamo\.guards\._?[a-z_]+|_C\._(?:cuda|xpu)_getCurrentRawStream)"
+)
+_TEXT = re.compile(r"[A-Za-z0-9_ .,:<>=+*/()\[\]'&|!%-]{0,400}")
+_KERNEL = re.compile(r"triton_[A-Za-z0-9_]+")
+# Of what is written in the sources below, this reaches beyond a kernel.
+_DENIED = words(
+    """
+    os sys subprocess builtins importlib import_module pickle marshal ctypes socket shutil
+    pathlib Path io tempfile signal threading multiprocessing inspect codecs runpy code exec
+    eval compile open input breakpoint exit quit getattr setattr delattr vars locals dir
+    type object super __import__ __builtins__ __class__ __dict__ __globals__ __code__
+    __subclasses__ __bases__ __mro__ __getattribute__ __loader__ __spec__ system popen spawn
+    fork environ getenv putenv remove unlink rename rmtree mkdir makedirs hub load_library
+    load_state_dict save check_output check_call Popen run_path cpp_extension write_text
+    write_bytes
+    """
+)
+_REFUSED = (
+    ast.ClassDef, ast.Global, ast.Nonlocal, ast.Try, ast.Raise, ast.With, ast.Lambda, ast.Yield,
+    ast.YieldFrom, ast.Await, ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.NamedExpr,
+    ast.JoinedStr, ast.Match,
+)  # fmt: skip
+_ROOT = Path(torch.__file__).parent / "_inductor"
+_SOURCES = ("runtime", "codegen/triton.py", "codegen/simd.py", "codegen/wrapper.py", "kernel")
+
+
+def read_python(code: str) -> None:
+    """Raise `BlessingRefused` unless `code` is Python such as Inductor writes for a GPU."""
+    for odd in sorted({c for c in code if not (c.isascii() and (c.isprintable() or c == "\n"))}):
+        raise not_compiled("printable ASCII", odd)
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise not_compiled("Python syntax", str(error)) from error
+    sources = {id(node) for node in _kernel_sources(tree)}
+    # A text that stands alone, as what a kernel says of itself, does nothing.
+    alone = {
+        id(node.value) for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }  # fmt: skip
+    made = {name for node in ast.walk(tree) for name in _made(node)}
+    for node in ast.walk(tree):
+        if id(node) in sources:
+            assert isinstance(node, ast.Constant)
+            read_python(str(node.value))
+        elif id(node) not in alone:
+            _check(node, made)
+
+
+def _made(node: ast.AST) -> list[str]:
+    """Return the names that the node gives to something of the code's own."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+            return [name]
+    return []
+
+
+def _kernel_sources(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the literals that hold a kernel's source, as the second argument of its definition."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="async_compile"), attr="triton"),
+                args=[_, ast.Constant(value=str()) as source],
+            ):
+                yield source
+
+
+def _check(node: ast.AST, made: Collection[str]) -> None:
+    if isinstance(node, _REFUSED):
+        raise _refuse("statements that kernels are made of", node)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        for name in [node.module] if isinstance(node, ast.ImportFrom) else node.names:
+            module = name.name if isinstance(name, ast.alias) else str(name)
+            if not _IMPORTED.fullmatch(module):
+                raise _refuse("imports of torch's inductor and Triton", node)
+    text = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(text, bytes) or (isinstance(text, str) and not _TEXT.fullmatch(text)):
+        raise _refuse("texts that are names, sizes or messages of torch's", node)
+    own = made if isinstance(node, ast.Name | ast.FunctionDef | ast.arg) else ()
+    for word in _words(node):
+        # What the code makes itself reaches nothing else, whatever it is called.
+        if not is_known(word) and not (word in own and word not in _DENIED):
+            raise not_compiled("words of torch's and Triton's own", word)
+    if isinstance(node, ast.Attribute):
+        whole = ast.unparse(node)
+        # Of a longer chain each part is visited as well.
+        known = _OF_TORCH.fullmatch(whole) or re.fullmatch(r"torch\._C(?:\._dynamo(?:\.guards)?)?",
+                                                           whole)  # fmt: skip
+        if whole.startswith("torch.") and not known:
+            raise _refuse("of torch itself its dtypes, tensors and streams", node)
+
+
+def _words(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name):
+            return [name]
+        case ast.arg(arg=name):
+            return [name]
+        case ast.alias(name=name, asname=other):
+            return [*name.split("."), *([other] if other else [])]
+    return []
+
+
+def is_known(word: str) -> bool:
+    """Tell whether Python that Inductor wrote may hold this word."""
+    if word in _DENIED:
+        return False
+    return is_counted(word) or _KERNEL.fullmatch(word) is not None or word in _of_sources()
+
+
+@cache
+def _of_sources() -> frozenset[str]:
+    """Return the words of what writes kernels, and of the language that they are written in."""
+    places = [_ROOT / place for place in _SOURCES]
+    triton = find_spec("triton")
+    if triton is not None and triton.origin is not None:
+        places.append(Path(triton.origin).parent / "language")
+    found: set[str] = set()
+    for place in places:
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if path.suffix in (".py", ".jinja"):
+                found.update(_WORD.findall(path.read_text(encoding="utf-8", errors="replace")))
+    return frozenset(found) - _DENIED
+
+
+def _refuse(expected: str, node: ast.AST) -> BlessingRefused:
+    return not_compiled(expected, ast.unparse(node))

@@ -1,0 +1,208 @@
+"""Compile: an exported program and a target become a package, by AOTInductor."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
+from torch.export import ExportedProgram
+
+from handoff.artifacts.digest import Digest, digest_file
+from handoff.artifacts.errors import BlessingRefused, HandoffError
+from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.held_folder import held
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
+from handoff.artifacts.target import CpuTarget, CudaTarget
+from handoff.tasks.compile.caching.cache import (
+    Compiled,
+    find_entry,
+    keep_entry,
+    reusable,
+    take_entry,
+)
+from handoff.tasks.compile.caching.key import (
+    compilation_key,
+    digest_code,
+    digest_weights,
+    has_own_operators_only,
+)
+from handoff.tasks.compile.caching.shared_tools import headers_from
+from handoff.tasks.compile.cross.release import compile_for_gpu
+from handoff.tasks.compile.input_checks import checked_inputs
+from handoff.tasks.compile.large_graphs import compiled_in_parts
+from handoff.tasks.compile.machine.here import (
+    SERVING_THREADS,
+    fit_of,
+    has_march_option,
+    require_compiler,
+    require_level,
+    toolchain_of,
+)
+from handoff.tasks.compile.machine.native_gpu import can_compile, compile_natively
+from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
+from handoff.tasks.compile.packing import convolutions_packed
+from handoff.tasks.compile.place import built_apart, private_place
+from handoff.tasks.compile.reading.atomic_sums import find_atomic_sums
+from handoff.tasks.compile.reading.instructions import find_instruction_sets
+from handoff.tasks.compile.reading.literals import prepare_reading, refusal_within, sources_read
+from handoff.tasks.compile.reading.names import weights_named
+from handoff.tasks.compile.weights import (
+    KEEPING_OPTIONS,
+    find_weights,
+    weights_kept_apart,
+)
+from handoff.tasks.optimize.kernels import compiler_options
+from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY
+
+
+def prepare() -> None:
+    """Do what every compilation needs and none depends on, before the first job is known."""
+    prepare_reading()
+
+
+def run(job: CompileJob) -> CompileResult:
+    """Write `model.pt2` and the `model.so` in it to `job.folder`, all or nothing.
+
+    Beside them lies `model.json` where the library has operators called by name.
+
+    A package of the same graph, options, target and toolchain that lies in `job.cache` is taken,
+    with this program's weights put in. One for a GPU is compiled whether there is one here or not.
+    The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what ATen
+    goes by; the compiler's `-march` alone doesn't hold it back.
+    """
+    toolchain = toolchain_of(require_compiler())
+    program = load_program(job.program)
+    key = compilation_key(program, job, toolchain)
+    with built_apart(job.folder) as building:
+        began = time.monotonic()
+        with headers_from(job.shared):
+            made = _make(job, key, program, building)
+        extract_kernels(building / PACKAGE, building / EXTERN_KERNELS_FILE)
+        seconds = time.monotonic() - began
+        used = find_instruction_sets(building / SHARED_LIBRARY)
+        require_level(job.target, used)
+    files = tuple(
+        PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
+        for name in (PACKAGE, SHARED_LIBRARY, EXTERN_KERNELS_FILE)
+        for path in [job.folder / name]
+        if path.exists()
+    )
+    fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
+    return CompileResult(
+        files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
+        made.kernels, made.code, made.atomic_sums,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Made:
+    """How the packages in the building folder came about."""
+
+    reused: Reused = ""
+    assumed: tuple[AssumedRange, ...] = ()
+    kernels: tuple[str, ...] = ()
+    toolchain: dict[str, str] = field(default_factory=dict)
+    code: str = ""
+    atomic_sums: tuple[str, ...] = ()
+
+
+def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
+    if isinstance(job.target, CudaTarget):
+        with (
+            private_place() as place, checked_inputs(program) as assumed,
+            compiled_in_parts(program), weights_named(), sources_read(),
+        ):  # fmt: skip
+            if can_compile(job.target):
+                options = {**job.options, **compiler_options(program)}
+                built = compile_natively(program, job.target, options, place / PACKAGE)
+            else:
+                built = compile_for_gpu(program, job.target, job.options, place / "package")
+            _ship(built.package, building)
+        return _Made("", tuple(assumed), built.kernels, built.toolchain)
+    return _reuse(job, key, program, building) or _build(job, key, program, building)
+
+
+def _ship(original: Path, building: Path) -> None:
+    extract_library(original, building / SHARED_LIBRARY)
+    write_package(original, building / SHARED_LIBRARY, building / PACKAGE)
+
+
+def _reuse(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made | None:
+    """Fill `building` from the cache; return what came from there, or None for nothing."""
+    if job.cache is None or job.fresh or not job.cache.is_dir():
+        return None
+    weights = digest_weights(program)
+    with held(job.cache):
+        entry = find_entry(job.cache, key)
+        part = reusable(entry, weights) if entry else ""
+        if entry is None or not part:
+            return None
+        tensors = {**program.constants, **program.state_dict}
+        take_entry(job.cache, key, entry, tensors, building)
+    return _Made(
+        part, entry.compiled.assumed, code=digest_code(entry.code, program),
+        atomic_sums=entry.compiled.atomic_sums,
+    )  # fmt: skip
+
+
+def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
+    """Compile, and keep what came out in the cache where that is sound."""
+    with private_place() as place:
+        # There, too, so that its path reaches no byte of it.
+        original = place / PACKAGE
+        assumed = compile_package(job, program, original)
+        atomic_sums = find_atomic_sums(original)
+        _ship(original, building)
+        slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
+    code = ""
+    if job.cache is not None and has_own_operators_only(program):
+        compiled = Compiled(digest_weights(program), slots, assumed, atomic_sums)
+        code = digest_code(keep_entry(job.cache, key, building, compiled).code, program)
+    return _Made("", assumed, code=code, atomic_sums=atomic_sums)
+
+
+def compile_package(
+    job: CompileJob, program: ExportedProgram, package: Path
+) -> tuple[AssumedRange, ...]:
+    """Compile `program` for the CPU target of `job` into the file `package`.
+
+    Return what the compiler assumed of the inputs' ranges; raise `BlessingRefused` where it fails.
+    """
+    assert isinstance(job.target, CpuTarget)
+    # A fresh dict: torch writes into the one that it is given.
+    options = {
+        **KEEPING_OPTIONS, **SERVING_THREADS, **job.options, **compiler_options(program)
+    }  # fmt: skip
+    if has_march_option():
+        options["cpp.march"] = job.target.march
+    try:
+        # Inductor leaves freezing out, without a word, where gradients are enabled.
+        with (
+            torch.no_grad(), checked_inputs(program) as assumed,
+            vectorised_for(job.target, job.shared), weights_kept_apart(), convolutions_packed(),
+            compiled_in_parts(program), weights_named(), sources_read(),
+        ):  # fmt: skip
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(package), inductor_configs=options
+            )
+    except HandoffError:
+        raise
+    except Exception as error:
+        raise refusal_within(error) or _compile_failed(job, error) from error
+    return tuple(assumed)
+
+
+def _compile_failed(job: CompileJob, error: Exception) -> BlessingRefused:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return BlessingRefused(
+        f"AOTInductor could not compile the model for {job.target.slug}",
+        expected="a package",
+        got=f"{type(error).__name__}: {' '.join(lines[:2])[:400]}",
+        remedy="Leave this target or the recipe's options out, or run again with --debug",
+    )

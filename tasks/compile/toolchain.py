@@ -1,0 +1,44 @@
+"""What packages are made with today, and what a version was made with that isn't so any more."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.target import base_version
+from handoff.tasks.compile.fingerprint import compiler_banner
+
+
+def toolchain_today(compiler: str) -> dict[str, str]:
+    """Return what a package would be built with today, by the names that records use."""
+    return {
+        "torch": base_version(version("torch")),
+        "compiler": (compiler_banner(compiler).splitlines() or [""])[0],
+        "glibc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def changes_since(
+    manifest: Manifest, delivery: Digest, recipe: Recipe, compiler: str
+) -> tuple[str, ...]:
+    """Return what differs from what a version was made from, as far as its record tells.
+
+    It is for what has another fingerprint: where nothing of the record differs, our code does.
+    """
+    now = toolchain_today(compiler)
+    found = [] if delivery == manifest.delivery else ["the delivery"]
+    found += [
+        f"{name} {known} is now {now[name]}"
+        for name, value in manifest.toolchain.items()
+        if name in now and (known := base_version(value) if name == "torch" else value) != now[name]
+    ]
+    if recipe != manifest.recipe:
+        found.append("the recipe")
+    if [target.slug for target in manifest.targets] != [t.slug for t in recipe.resolved_targets()]:
+        found.append("the targets")
+    # The record doesn't name the code: it is what is left.
+    return tuple(found) or ("Handoff itself",)

@@ -1,0 +1,127 @@
+"""Conform: a bundle of operator samples, compiled for a target and compared with eager."""
+
+from __future__ import annotations
+
+import torch
+import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
+
+from handoff.artifacts.conformance import ConformJob, ConformResult, PlainTensor, Row, Showing
+from handoff.tasks.compile.machine.here import require_compiler
+from handoff.tasks.conformance.bundling import (
+    Captured,
+    NotComparable,
+    Outcome,
+    Wrong,
+    ask,
+    capture,
+    eager_results,
+    first_line,
+    require_comparable,
+    silence,
+)
+from handoff.tasks.conformance.sampling import NoSamples, Pair, Sample, samples_of
+from handoff.tasks.conformance.values import value_sets
+
+# Beyond it an input is told by its sample and question alone.
+_KEPT_ELEMENTS = 128
+
+
+def prepare() -> None:
+    """Import the test suite's samples before the first job."""
+    from torch.testing._internal import common_methods_invocations
+
+    assert common_methods_invocations.op_db
+    silence()
+
+
+def run(job: ConformJob) -> ConformResult:
+    """Return a row for each of the job's pairs.
+
+    The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, as a compilation
+    does. A crash of compiled code ends it.
+    """
+    require_compiler()
+    silence()
+    pairs = [Pair(*text.rsplit(":", 1)) for text in job.pairs]
+    captured: list[Captured] = []
+    obstacles: dict[Pair, str] = {}
+    for pair in pairs:
+        try:
+            found = samples_of(pair)
+        except NoSamples as error:
+            obstacles[pair] = str(error)
+            continue
+        except Exception as error:  # noqa: BLE001 - the test suite's own samplers may fail
+            obstacles[pair] = f"its samples can't be made: {first_line(error)}"
+            continue
+        for sample in found:
+            if job.eager_only:
+                _call_eagerly(sample)
+                continue
+            taken = _capture(sample)
+            if isinstance(taken, Captured):
+                captured.append(taken)
+            else:
+                obstacles.setdefault(pair, taken)
+    outcomes = ask(captured, job.target, dict(job.options)) if captured else []
+    return ConformResult(tuple(_row(pair, outcomes, obstacles) for pair in pairs))
+
+
+def _capture(sample: Sample) -> Captured | str:
+    """Return the sample as torch.export takes it, or why it isn't compiled."""
+    try:
+        require_comparable(sample)
+        return capture(sample)
+    except NotComparable as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - what export can't take is a result
+        return f"torch.export: {first_line(error)}"
+
+
+def _call_eagerly(sample: Sample) -> None:
+    for _, tensors in value_sets(sample):
+        try:
+            eager_results(sample, tensors)
+        except Exception:  # noqa: BLE001, S112 - a refusal is no crash
+            continue
+
+
+def _row(pair: Pair, outcomes: list[Outcome], obstacles: dict[Pair, str]) -> Row:
+    own = [one for one in outcomes if one.captured.sample.pair == pair]
+    compiled = [one for one in own if not one.obstacle]
+    calls = tuple(sorted({call for one in own for call in one.captured.calls}))
+    reason = next((one.obstacle for one in own if one.obstacle), obstacles.get(pair, ""))
+    if not compiled:
+        return Row(pair.operator, pair.dtype, "not compiled", reason, calls=calls)
+    wrong = [fault for one in compiled for fault in one.wrong]
+    asked = sum(one.asked for one in compiled)
+    if not wrong:
+        return Row(pair.operator, pair.dtype, "right", asked=asked, calls=calls)
+    smallest = min(wrong, key=_size)
+    questions = tuple(dict.fromkeys(one.question for one in wrong))
+    return Row(
+        pair.operator, pair.dtype, "wrong", asked=asked, calls=calls,
+        showing=_showing(smallest), questions=questions,
+    )  # fmt: skip
+
+
+def _size(wrong: Wrong) -> tuple[int, int]:
+    return sum(tensor.numel() for tensor in wrong.tensors), wrong.captured.sample.place
+
+
+def _showing(wrong: Wrong) -> Showing:
+    fault, captured = wrong.fault, wrong.captured
+    small = sum(tensor.numel() for tensor in wrong.tensors) <= 2 * _KEPT_ELEMENTS
+    inputs = tuple(map(plain, wrong.tensors)) if small else ()
+    return Showing(
+        wrong.question, captured.sample.described, captured.calls, captured.code, inputs,
+        fault.output, fault.wrong, fault.elements, fault.first, fault.got, fault.want,
+    )  # fmt: skip
+
+
+def plain(tensor: torch.Tensor) -> PlainTensor:
+    """Return a tensor as numbers; those of a complex one are its real and imaginary parts."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    flat = real.reshape(-1)
+    values = [int(v) if isinstance(v, bool) else v for v in flat.tolist()]
+    return PlainTensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(values))

@@ -1,0 +1,159 @@
+"""What the training side says of a model's inputs becomes a signature, or a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.signature import (
+    DECLARED,
+    FROM_EXAMPLE,
+    REAL_INPUTS,
+    Dimension,
+    ModelSignature,
+    TensorSpec,
+)
+from handoff.tasks.deliver.capture.calls import Tensors
+
+Dynamic = Mapping[str, Mapping[int, str]]
+Limits = Mapping[str, tuple[int, int]]
+Ranges = Mapping[str, tuple[float, float]]
+
+DEFAULT_BATCH = Dimension(1, 1024)
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the model inside `torch.compile`'s or a data-parallel wrapper.
+
+    Raises `UsageProblem` for what isn't a model in Python any more.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageProblem(
+            "the model is TorchScript already", expected="an nn.Module in Python",
+            got=type(module).__name__, remedy="Deliver the module that it was scripted from",
+        )  # fmt: skip
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrap(module.module)
+    # By its name, because the class is Dynamo's, which takes a second to import.
+    if type(module).__name__ == "OptimizedModule":
+        return unwrap(module.get_submodule("_orig_mod"))
+    return module
+
+
+def require_on_cpu(module: nn.Module, inputs: Tensors) -> None:
+    """Raise `UsageProblem` unless the weights and the example inputs lie in the CPU's memory."""
+    devices = {t.device.type for t in (*module.parameters(), *module.buffers(), *inputs)}
+    if devices - {"cpu"}:
+        raise UsageProblem(
+            "the model can't be delivered from where it lies", expected="weights and inputs on cpu",
+            got=", ".join(sorted(devices)), remedy="Move both: model.cpu() and x.cpu()",
+        )  # fmt: skip
+
+
+def describe_inputs(
+    names: Sequence[str],
+    inputs: Tensors,
+    dynamic: Dynamic | None,
+    dimensions: Limits | None,
+    ranges: Ranges | None,
+) -> ModelSignature:
+    """Return the signature of the inputs; `deliver` says what the defaults are.
+
+    Raises `UsageProblem` where what is said contradicts itself or the example.
+    """
+    for name, tensor in zip(names, inputs, strict=True):
+        if tensor.is_complex():
+            raise UsageProblem(
+                f"the input {name} can't be delivered", expected="a dtype of real numbers",
+                got=str(tensor.dtype).removeprefix("torch."), remedy=REAL_INPUTS,
+            )  # fmt: skip
+    dynamic = _default_dynamic(names, inputs) if dynamic is None else dynamic
+    dimensions, ranges = dimensions or {}, ranges or {}
+    _require_known("dynamic names the input", dynamic, names)
+    _require_known("ranges names the input", ranges, names)
+    try:
+        used = list(dict.fromkeys(axis for axes in dynamic.values() for axis in _named(axes)))
+        _require_known("dimensions names the dimension", dimensions, used)
+        specs = tuple(
+            _describe(name, tensor, dynamic.get(name, {}), ranges.get(name))
+            for name, tensor in zip(names, inputs, strict=True)
+        )
+        limits = {name: _limits(name, specs, inputs, dimensions.get(name)) for name in used}
+        signature = ModelSignature(specs, (), limits)
+        signature.measure({n: tuple(t.shape) for n, t in zip(names, inputs, strict=True)})
+    except (ValueError, TypeError) as error:
+        raise UsageProblem(
+            "what is said of the inputs doesn't fit the example",
+            expected="dynamic as {input: {axis: dimension}}, dimensions as {dimension: (min, max)} "
+            "and ranges as {input: (low, high)}, which hold for the example",
+            got=str(error),
+            remedy="Mend that argument, or give another example",
+        ) from error
+    return signature
+
+
+def _default_dynamic(names: Sequence[str], inputs: Tensors) -> Dynamic:
+    leading = {tensor.shape[0] if tensor.dim() else None for tensor in inputs}
+    if len(leading) != 1 or None in leading:
+        return {}
+    return {name: {0: "batch"} for name in names}
+
+
+def _named(axes: object) -> Iterable[str]:
+    if not isinstance(axes, Mapping) or not all(isinstance(name, str) for name in axes.values()):
+        raise TypeError(f"{axes!r} in dynamic")
+    return axes.values()
+
+
+def _require_known(what: str, given: Mapping[str, object], known: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise UsageProblem(
+            f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
+            got=str(unknown[0]), remedy="Mend that name",
+        )  # fmt: skip
+
+
+def _describe(
+    name: str,
+    tensor: torch.Tensor,
+    axes: Mapping[int, str],
+    limits: tuple[float, float] | None,
+) -> TensorSpec:
+    for axis in axes:
+        if axis not in range(tensor.dim()):
+            raise ValueError(f"axis {axis!r} of {name}, which has axes 0 to {tensor.dim() - 1}")
+    shape = tuple(axes.get(axis, size) for axis, size in enumerate(tensor.shape))
+    integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+    low = high = None
+    origin = ""
+    if integer and tensor.numel():
+        low, high, origin = float(tensor.min()), float(tensor.max()), FROM_EXAMPLE
+    if limits is not None:
+        least, most = (float(limit) for limit in limits)
+        if low is not None and high is not None and not least <= low <= high <= most:
+            raise ValueError(f"values {low:g} to {high:g} in the example of {name}")
+        low, high, origin = least, most, DECLARED
+    return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape, low, high, origin)
+
+
+def _limits(
+    dimension: str,
+    specs: Sequence[TensorSpec],
+    inputs: Tensors,
+    given: tuple[int, int] | None,
+) -> Dimension:
+    """Return the dimension's range: the one given, or 1 to 1024, and to the example's own size."""
+    if given is not None:
+        least, most = given
+        if not (isinstance(least, int) and isinstance(most, int)):
+            raise TypeError(f"{given!r} for {dimension}")
+        return Dimension(least, most, DECLARED)
+    sizes = [
+        size for spec, tensor in zip(specs, inputs, strict=True)
+        for axis, size in zip(spec.shape, tensor.shape, strict=True) if axis == dimension
+    ]  # fmt: skip
+    return Dimension(DEFAULT_BATCH.min, max(DEFAULT_BATCH.max, *sizes), "by default")

@@ -1,0 +1,177 @@
+"""The training team's factory: `module:function` that returns a model and its example inputs.
+
+Its code is run, on purpose: this is the training side, and the code is theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.engine.looking import hidden_names, searched
+from handoff.tasks.deliver.golden import one_line
+
+OPTIONS = ("name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage")
+# Names of functions that say nothing of the model: the module's name is taken instead.
+_PLAIN_NAMES = ("build", "build_model", "create", "create_model", "factory", "make", "make_model",
+                "get_model", "model", "main")  # fmt: skip
+_PLAIN_CLASSES = ("Model", "Module", "Net", "Network")
+# Between a small letter and a capital one, and before the last capital of an abbreviation.
+_NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a factory returned."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def default_name(factory: str, model: nn.Module) -> tuple[str, str]:
+    """Return the name that a model goes by if nobody chose one, and what it was named after.
+
+    That is its class (`user-model` for `UserModel`); where the class is torch's own, or says
+    nothing, its factory: `user-model` for `train.user_model:build`.
+    """
+    kind = type(model)
+    if kind.__module__.partition(".")[0] != "torch" and kind.__name__ not in _PLAIN_CLASSES:
+        words = _NEW_WORD.sub("-", kind.__name__).replace("_", "-")
+        return words.lower().strip("-."), f"its class {kind.__name__}"
+    module, _, function = factory.partition(":")
+    chosen = module.rpartition(".")[2] if function in _PLAIN_NAMES else function
+    return chosen.lower().replace("_", "-").strip("-."), f"its factory {factory}"
+
+
+# What was made to look at it first, for the delivery that follows in the same process.
+_prepared: dict[tuple[str, Path], Made] = {}
+
+
+def prepare_model(factory: str, search_path: Path) -> Made:
+    """Do as `make_model`, and keep what was made for the next `take_model`."""
+    made = _prepared[factory, search_path] = make_model(factory, search_path)
+    return made
+
+
+def take_model(factory: str, search_path: Path) -> Made:
+    """Return what was prepared, once; else what `make_model` returns."""
+    return _prepared.pop((factory, search_path), None) or make_model(factory, search_path)
+
+
+def make_model(factory: str, search_path: Path) -> Made:
+    """Call the factory that `factory` names, whose module is looked for in `search_path` first.
+
+    Raises `UsageProblem` for a wrong name, for what the factory's own code raises (with its place
+    in that code), and for what is not a model with its example inputs.
+    """
+    with searched(search_path):
+        function = _find(factory, search_path)
+        try:
+            made = function()
+        except (Exception, SystemExit) as error:
+            raise _refuse(
+                f"{factory} failed", expected="a model and its example inputs",
+                got=one_line(error), remedy="Call it by hand to see the whole trace",
+                where=_place(error, search_path),
+            ) from error  # fmt: skip
+    return _check_made(factory, made)
+
+
+def _find(factory: str, search_path: Path) -> Callable[[], Any]:
+    module_name, separator, name = factory.partition(":")
+    if not (separator and module_name and name.isidentifier()):
+        raise _refuse(
+            "that is not the name of a factory", expected="MODULE:FACTORY", got=repr(factory),
+            remedy="Write it as examples.resnet18:build",
+        )  # fmt: skip
+    _require_reachable(module_name, search_path)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise _refuse(
+            f"{module_name} can't be imported", expected=f"a module that imports, in {search_path}",
+            got=one_line(error),
+            remedy=f"Try python -c 'import {module_name}' in that folder; a module of yours with "
+            "the name of one of Python's or of torch's libraries is hidden by it",
+            where=_place(error, search_path),
+        ) from error  # fmt: skip
+    function = getattr(module, name, None)
+    if not callable(function) or isinstance(function, nn.Module):
+        known = [n for n, f in vars(module).items()
+                 if inspect.isfunction(f) and f.__module__ == module_name]  # fmt: skip
+        raise _refuse(
+            f"{module_name} has no function {name}",
+            expected=f"one of {', '.join(sorted(known)[:12])}" if known else "a function in it",
+            got="none of that name" if function is None else type(function).__name__,
+            remedy="Name a function that takes no arguments",
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _require_reachable(module_name: str, search_path: Path) -> None:
+    """Raise `UsageProblem` for a module of the folder that a library's name hides."""
+    top = module_name.partition(".")[0]
+    if top in hidden_names() and PathFinder.find_spec(top, [str(search_path)]) is not None:
+        raise _refuse(
+            f"{top} in {search_path} is hidden by the library of that name",
+            expected="a factory in a module with a name of its own", got=module_name,
+            remedy="Put the function that makes the model into a module of another name, such as "
+            "deliver_model.py",
+        )  # fmt: skip
+
+
+def _check_made(factory: str, made: object) -> Made:
+    parts = made if isinstance(made, tuple) else ()
+    if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
+        raise _refuse(
+            f"{factory} returned something else", expected="the model and a tuple of its example "
+            "inputs, and maybe a dictionary of options", got=_kinds(made),
+            remedy="Return (model, (x, ...)) or (model, (x, ...), {'dimensions': ...})",
+        )  # fmt: skip
+    inputs = parts[1] if isinstance(parts[1], (tuple, list)) else (parts[1],)
+    options = parts[2] if len(parts) == 3 else {}
+    wrong = [key for key in options if key not in OPTIONS] if isinstance(options, dict) else [""]
+    if wrong:
+        raise _refuse(
+            f"{factory} returned options that can't be used", expected=f"a dictionary of "
+            f"{', '.join(OPTIONS)}", got=str(wrong[0]) or type(options).__name__,
+            remedy="Mend that name; tasks.deliver.deliver says what each means",
+        )  # fmt: skip
+    if not isinstance(options.get("lineage", Lineage()), Lineage):
+        raise _refuse(
+            f"{factory} returned a lineage that can't be used",
+            expected="a value of artifacts.delivery.Lineage", got=type(options["lineage"]).__name__,
+            remedy="Make one, or leave it out: then git is asked",
+        )  # fmt: skip
+    return Made(parts[0], tuple(inputs), dict(options))
+
+
+def _kinds(made: object) -> str:
+    if isinstance(made, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in made) or 'nothing'}"
+    return type(made).__name__
+
+
+def _place(error: BaseException, search_path: Path) -> str:
+    """Return the innermost line of the error's trace that lies in the search path."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if search_path in path.parents and path != Path(__file__):
+            return f"{path.relative_to(search_path)}:{frame.lineno}"
+    return ""
+
+
+def _refuse(what: str, *, expected: str, got: str, remedy: str, where: str = "") -> UsageProblem:
+    return UsageProblem(what, expected=expected, got=got, remedy=remedy, where=where)

@@ -1,0 +1,259 @@
+"""Golden cases: what the original module makes of the example and of a second size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from handoff.artifacts.delivery import Draw, Structure
+from handoff.artifacts.errors import DeliveryUnsound, HandoffError
+from handoff.artifacts.signature import REAL_OUTPUTS, Dimension, ModelSignature
+from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
+from handoff.tasks.deliver.capture.losses import LossWatch
+from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.capture.unrepeatable import not_repeatable
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+
+# How far two captures of the same operators may lie apart, of an output's largest value: they
+# differ where torch takes another kernel for the same layer (attention's fast path, for one).
+_ALLOWED = {torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+_ALLOWED_FLOAT32 = 1e-5
+_SECOND_SIZES = (5, 3, 7, 11, 6, 2, 1)
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """Inputs, all those of the original's forward, and its outputs, flattened.
+
+    `left_out` counts the modules, by class, that were left out of the computation, `changed` are
+    the places of the inputs that the original changes in place.
+    """
+
+    inputs: Tensors
+    outputs: Tensors
+    left_out: Mapping[str, int]
+    changed: tuple[int, ...] = ()
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Put `module` into evaluation mode for the body, and leave it as it was.
+
+    Modes, attributes, lists and dictionaries of every submodule, and the values of its buffers are
+    put back: a forward may keep its last output, or count its calls.
+    """
+    parts = [(part, dict(part.__dict__)) for part in module.modules()]
+    containers = [
+        (value, value.copy())
+        for _, attributes in parts
+        for value in attributes.values()
+        if isinstance(value, (dict, list, set))
+    ]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, attributes in parts:
+            part.__dict__.clear()
+            part.__dict__.update(attributes)
+        for container, contents in containers:
+            _refill(container, contents)
+        for buffer, value in buffers:
+            if not torch.equal(buffer, value):
+                with torch.no_grad():
+                    buffer.copy_(value)
+
+
+def _refill(container: Any, contents: Any) -> None:  # noqa: ANN401 - a dict, a list or a set
+    container.clear()
+    if isinstance(container, list):
+        container.extend(contents)
+    else:
+        container.update(contents)
+
+
+@dataclass(frozen=True)
+class Goldens:
+    """The call without its losses, the golden cases, the result's structure, and the draw."""
+
+    call: Call
+    cases: tuple[GoldenCase, ...]
+    structure: Structure
+    draw: Draw
+    notes: tuple[str, ...] = ()
+
+
+def make_goldens(
+    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature
+) -> Goldens:
+    """Return the example, a second and the smallest size, as `module` computes them.
+
+    Without dynamic dimensions the second case has other values. Modules that only training needs
+    are left out of the computation, as they are of the delivery. Where the model doesn't run on
+    random inputs, rows of the example are drawn instead.
+
+    Raises `DeliveryUnsound` where the module doesn't run, or not twice alike.
+    """
+    call = replace(call, losses=_find_losses(module, call, inputs))
+    example, structure = _run_twice(module, call, inputs, "its example")
+    if is_finite(example.outputs):
+        try:
+            more = _run_others(module, call, signature, inputs, None, finite=True)
+            return Goldens(call, (example, *more), structure, "random")
+        except DoesNotRun as error:
+            note = f"further inputs are rows of the example, since on random ones {error.got}"
+    else:
+        note = "further inputs are rows of the example, which gives NaN or infinity itself"
+    more = _run_others(module, call, signature, inputs, inputs, finite=False)
+    return Goldens(call, (example, *more), structure, "examples", (note,))
+
+
+def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, ...]:
+    """Return the places of the tensors in the result that are losses, where others are not."""
+    watch = LossWatch()
+    with undisturbed(module):
+        try:
+            with watch, training_parts_left_out(Counter(), watch.mark):
+                result = call.run(module, inputs)
+            return watch.places(flat_tensors(result))
+        except Exception:  # noqa: BLE001 - told as what it is by the run that follows
+            return ()
+
+
+def _run_others(
+    module: nn.Module,
+    call: Call,
+    signature: ModelSignature,
+    inputs: Tensors,
+    rows: Tensors | None,
+    *,
+    finite: bool,
+) -> list[GoldenCase]:
+    taken = signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
+    )
+    second = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
+    smallest = {name: limits.min for name, limits in signature.dimensions.items()}
+    found = []
+    for sizes in [second] if smallest in (second, taken) else [second, smallest]:
+        drawn = draw_inputs(signature, CaseSpec(f"golden {sizes}", sizes, 0), rows)
+        case, _ = _run_twice(module, call, drawn, "other inputs")
+        if finite and not is_finite(case.outputs):
+            raise _does_not_run(
+                "other inputs", drawn, "NaN or infinity, which its example doesn't give"
+            )
+        found.append(case)
+    return found
+
+
+def is_finite(tensors: Tensors) -> bool:
+    """Tell whether no tensor holds a NaN or an infinity."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def other_size(limits: Dimension, size: int) -> int:
+    """Return a size within the limits that is not `size`, where there is one."""
+    return next((s for s in (*_SECOND_SIZES, limits.min, limits.max) if s in limits and s != size),
+                size)  # fmt: skip
+
+
+class DoesNotRun(DeliveryUnsound):
+    """The model fails on inputs; it may run on others."""
+
+
+def _does_not_run(what: str, inputs: Tensors, got: str) -> DoesNotRun:
+    return DoesNotRun(
+        f"the model doesn't run on {what} of the shapes {shapes_of(inputs)}",
+        expected="finite outputs",
+        got=got,
+        remedy="Give the inputs that it runs on"
+        if what == "its example"
+        else "Declare which axes are dynamic (dynamic) and from what size on (dimensions), what "
+        "random inputs may hold (ranges), or that all shapes are fixed (dynamic={})",
+    )
+
+
+def _run_twice(
+    module: nn.Module, call: Call, inputs: Tensors, what: str
+) -> tuple[GoldenCase, Structure]:
+    left_out: Counter[str] = Counter()
+    with undisturbed(module):
+        try:
+            given = tuple(tensor.clone() for tensor in inputs)
+            with training_parts_left_out(left_out):
+                result = call.run_on(module, given)
+            changed = changed_places(inputs, given)
+            structure = describe_structure(call, result)
+            outputs = call.outputs_of(flat_tensors(result))
+            first = tuple(tensor.detach().clone() for tensor in outputs)
+            with training_parts_left_out():
+                second = call.outputs_of(flat_tensors(call.run(module, inputs)))
+        except HandoffError:
+            raise
+        except Exception as error:
+            raise _does_not_run(what, inputs, one_line(error)) from error
+        if not first:
+            raise DeliveryUnsound(
+                "the model gives no tensor", got="none",
+                expected="a tensor, or tensors in a tuple, list, dictionary or dataclass",
+                remedy="Let forward return what is to be served",
+            )  # fmt: skip
+        _require_real(first)
+        if not agree(second, first):
+            raise not_repeatable(module, call, inputs)
+    return GoldenCase(inputs, first, left_out, changed), structure
+
+
+def changed_places(before: Tensors, after: Tensors) -> tuple[int, ...]:
+    """Return the places at which two lists of tensors differ; NaN is the same as NaN."""
+    return tuple(
+        place
+        for place, (one, other) in enumerate(zip(before, after, strict=True))
+        if one.shape != other.shape or not bool(((one == other) | one.isnan()).all())
+    )
+
+
+def _require_real(outputs: Tensors) -> None:
+    for place, tensor in enumerate(outputs):
+        if tensor.is_complex():
+            raise DeliveryUnsound(
+                f"output {place} can't be released", expected="a dtype of real numbers",
+                got=str(tensor.dtype).removeprefix("torch."), remedy=REAL_OUTPUTS,
+            )  # fmt: skip
+
+
+def shapes_of(tensors: Tensors) -> str:
+    """Return the tensors' shapes for a sentence."""
+    return ", ".join(str(list(tensor.shape)) for tensor in tensors)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's class and the first line of its message."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
+
+
+def agree(got: Tensors, want: Tensors) -> bool:
+    """Tell whether `got` is `want`, but for rounding; NaN and infinity have to be the same."""
+    return len(got) == len(want) and all(_same(a, b) for a, b in zip(got, want, strict=True))
+
+
+def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    if torch.equal(got, want):
+        return True
+    if not want.is_floating_point():
+        return False
+    finite = want.isfinite()
+    largest = float(want[finite].abs().max()) if bool(finite.any()) else 0.0
+    allowed = _ALLOWED.get(want.dtype, _ALLOWED_FLOAT32) * largest
+    return torch.allclose(got, want, rtol=0.0, atol=allowed, equal_nan=True)

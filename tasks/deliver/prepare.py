@@ -1,0 +1,42 @@
+"""Prepare: what a person is told, and asked, before a model is delivered, which takes minutes."""
+
+from __future__ import annotations
+
+from handoff.artifacts.delivery import require_model_name
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.steps import Prepared, PrepareJob
+from handoff.infra.engine.looking import searched
+from handoff.tasks.deliver.arguments import unwrap
+from handoff.tasks.deliver.factory import default_name, prepare_model
+from handoff.tasks.deliver.step import guessed_inputs, require_free
+
+
+def run(job: PrepareJob) -> Prepared:
+    """Make the model that `job.factory` makes; return its name, and what nothing tells of it.
+
+    The factory is the training team's own code, and is run here on purpose, as by
+    `tasks.deliver`, which takes what was made. Raises `UsageProblem` for a factory, options or a
+    folder that can't be used.
+    """
+    require_free(job.folder)
+    made = prepare_model(job.factory, job.search_path)
+    # What forward imports is looked for when it runs.
+    with searched(job.search_path):
+        guessed = guessed_inputs(made) if job.reads_ranges else ()
+    said = str(made.options.get("name") or "")
+    if said:
+        return Prepared(_checked(said), "its factory's options", guessed, is_chosen=True)
+    name, named_by = default_name(job.factory, unwrap(made.module))
+    return Prepared(name, named_by, guessed)
+
+
+def _checked(name: str) -> str:
+    try:
+        require_model_name(name)
+    except ValueError as error:
+        raise UsageProblem(
+            "the factory's options have a name that can't be a model's",
+            expected="a name for the registry", got=repr(name[:80]),
+            remedy=f"Mend it, or give another one (--name): {error}",
+        ) from error  # fmt: skip
+    return name

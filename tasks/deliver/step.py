@@ -1,0 +1,202 @@
+"""Deliver: the training side. A module and its example inputs become a delivery.
+
+It needs torch, safetensors, and NumPy, by which that writes. What is written is read back by the
+intake in the same run, and compared with the original: a delivery that Handoff would refuse is not
+written.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from handoff.artifacts.delivery import DeliveryContract, Lineage, ModelSection
+from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
+from handoff.artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.steps import DeliverJob, DeliverResult
+from handoff.infra.engine.looking import searched
+from handoff.tasks.deliver.arguments import (
+    Dynamic,
+    Limits,
+    Ranges,
+    describe_inputs,
+    require_on_cpu,
+    unwrap,
+)
+from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
+from handoff.tasks.deliver.capture.failures import gravest
+from handoff.tasks.deliver.factory import Made, default_name, take_model
+from handoff.tasks.deliver.golden import DoesNotRun, Goldens, make_goldens, undisturbed
+from handoff.tasks.deliver.lineage import lineage_from_git
+from handoff.tasks.deliver.ranging import with_ranges
+from handoff.tasks.deliver.writing import Work
+
+_CLEAN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def deliver(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    folder: Path,
+    *,
+    name: str,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic: Dynamic | None = None,
+    dimensions: Limits | None = None,
+    ranges: Ranges | None = None,
+    batch_invariant: bool = True,
+    lineage: Lineage | None = None,
+) -> DeliverResult:
+    """Write a delivery of `module` to `folder`, all or nothing; return its contract and notes.
+
+    `example_inputs` and `example_kwargs` are what forward is called with: tensors, or tuples,
+    lists, dictionaries and dataclasses of them, which the delivery takes one by one (`batch_user`
+    for `batch["user"]`); what is no tensor is fixed to its value.
+
+    `dynamic` maps an input's name to its dynamic axes (`{"x": {0: "batch"}}`), `dimensions` each
+    of their names to its smallest and largest size, both included (1 to 1024 without it). Without
+    `dynamic`, axis 0 of every input is `batch` where all inputs agree on its size, and fixed, with
+    a note, where no capture holds for more than the example's; `dynamic={}` means fixed shapes.
+    `ranges` bounds what inputs may hold, both ends included; whole numbers beyond are refused when
+    the model is served. Without it they are read off what the model does with them: the rows of the
+    tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
+    What nothing tells is the example's own smallest and largest, with a note.
+    `batch_invariant=False` declares that the output for one row depends on the other rows on
+    purpose.
+
+    The module is delivered in evaluation mode, without its dropouts and losses, and is afterwards
+    what it was before. `torch.fx` captures it; what that can't capture rightly or `to_folder`
+    can't write so that it loads, `torch.export` captures.
+
+    Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
+    captured or written, and `DeliveryUnsound` for one that doesn't repeat itself, or whose capture
+    computes something else.
+    """
+    require_free(folder)
+    module = unwrap(module)
+    call, inputs = describe_call(module, example_inputs, example_kwargs or {})
+    require_on_cpu(module, inputs)
+    signature = describe_inputs(call.names, inputs, dynamic, dimensions, ranges)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        undisturbed(module),
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch,
+    ):
+        signature, guesses = with_ranges(module, call, inputs, signature)
+        signature, goldens = _make_goldens(
+            module, call, inputs, signature, chosen=dimensions is not None
+        )
+        contract = DeliveryContract(
+            model=_model_section(name, module),
+            inputs=signature.inputs,
+            dimensions=dict(signature.dimensions),
+            source=lineage or Lineage(),
+            structure=goldens.structure,
+            draw=goldens.draw,
+            batch_invariant=batch_invariant,
+        )
+        # The name ends up in module.py, beside each .pt file.
+        built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
+        work = Work(module, goldens.call, goldens, built)
+        result = work.build(contract)
+        if result is None and dynamic is None and contract.dimensions:
+            result = work.build_fixed(contract)
+        if result is None:
+            raise gravest(module, work.failures)
+        built.rename(folder)
+    return replace(result, folder=folder, notes=(*guesses, *result.notes))
+
+
+def _make_goldens(
+    module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature, *, chosen: bool
+) -> tuple[ModelSignature, Goldens]:
+    """Return the goldens, and the signature they hold for.
+
+    Where nobody has chosen the ranges, and the model doesn't run from 1 on, they begin at 2.
+    """
+    try:
+        return signature, make_goldens(module, call, inputs, signature)
+    except DoesNotRun as refusal:
+        if chosen or not signature.dimensions:
+            raise
+        later = {name: replace(d, min=2) for name, d in signature.dimensions.items() if d.max > 1}
+        signature = replace(signature, dimensions={**signature.dimensions, **later})
+        try:
+            goldens = make_goldens(module, call, inputs, signature)
+        except DeliveryUnsound:
+            raise refusal from None
+        note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.got}"
+        return signature, replace(goldens, notes=(note, *goldens.notes))
+
+
+def require_free(folder: Path) -> None:
+    """Raise `UsageProblem` unless `folder` is a new or an empty one."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    raise UsageProblem(
+        f"{folder} can't be delivered to", expected="a new or an empty folder",
+        got="a file" if folder.is_file() else "a folder with something in it",
+        remedy="Name another folder; a delivery is never written over another",
+    )  # fmt: skip
+
+
+def _model_section(name: str, module: nn.Module) -> ModelSection:
+    try:
+        return ModelSection(name, type(module).__name__, torch.__version__)
+    except ValueError as error:
+        raise UsageProblem(
+            "that can't be a model's name", expected="a name for the registry", got=repr(name[:80]),
+            remedy=f"Give a name (--name): {error}",
+        ) from error  # fmt: skip
+
+
+def guessed_inputs(made: Made) -> tuple[TensorSpec, ...]:
+    """Return the inputs whose ranges nothing tells but the example.
+
+    Raises `UsageProblem` for options that don't fit the example.
+    """
+    options = made.options
+    module = unwrap(made.module)
+    call, inputs = describe_call(module, made.inputs, options.get("keywords") or {})
+    require_on_cpu(module, inputs)
+    said = (options.get(name) for name in ("dynamic", "dimensions", "ranges"))
+    signature = describe_inputs(call.names, inputs, *said)
+    with undisturbed(module), torch.random.fork_rng(devices=[]), torch.no_grad():
+        signature, _ = with_ranges(module, call, inputs, signature)
+    return tuple(spec for spec in signature.inputs if spec.is_guessed)
+
+
+def run(job: DeliverJob) -> DeliverResult:
+    """Deliver the model that `job.factory` makes.
+
+    The factory is the training team's own code and is run here on purpose: this is the training
+    side. It returns the model and its example inputs (a tuple), and maybe a dictionary of further
+    arguments of `deliver`. The name is the job's, else the factory's option, else that of the
+    model's class or of the factory. Without the option `lineage`, git is asked.
+    """
+    # What forward imports is looked for when it runs.
+    with searched(job.search_path):
+        return _deliver_made(job, take_model(job.factory, job.search_path))
+
+
+def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
+    options = dict(made.options)
+    chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(made.module))[0])
+    lineage = options.pop("lineage", None) or lineage_from_git(job.search_path)
+    created = lineage.created or datetime.now(UTC).isoformat(timespec="seconds")
+    ranges = {**(options.pop("ranges", None) or {}), **job.ranges}
+    return deliver(
+        made.module, made.inputs, job.folder, name=job.name or chosen,
+        example_kwargs=options.pop("keywords", None), ranges=cast(Ranges, ranges),
+        lineage=replace(lineage, created=created), **options,
+    )  # fmt: skip

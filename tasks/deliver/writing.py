@@ -1,0 +1,190 @@
+"""Goes the roads of capture until one leads to a delivery that is right when it is read back."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import chdir
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import nn
+
+from handoff.artifacts.delivery import (
+    CONTRACT_FILE,
+    EXAMPLES_FILE,
+    DeliveryContract,
+    format_contract,
+)
+from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import DeliverResult
+from handoff.tasks.deliver.capture.calls import Call
+from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
+from handoff.tasks.deliver.capture.roads import ROADS, Captured, Request, Road
+from handoff.tasks.deliver.golden import (
+    GoldenCase,
+    Goldens,
+    agree,
+    changed_places,
+    one_line,
+    shapes_of,
+    undisturbed,
+)
+from handoff.tasks.deliver.sources import write_sources
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.optimize.operators import BUILT_IN, own_namespaces
+from handoff.tasks.verify.float64 import flat_tensors
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is being delivered where, and why it hasn't gone well so far."""
+
+    module: nn.Module
+    call: Call
+    goldens: Goldens
+    folder: Path
+    failures: list[Failure] = field(default_factory=list)
+
+    def build(self, contract: DeliveryContract) -> DeliverResult | None:
+        """Write the delivery by the first road whose result is right when it is read back."""
+        for road in ROADS:
+            with undisturbed(self.module):
+                written = self._go(road, contract)
+            if written is not None:
+                detour = describe_detour(road.name, self.failures)
+                return replace(written, notes=(*written.notes, *self.goldens.notes, *detour))
+        return None
+
+    def build_fixed(self, contract: DeliveryContract) -> DeliverResult | None:
+        """Write the delivery for the example's sizes alone, where no capture holds for others."""
+        example, *_ = self.goldens.cases
+        specs = tuple(
+            replace(spec, shape=tuple(tensor.shape))
+            for spec, tensor in zip(contract.inputs, example.inputs, strict=True)
+        )
+        alone = replace(self, goldens=replace(self.goldens, cases=(example,)), failures=[])
+        result = alone.build(replace(contract, inputs=specs, dimensions={}))
+        if result is None:
+            return None
+        note = describe_fixing(contract, example.inputs, self.failures)
+        return replace(result, notes=(note, *result.notes))
+
+    def _go(self, road: Road, contract: DeliveryContract) -> DeliverResult | None:
+        """Go one road; note why it leads nowhere, where it does."""
+        try:
+            captured = road.capture(self._request(contract))
+        except Exception as error:  # noqa: BLE001 - told below, or beside the road that went well
+            self.failures.append(Failure(road.name, error, captured=False))
+            return None
+        try:
+            return self._write_checked(captured, contract, road.name)
+        except HandoffError as error:
+            self.failures.append(Failure(road.name, error, captured=True))
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return None
+
+    def _request(self, contract: DeliveryContract) -> Request:
+        example = self.goldens.cases[0]
+        rows = example.inputs if contract.draw == "examples" else None
+        return Request(self.module, self.call, contract.signature, example.left_out, rows)
+
+    def _write_checked(
+        self, captured: Captured, contract: DeliveryContract, road: str
+    ) -> DeliverResult:
+        narrowed = _narrow(contract, captured, road)
+        kept = [_keep(c, contract.signature, captured.inputs) for c in self.goldens.cases]
+        for case in kept:
+            _require_same(captured.module, case, "the captured graph")
+        left_out = (*captured.notes, *self._left_behind(captured, kept[0]))
+        narrowed = replace(narrowed, left_out=left_out)
+        _write(captured, narrowed, kept, self.folder)
+        own = own_namespaces(captured.module.graph.nodes)
+        loaded = read_delivery(self.folder, BUILT_IN | own)
+        for case in kept:
+            _require_same(loaded.module, case, "what was written")
+        note = (
+            f"calls operators of {', '.join(sorted(own))}: the recipe has to name their extension"
+        )
+        return DeliverResult(self.folder, narrowed, (*left_out, *([note] if own else [])))
+
+    def _left_behind(self, captured: Captured, example: GoldenCase) -> Iterator[str]:
+        """Tell which outputs were losses, and which inputs the graph doesn't change any more."""
+        for path in self.goldens.structure.losses:
+            yield f"left out: the output {path or 'of forward'}, which was a loss"
+        given = tuple(tensor.clone() for tensor in example.inputs)
+        captured.module(*given)
+        changes = {captured.inputs[place] for place in changed_places(example.inputs, given)}
+        for place in self.goldens.cases[0].changed:
+            name = self.call.names[place]
+            if name in captured.inputs and name not in changes:
+                yield f"left out: the change of the input {name} in place, which forward makes"
+
+
+def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> DeliveryContract:
+    """Return the contract of what was captured: its inputs alone, and their dimensions."""
+    kept = [place for place, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
+    inputs = tuple(contract.inputs[place] for place in kept)
+    used = {axis for spec in inputs for axis in spec.shape}
+    paths = contract.structure.inputs
+    return replace(
+        contract,
+        model=replace(contract.model, captured_by=road),
+        inputs=inputs,
+        structure=replace(
+            contract.structure, inputs=tuple(paths[place] for place in kept) if paths else ()
+        ),
+        dimensions={name: d for name, d in contract.dimensions.items() if name in used},
+    )
+
+
+def _keep(case: GoldenCase, signature: ModelSignature, names: tuple[str, ...]) -> GoldenCase:
+    pairs = zip(signature.inputs, case.inputs, strict=True)
+    return replace(case, inputs=tuple(tensor for spec, tensor in pairs if spec.name in names))
+
+
+def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
+    try:
+        outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
+        got = f"outputs of the shapes {shapes_of(outputs)}, or other values"
+    except Exception as error:  # noqa: BLE001 - it is told as what was got
+        outputs, got = (), one_line(error)
+    if not agree(outputs, case.outputs):
+        raise DeliveryUnsound(
+            f"{what} computes something else than the model",
+            expected=f"the model's own outputs for inputs of the shapes {shapes_of(case.inputs)}",
+            got=got,
+            remedy="The forward decides something by a value or a size that the capture has fixed: "
+            "use torch.where, and x.shape instead of a number; or declare dynamic={}",
+        )
+
+
+def _write(
+    captured: Captured, contract: DeliveryContract, cases: list[GoldenCase], folder: Path
+) -> None:
+    # torch writes the paths of the .pt files as they were given to it, and warns of modules that
+    # it pickles: a clean relative name keeps the training side's own paths out of the delivery.
+    with chdir(folder.parent), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            captured.module.to_folder(folder.name, contract.model.class_name)
+        except OSError:
+            raise
+        except Exception as error:
+            raise DeliveryUnreadable(
+                "torch.fx can't write the captured graph", expected="a graph that to_folder writes",
+                got=one_line(error), remedy="Take what can't be pickled out of the model",
+            ) from error  # fmt: skip
+    tensors = {}
+    for index, case in enumerate(cases):
+        for spec, tensor in zip(contract.inputs, case.inputs, strict=True):
+            tensors[f"{index}/inputs/{spec.name}"] = tensor.detach().contiguous().clone()
+        for position, tensor in enumerate(case.outputs):
+            tensors[f"{index}/outputs/{position}"] = tensor.contiguous().clone()
+    write_sources(captured.module, folder)
+    save_file(tensors, folder / EXAMPLES_FILE)
+    (folder / EXAMPLES_FILE).chmod(0o644)  # safetensors makes its files private
+    (folder / CONTRACT_FILE).write_text(format_contract(contract), encoding="utf-8")

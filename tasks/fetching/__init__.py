@@ -1,1 +1,0 @@
-"""The ways that a delivery comes here by: copied, unpacked, downloaded, read out of a commit."""

@@ -1,0 +1,299 @@
+"""What the graph does when it runs: twice, on parts of a batch, on other sizes and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.signature import REAL_OUTPUTS
+from handoff.tasks.deliver.capture.random_draws import RandomDraws
+from handoff.tasks.inspect.places import place_of
+from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.optimize.capture import reason_of
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.plan import CaseSpec
+
+Tensors = tuple[torch.Tensor, ...]
+
+_ROWS, _PART = 5, 2
+# Another batch size may take another kernel, which sums in another order.
+_ROW_RTOL = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_ROW_RTOL_FLOAT32 = 1e-3
+
+
+def call(module: torch.fx.GraphModule, inputs: Tensors) -> Tensors:
+    """Return the outputs for copies of `inputs`, flattened."""
+    with torch.no_grad():
+        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
+
+
+def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
+    """Tell whether the model runs on these inputs."""
+    try:
+        call(module, inputs)
+    except Exception:  # noqa: BLE001 - a model may fail in any way
+        return False
+    return True
+
+
+def same(left: Tensors, right: Tensors) -> bool:
+    """Tell whether two results are equal, NaN being equal to NaN."""
+    return len(left) == len(right) and all(
+        a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def example_fails(error: Exception) -> Finding:
+    """Return the finding of a model that can't be run on its example."""
+    return Finding(
+        "example-fails",
+        "unsound",
+        f"the model fails on its example: {reason_of(error)}",
+        "Deliver it again with example inputs that it can be called with",
+    )
+
+
+class _Watch(torch.fx.Interpreter):
+    """Runs a graph and notes, node by node, what draws random numbers and what is float64."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.drawing: dict[torch.fx.Node, str] = {}
+        self.double: torch.fx.Node | None = None
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        with RandomDraws(lambda name: self.drawing.setdefault(n, name)):
+            value = super().run_node(n)
+        if self.double is None and isinstance(value, torch.Tensor):
+            self.double = n if value.dtype is torch.float64 else None
+        return value
+
+
+def run_twice(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
+    """Run the same inputs twice; compare outputs, inputs and state before and after."""
+    module = delivery.module
+    given = tuple(tensor.clone() for tensor in inputs)
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    watch = _Watch(module)
+    try:
+        # Two calls made in the same way. A third is watched: under a dispatch mode torch takes
+        # other kernels (singular values with their vectors, say), which may round otherwise.
+        first, second = call(module, inputs), call(module, inputs)
+        with torch.no_grad():
+            watch.run(*given)
+    except Exception as error:  # noqa: BLE001 - a model may fail in any way; each is the finding
+        yield example_fails(error)
+        return
+    is_repeatable = same(first, second)
+    if not is_repeatable and not watch.drawing and _is_repeatable_in_order(module, inputs):
+        yield _sums_in_any_order()
+        is_repeatable = True
+    yield from _draws(watch, is_repeatable=is_repeatable)
+    changed = [n for n, t in module.state_dict().items() if not same((t,), (state[n],))]
+    if changed:
+        yield Finding(
+            "changes-state",
+            "unsound",
+            f"running the model changes {', '.join(changed[:3])}",
+            "Deliver it in evaluation mode and take updates of buffers out of the forward",
+        )
+        module.load_state_dict(state)
+    if not same(given, inputs):
+        yield Finding(
+            "changes-input",
+            "limit",
+            "running the model changes its input in place",
+            "Clone the input in the forward, or make sure that no caller uses it again",
+        )
+    yield from _complex_outputs(first)
+    yield from _precision(watch, module, inputs, first)
+
+
+def _is_repeatable_in_order(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
+    """Tell whether two runs are equal once torch adds in an order that threads don't decide.
+
+    What reads memory that nobody has written stays as it is: torch isn't to fill it meanwhile.
+    """
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch._C._get_deterministic_fill_uninitialized_memory(),
+    )
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch._C._set_deterministic_fill_uninitialized_memory(False)
+    try:
+        return same(call(module, inputs), call(module, inputs))
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch._C._set_deterministic_fill_uninitialized_memory(before[2])
+
+
+def _sums_in_any_order() -> Finding:
+    return Finding(
+        "sums-in-any-order",
+        "note",
+        "two runs differ, and don't where torch's deterministic algorithms are on: threads add to "
+        "the same places (index_put with accumulate=True, put) in any order",
+        "Nothing, unless the same bits are needed each time: scatter_add gives them",
+    )
+
+
+def _draws(watch: _Watch, *, is_repeatable: bool) -> Iterator[Finding]:
+    """Tell what draws random numbers, and whether two calls gave different outputs."""
+    for node, name in watch.drawing.items():
+        yield Finding(
+            "random-operator",
+            "unsound",
+            f"{node.name} draws random numbers ({name}) each time it runs",
+            "Take it out of the forward; a functional dropout needs training=self.training",
+            place_of(node),
+        )
+    if not is_repeatable:
+        yield Finding(
+            "not-repeatable",
+            "unsound",
+            "the same input gives different outputs when it is run twice",
+            "Take random operators, active dropout and state out of the forward",
+            place_of(next(iter(watch.drawing))) if watch.drawing else "",
+        )
+
+
+def _complex_outputs(outputs: Tensors) -> Iterator[Finding]:
+    for place, tensor in enumerate(outputs):
+        if tensor.is_complex():
+            yield Finding(
+                "complex-output",
+                "unsound",
+                f"output {place} is {str(tensor.dtype).removeprefix('torch.')}, and a release "
+                "gives real numbers",
+                REAL_OUTPUTS,
+            )
+
+
+def _precision(
+    watch: _Watch, module: torch.fx.GraphModule, inputs: Tensors, outputs: Tensors
+) -> Iterator[Finding]:
+    if any(bool(tensor.isnan().any()) for tensor in outputs):
+        yield Finding(
+            "non-finite-output",
+            "unsound",
+            "the model gives NaN on its own example",
+            "Find the layer that makes it; a checkpoint from before the training diverged helps",
+        )
+    weights = [t for name, t in module.state_dict().items() if "_tensor_constant" not in name]
+    if watch.double is not None and all(
+        tensor.dtype is not torch.float64 for tensor in (*inputs, *weights)
+    ):
+        of_outputs = any(tensor.dtype is torch.float64 for tensor in outputs)
+        yield Finding(
+            "unexpected-float64",
+            "limit" if of_outputs else "note",
+            f"{watch.double.name} makes float64 of inputs and weights that hold none"
+            + (", and so does an output" if of_outputs else ""),
+            "Name the dtype where a tensor is made from Python or NumPy numbers",
+            place_of(watch.double),
+        )
+
+
+def _small_sizes(delivery: LoadedDelivery) -> dict[str, int]:
+    dimensions = delivery.contract.signature.dimensions
+    return {name: max(limits.min, min(3, limits.max)) for name, limits in dimensions.items()}
+
+
+def other_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
+    """Run every dynamic dimension at its smallest sizes and at an odd one."""
+    dimensions = delivery.contract.signature.dimensions
+    for name, limits in dimensions.items():
+        for size in sorted({limits.min, min(limits.min + 1, limits.max), min(5, limits.max)}):
+            if size not in limits:
+                continue
+            inputs = delivery.draw(
+                CaseSpec("other size", {**_small_sizes(delivery), name: size}, 0)
+            )
+            try:
+                call(delivery.module, inputs)
+            except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
+                yield Finding(
+                    "size-baked-in",
+                    "unsound",
+                    f"the model fails for {name} = {size}: {reason_of(error)}",
+                    f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
+                )
+                break
+
+
+def other_values(delivery: LoadedDelivery) -> Iterator[Finding]:
+    """Run other values of one size: an output that stays the same can't be compared with."""
+    sizes = _small_sizes(delivery)
+    drawn = [delivery.draw(CaseSpec(f"value {seed}", sizes, seed)) for seed in (1, 2)]
+    if same(*drawn):
+        return
+    try:
+        left, right = (call(delivery.module, inputs) for inputs in drawn)
+    except Exception:  # noqa: BLE001 - found at this size by `other_sizes`, or on the example
+        return
+    for place, (a, b) in enumerate(zip(left, right, strict=True)):
+        if a.is_floating_point() and a.numel() and same((a,), (b,)):
+            yield Finding(
+                "unmoved-output",
+                "limit",
+                f"output {place} is the same for different inputs"
+                + (" (0 everywhere)" if not bool(a.any()) else "")
+                + ": a comparison of it says nothing about the layers before",
+                "Check that the weights are trained ones, and that the inputs reach the output",
+            )
+
+
+def rows_apart(delivery: LoadedDelivery) -> Iterator[Finding]:
+    """Run two rows alone and within a batch of five: a row's output is to be its own.
+
+    Not where the contract says that rows depend on each other.
+    """
+    signature = delivery.contract.signature
+    leading = {spec.shape[:1] for spec in signature.inputs}
+    names = [axis for shape in leading for axis in shape]
+    if not delivery.contract.batch_invariant or len(leading) != 1 or len(names) != 1:
+        return
+    (batch,) = names
+    if not isinstance(batch, str) or any(n not in signature.dimensions[batch]
+                                         for n in (_ROWS, _PART)):  # fmt: skip
+        return
+    inputs = delivery.draw(CaseSpec("rows apart", {**_small_sizes(delivery), batch: _ROWS}, 0))
+    try:
+        together = call(delivery.module, inputs)
+        alone = call(delivery.module, tuple(tensor[:_PART] for tensor in inputs))
+    except Exception:  # noqa: BLE001 - `other_sizes` tells which size fails
+        return
+    for place, (all_rows, part) in enumerate(zip(together, alone, strict=True)):
+        told = _dependence(all_rows, part)
+        if told:
+            yield Finding(
+                "rows-depend-on-each-other",
+                "limit",
+                f"output {place} {told}",
+                "If that is meant, declare batch_invariant = false; if not, look for statistics "
+                "over the batch, or a batch norm in training mode",
+            )
+            return
+
+
+def _dependence(together: torch.Tensor, alone: torch.Tensor) -> str:
+    if together.shape == alone.shape:
+        return "has no row for each row of the batch: it mixes them"
+    if together.shape[:1] != (_ROWS,) or alone.shape[1:] != together.shape[1:]:
+        return ""
+    rows = together[:_PART]
+    if not rows.is_floating_point():
+        return ""
+    finite = rows.isfinite() & alone.isfinite()
+    scale = float(rows[finite].abs().max()) if bool(finite.any()) else 0.0
+    allowed = _ROW_RTOL.get(rows.dtype, _ROW_RTOL_FLOAT32) * scale
+    if torch.allclose(alone, rows, rtol=0.0, atol=allowed, equal_nan=True):
+        return ""
+    apart = float((alone - rows)[finite].abs().max()) if bool(finite.any()) else 0.0
+    return f"of a row depends on the other rows of its batch: it moves by {apart:.3g}"

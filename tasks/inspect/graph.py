@@ -1,0 +1,195 @@
+"""What the graph itself says: inputs without a use, outputs without an input, odd constants."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.fx
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from handoff.artifacts.evidence import Finding
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.inspect.constants import looks_random
+from handoff.tasks.inspect.places import place_of
+
+# torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
+# that forward made, or found outside of the model.
+_TRACED_CONSTANT = re.compile(r"(?:.*\.)?_tensor_constant[0-9]+")
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+_NEUTRAL = {
+    operator.mul: 1, operator.truediv: 1, operator.pow: 1, torch.mul: 1, torch.div: 1,
+    operator.add: 0, operator.sub: 0, torch.add: 0, torch.sub: 0,
+}  # fmt: skip
+
+
+def unused_inputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
+    """Find the inputs that nothing uses."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        if not node.users:
+            yield Finding(
+                "unused-input",
+                "limit",
+                f"the input {node.target} is used by nothing",
+                "Drop it from the model, or check that it was not lost in tracing",
+                place_of(node),
+            )
+
+
+def constant_outputs(module: torch.fx.GraphModule) -> Iterator[Finding]:
+    """Find the outputs that no input leads to; without any other, the model is not traced."""
+    reached = _reached(module.graph)
+    leaves = pytree.tree_leaves(module.graph.output_node().args)
+    outputs = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    lost = [place for place, node in enumerate(outputs) if node not in reached]
+    if not lost and outputs:
+        return
+    everything = len(lost) == len(outputs)
+    yield Finding(
+        "constant-output",
+        "unsound" if everything else "limit",
+        f"no input leads to {'any output' if everything else f'output {lost[0]}'}",
+        "Check that the forward uses its inputs: what it computed without them is fixed in the "
+        "graph",
+        place_of(outputs[lost[0]]) if lost else "module.py",
+    )
+
+
+def _reached(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the inputs and all that is computed from them."""
+    reached: set[torch.fx.Node] = set(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if reached.intersection(node.all_input_nodes):
+            reached.add(node)
+    return reached
+
+
+def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterator[Finding]:
+    """Find tensors that forward made while it was traced, and that are the same ever since.
+
+    `proven` says that golden outputs of the original model, for several inputs, came out right.
+    """
+    for node in module.graph.find_nodes(op="get_attr"):
+        if not _TRACED_CONSTANT.fullmatch(str(node.target)):
+            continue
+        value = _attribute(module, str(node.target))
+        shown = f"{node.target} ({str(value.dtype).removeprefix('torch.')} {list(value.shape)})"
+        if looks_random(value) and not proven:
+            yield Finding(
+                "burnt-in-random-constant",
+                "unsound",
+                f"{shown} was made while forward was traced, is no parameter or buffer, and looks "
+                "drawn at random: each call of the original would draw anew",
+                "Take the random operator out of the forward, or register the tensor as a buffer",
+                place_of(node),
+            )
+        elif value.numel() > 1 and not proven:
+            yield Finding(
+                "burnt-in-constant",
+                "note",
+                f"{shown} was made while forward was traced, and is fixed since",
+                "Nothing needs to be done where it doesn't depend on the call",
+                place_of(node),
+            )
+
+
+def fixed_numbers(module: torch.fx.GraphModule, *, proven: bool) -> Iterator[Finding]:
+    """Find arithmetic with a number that changes nothing: a Python value of the traced call.
+
+    A factor of 1 is what a call counter, a step or a schedule held at the first call.
+    """
+    if proven:
+        return
+    for node in (node for node in module.graph.nodes if node.op == "call_function"):
+        neutral = _NEUTRAL.get(node.target)
+        numbers = [arg for arg in node.args if type(arg) in (int, float)]
+        if neutral is not None and numbers == [neutral] and isinstance(node.args[0], torch.fx.Node):
+            yield Finding(
+                "fixed-number",
+                "limit",
+                f"{node.name} computes with the number {numbers[0]}, which changes nothing: a "
+                "counter or a setting that was read when forward was traced is fixed since",
+                "Make it an input of forward, or take it out if it is always that number",
+                place_of(node),
+            )
+
+
+def assumed_modes(module: torch.fx.GraphModule, *, proven: bool) -> Iterator[Finding]:
+    """Find layers of the top level that behave otherwise in training: their mode isn't written."""
+    if proven:
+        return
+    for name, child in module.named_children():
+        if not isinstance(child, nn.modules.batchnorm._BatchNorm):
+            continue
+        fresh = child.num_batches_tracked is not None and int(child.num_batches_tracked) == 0
+        statistics = ". It has never seen a batch: its statistics are the initial ones"
+        yield Finding(
+            "assumed-evaluation-mode",
+            "limit",
+            f"to_folder doesn't write whether {name} ({type(child).__name__}) was in evaluation "
+            f"mode, which is assumed{statistics if fresh else ''}",
+            "Deliver with 'handoff deliver', which makes sure of it and stores golden outputs",
+            "module.py",
+        )
+
+
+def float_ids(module: torch.fx.GraphModule, inputs: Sequence[TensorSpec]) -> Iterator[Finding]:
+    """Find floating-point inputs that the model takes for whole numbers."""
+    casts = {"long": "int64", "int": "int32"}
+    floating = {spec.name for spec in inputs if spec.dtype.startswith(("float", "bfloat"))}
+    for node in (node for node in module.graph.nodes if node.op == "call_method"):
+        if node.target not in casts or not isinstance(node.args[0], torch.fx.Node):
+            continue
+        source = _first_source(node.args[0])
+        if source is not None and source.op == "placeholder" and source.target in floating:
+            yield Finding(
+                "ids-as-floats",
+                "limit",
+                f"the input {source.target} is turned into {casts[str(node.target)]}: float32 "
+                "holds whole numbers only up to 16777216",
+                "Take ids as int64 inputs of their own",
+                place_of(node),
+            )
+            return
+
+
+def values_read(module: torch.fx.GraphModule) -> Iterator[Finding]:
+    """Find where the graph turns a tensor that depends on the inputs into a Python number."""
+    reached = _reached(module.graph)
+    reads = [
+        node for node in module.graph.nodes
+        if node in reached
+        and ((node.op == "call_method" and node.target in ("item", "tolist"))
+             or (node.op == "call_function" and node.target in _READS))
+    ]  # fmt: skip
+    if reads:
+        more = f", and {len(reads) - 1} more do" if len(reads) > 1 else ""
+        yield Finding(
+            "value-read",
+            "limit",
+            f"{reads[0].name} reads a value out of a tensor{more}: what is computed with it can't "
+            "be fused, a GPU is waited for, and a compiler may fix it to one value",
+            "Keep it a tensor: x.max() broadcasts as x.max().item() does",
+            place_of(reads[0]),
+        )
+
+
+def _first_source(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the input that `node` is a part of: through indexing alone."""
+    while node.op == "call_function" and node.target is operator.getitem:
+        first = node.args[0]
+        if not isinstance(first, torch.fx.Node):
+            return None
+        node = first
+    return node
+
+
+def _attribute(module: torch.fx.GraphModule, path: str) -> torch.Tensor:
+    prefix, _, last = path.rpartition(".")
+    owner = module.get_submodule(prefix)
+    value = getattr(owner, last)
+    assert isinstance(value, torch.Tensor)
+    return value

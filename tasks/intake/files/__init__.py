@@ -1,0 +1,1 @@
+"""The files of a delivery: staged, unzipped and decoded, and none of them unpickled."""

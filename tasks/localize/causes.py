@@ -1,0 +1,81 @@
+"""Finds which part of the compiler makes a small program wrong, by leaving parts of it out.
+
+The order is CompilerBisector's from the back: without any lowering, what decompositions and graph
+passes have made of the program runs in ATen's kernels. If it is right then, a lowering or the code
+generated from it is wrong; if not, it was wrong before. Decompositions are left out together with
+the lowerings, because Inductor refuses to lower an operator that it has a decomposition for. What
+it is among the uses of the part is found by halving, as far as the budget lets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from handoff.artifacts.localization import LeaveOut, Subsystem
+from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
+
+_PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre_grad_passes")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The subsystem without which a part is right, and the one use of it, where that is known."""
+
+    subsystem: Subsystem
+    at: str = ""
+
+
+def find_cause(trials: Trials, seen: Seen, *, is_option: bool) -> Found | None:
+    """Return which subsystem makes the part wrong, or None where none alone does, or no budget.
+
+    Where an option is known to be the cause (`is_option`) only what that may choose, a lowering,
+    is looked into.
+    """
+    lowered = LeaveOut("lowerings")
+    try:
+        if _is_right_without(trials, seen, lowered):
+            return _narrow(trials, seen, "lowerings")
+        if is_option:
+            return None
+        if _is_right_without(trials, seen, LeaveOut("decomposition"), lowered):
+            return _narrow(trials, seen, "decomposition", lowered)
+        for subsystem in _PASSES:
+            if _is_right_without(trials, seen, LeaveOut(subsystem)):
+                return _narrow(trials, seen, subsystem)
+    except BudgetSpent:
+        trials.notes.append("the budget was spent before every part of the compiler was left out")
+    return None
+
+
+def _is_right_without(trials: Trials, seen: Seen, *left_out: LeaveOut) -> bool:
+    met = {site.subsystem for site in seen.sites}
+    if left_out[0].subsystem not in met:
+        return False
+    again = trials.see(seen.part, left_out)
+    return not again.failure and again.worst is None
+
+
+def _narrow(trials: Trials, seen: Seen, subsystem: Subsystem, *besides: LeaveOut) -> Found:
+    """Find the first use of a subsystem with which the part is wrong, all later ones left out."""
+    sites = [site for site in seen.sites if site.subsystem == subsystem]
+
+    def is_right(kept: int) -> bool:
+        return _is_right_without(trials, seen, LeaveOut(subsystem, first=kept), *besides)
+
+    if (len(sites) - 1).bit_length() > trials.left:
+        trials.notes.append(f"the budget does not reach to name one of {len(sites)} {subsystem}")
+        return Found(subsystem)
+    return Found(subsystem, sites[_first_wrong(len(sites), is_right)].what)
+
+
+def _first_wrong(count: int, is_right: Callable[[int], bool]) -> int:
+    """Return the place of the use that makes it wrong: right with those before, wrong with it."""
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_right(middle):
+            low = middle
+        else:
+            high = middle
+    return low

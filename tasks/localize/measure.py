@@ -1,0 +1,125 @@
+"""Judges what a package gave by the rule of the release, and says how far beyond it that lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.tolerance import Deviation
+from handoff.tasks.localize.rounding import is_eagers_own
+from handoff.tasks.verify.compare import compare, typical_error
+from handoff.tasks.verify.conditioning import Conditioning
+from handoff.tasks.verify.loading import Tensors
+from handoff.tasks.verify.reference import ReferenceCase
+from handoff.tasks.verify.scale import find_scale
+from handoff.tasks.verify.special import Values
+
+# An honest operator in float32 does not come near a hundred times eager's error.
+_SURELY_WRONG = 100.0
+# What explains an output's error has about its size, in units of eager's own: whatever makes one
+# larger or smaller on the way does that to the other.
+_EXPLAINS = 0.1
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One output, and its error as a multiple of eager's (or of the floor, if that is larger).
+
+    `excess` is infinite where that says nothing of what is wrong. `is_eagers_own` is an output that
+    was refused for no more than eager's own rounding.
+    """
+
+    deviation: Deviation
+    excess: float
+    is_eagers_own: bool = False
+
+    @property
+    def is_wrong(self) -> bool:
+        """Tell whether a rule was broken."""
+        return not self.deviation.accepted
+
+    @property
+    def relative(self) -> float:
+        """The package's RMSE to float64, relative to the output's own RMS."""
+        return self._relative(self.deviation.rmse_package)
+
+    @property
+    def relative_eager(self) -> float:
+        """Eager's RMSE to float64, relative to the output's own RMS."""
+        return self._relative(self.deviation.rmse_eager)
+
+    def _relative(self, rmse: float) -> float:
+        return rmse / self.deviation.rms if self.deviation.rms > 0.0 else rmse
+
+
+def judge(
+    case: str,
+    outputs: Tensors,
+    eager: Tensors,
+    float64: Tensors,
+    recipe: Recipe,
+    *,
+    values: Values = "drawn",
+    conditioning: Conditioning | None = None,
+) -> list[Judged]:
+    """Return each output compared as `tasks.verify` does, but for the typical error of this case.
+
+    `conditioning` measures how far rounding alone moves the outputs; without it they don't move.
+    Raises `ValueError` for another number of outputs.
+    """
+    found = []
+    for index, (got, want, exact) in enumerate(zip(outputs, eager, float64, strict=True)):
+        agreed = recipe.tolerance_for(str(want.dtype).removeprefix("torch."))
+        typical = typical_error([(want, exact)])
+        moved = partial(conditioning.moved, index) if conditioning else None
+        scale = find_scale([want])
+        deviation = compare(
+            got, want, exact, agreed, output=index, case=case, typical=typical, values=values,
+            moved=moved, scale=scale,
+        )  # fmt: skip
+        own = bool(deviation.reasons) and is_eagers_own(deviation, got, want, scale, conditioning)
+        floor = max(deviation.rmse_eager, agreed.rmse_floor * deviation.rms)
+        excess = _excess(deviation, floor)
+        if deviation.reasons and not own and excess < 1.0:
+            # Eager is as far from float64, by steps at which the package is wrong all the same.
+            excess = math.inf
+        found.append(Judged(deviation, excess, own))
+    return found
+
+
+def judge_case(
+    case: ReferenceCase, outputs: Tensors, recipe: Recipe, model: Callable[..., Any]
+) -> list[Judged]:
+    """Return each output of a case of the reference, which `model` computes, compared."""
+    conditioning = Conditioning(model, case.inputs, case.eager, case.name)
+    return judge(
+        case.name, outputs, case.eager, case.float64, recipe, values=case.values,
+        conditioning=conditioning,
+    )  # fmt: skip
+
+
+def _excess(deviation: Deviation, floor: float) -> float:
+    if deviation.mismatched_non_finite or not math.isfinite(deviation.rmse_package):
+        return math.inf
+    if floor == 0.0:
+        return math.inf if deviation.rmse_package > 0.0 else 0.0
+    return deviation.rmse_package / floor
+
+
+def worst(judged: Sequence[Judged]) -> Judged | None:
+    """Return the wrong output that lies furthest beyond eager, or None where all are right."""
+    return max((j for j in judged if j.is_wrong), key=lambda j: j.excess, default=None)
+
+
+def worst_fault(judged: Sequence[Judged]) -> Judged | None:
+    """Return the wrong output that is furthest off by more than eager's rounding, or None."""
+    return worst([one for one in judged if not one.is_eagers_own])
+
+
+def threshold(final: Judged) -> float:
+    """Return the excess from which on a value on the way may be what made `final` wrong."""
+    return max(1.0, min(_EXPLAINS * final.excess, _SURELY_WRONG))

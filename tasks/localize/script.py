@@ -1,0 +1,198 @@
+"""Writes a folder with a script that repeats a fault with torch alone, and runs it."""
+
+from __future__ import annotations
+
+import os
+import pprint
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import torch
+
+from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.infra.engine import looking
+from handoff.tasks.compile.machine.here import has_march_option
+from handoff.tasks.compile.patching import environment
+from handoff.tasks.compile.weights import KEEPING_OPTIONS
+from handoff.tasks.localize.subgraph import Subgraph
+from handoff.tasks.localize.trials import BudgetSpent, Trials
+from handoff.tasks.localize.verdict import describe
+
+SCRIPT_FILE = "repeat.py"
+TENSORS_FILE = "tensors.pt"
+_SHOWS = 1
+
+_TEMPLATE = '''"""Repeats a fault of torch's compiler with torch alone; exits with 1 when it shows.
+
+The part was cut from a model. `tensors.pt`, beside this file, holds its inputs, its weights and
+its outputs in float64. The lines are those of the model's module.py.
+"""
+
+{what}
+
+import os
+
+# ATen and Inductor go by this level; it is read when torch is imported.
+os.environ.setdefault("ATEN_CPU_CAPABILITY", {capability!r})
+
+import importlib
+import sys
+import tempfile
+from math import inf, nan
+from pathlib import Path
+
+import torch
+from torch import device
+
+# Operator libraries that were loaded when the fault was seen.
+for library in {extensions!r}:
+    importlib.import_module(library)
+
+OPTIONS = {options}
+# For each input, the axes that the model leaves open, and how large they get.
+DYNAMIC = {dynamic!r}
+# For each output: atol, rtol, factor of eager's RMSE, floor of the RMSE relative to the output.
+BOUNDS = {bounds}
+
+
+class Part(torch.nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        for name, tensor in weights.items():
+            self.register_buffer(name, tensor)
+
+{forward}
+
+def compiled(module, inputs):
+    """Return the outputs of the package that AOTInductor makes."""
+    auto = torch.export.Dim.AUTO
+    shapes = tuple({{axis: auto(max=high) for axis, high in axes.items()}} for axes in DYNAMIC)
+    program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(Path(folder) / "part.pt2"), inductor_configs=dict(OPTIONS)
+        )
+        return torch._inductor.aoti_load_package(path)(*[t.clone() for t in inputs])
+
+
+def rmse(left, right):
+    return float((left.double() - right.double()).square().mean().sqrt())
+
+
+def is_wrong(got, want, exact, atol, rtol, factor, floor):
+    """Print how far eager and the package lie from float64; tell whether that is too far."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        print(f"  eager:   {{want.dtype}} of shape {{list(want.shape)}}")
+        print(f"  package: {{got.dtype}} of shape {{list(got.shape)}}")
+        return True
+    size = float(exact.double().square().mean().sqrt())
+    print(f"  eager:   RMSE to float64 {{rmse(want, exact):.3g}}, of {{size:.3g}}; {{flat(want)}}")
+    print(f"  package: RMSE to float64 {{rmse(got, exact):.3g}}, of {{size:.3g}}; {{flat(got)}}")
+    print(f"  float64: {{flat(exact)}}")
+    finite = torch.isfinite(want)
+    if not torch.equal(got[~finite].nan_to_num(), want[~finite].nan_to_num()):
+        return True
+    got, want, exact = (tensor.double()[finite] for tensor in (got, want, exact))
+    usable = torch.isfinite(exact)
+    size = float(exact[usable].square().mean().sqrt())
+    allowed = factor * rmse(want[usable], exact[usable]) + floor * size
+    outside = (got - want).abs() > atol + rtol * want.abs().clamp_min(size)
+    return bool(outside.any()) or not rmse(got[usable], exact[usable]) <= allowed
+
+
+def flat(tensor):
+    return [round(float(value), 7) for value in tensor.flatten()[:4]]
+
+
+def main():
+    held = torch.load(Path(__file__).with_name("tensors.pt"), weights_only=True)
+    inputs, module = tuple(held["inputs"]), Part(held["weights"]).eval()
+    with torch.no_grad():
+        eager = module(*[tensor.clone() for tensor in inputs])
+        package = compiled(module, inputs)
+    shows = False
+    for index, (got, want, exact) in enumerate(zip(package, eager, held["float64"])):
+        print(f"output {{index}}")
+        shows |= is_wrong(got, want, exact, *BOUNDS[index])
+    print("the fault shows" if shows else "the fault doesn't show")
+    return {shows} if shows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+def write_script(job: LocalizeJob, part: Subgraph, found: LocalizeResult) -> Path | None:
+    """Write the script and its tensors; return its path, or None for a part with nested graphs."""
+    module = part.module
+    if dict(module.named_children()):
+        return None
+    job.reproduction.mkdir(parents=True, exist_ok=True)
+    eager, float64 = part.run()
+    held = {
+        "inputs": list(part.inputs), "weights": dict(module.named_buffers()),
+        "float64": list(float64),
+    }  # fmt: skip
+    torch.save(held, job.reproduction / TENSORS_FILE)
+    text = _TEMPLATE.format(
+        what="\n".join(line for node in found.nodes for line in _comment(describe(node))),
+        capability=job.target.capability,
+        extensions=tuple(name.partition("@")[0] for name in job.recipe.extensions),
+        options=pprint.pformat(_options(job), width=96),
+        dynamic=part.dynamic,
+        bounds=[_bounds(job, tensor) for tensor in eager],
+        forward=textwrap.indent(module.code.strip(), "    ") + "\n",
+        shows=_SHOWS,
+    )
+    path = job.reproduction / SCRIPT_FILE
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _comment(text: str) -> list[str]:
+    """Return a text, which may quote what was delivered, as lines that Python reads over."""
+    plain = text if text.isprintable() else ascii(text)
+    return textwrap.wrap(plain, 98, initial_indent="# ", subsequent_indent="#   ")
+
+
+def repeats(trials: Trials, script: Path) -> bool:
+    """Run the script in an interpreter of its own; tell whether the fault shows there."""
+    try:
+        trials.spend()
+    except BudgetSpent:
+        trials.notes.append("the budget was spent before the script was run")
+        return False
+    # An extension is found where this process finds it.
+    places = [*sys.path, *looking.places_for(trials.job.recipe.extensions)]
+    found = {"PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places)}
+    log = trials.job.folder / "script.log"
+    with environment(found), log.open("wb") as output:
+        try:
+            ended = subprocess.run(
+                [sys.executable, str(script.absolute())], stdout=output, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, cwd=script.parent, timeout=max(1.0, trials.left_s),
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            trials.notes.append("the script did not end in the time that was left")
+            return False
+    said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return ended.returncode == _SHOWS and said[-1:] == ["the fault shows"]
+
+
+def _options(job: LocalizeJob) -> dict[str, object]:
+    options = {**KEEPING_OPTIONS, **job.options}
+    if has_march_option():
+        options["cpp.march"] = job.target.march
+    return options
+
+
+def _bounds(job: LocalizeJob, output: torch.Tensor) -> tuple[float, ...]:
+    agreed = job.recipe.tolerance_for(str(output.dtype).removeprefix("torch."))
+    factor = agreed.rmse_factor
+    if output.numel() < 1000 and factor > 1.0:
+        factor = max(factor, 3.0)  # as `Tolerance` says of small outputs
+    return agreed.atol, agreed.rtol, factor, agreed.rmse_floor

@@ -1,0 +1,207 @@
+"""Finds the smallest part of a program that is wrong when it is compiled alone on right inputs.
+
+What was learned about it (torch 2.15, x86): returning intermediate values changes what is compiled.
+Each value that is returned is stored, and gets a second user, so a graph pass that wants a value
+for itself no longer matches and two operators that were computed in one expression may not be any
+more. An operator whose own lowering or decomposition is wrong stays wrong under that; a wrong
+fusion or a wrong rewriting goes away. So all values at once are one compile that names the first
+kind, and its going away is itself a finding. For the second kind values are returned at few places:
+most of those don't fall into the pattern, and what lies between the last right one and the first
+wrong one is the part.
+
+An intermediate value alone is no proof: one may be a little more than twice as far from float64 as
+eager and harmless. Therefore only values count that are about as far off, in units of eager's
+error, as the output that was refused (`measure.threshold`); and no part is believed before it was
+cut out and seen to be wrong by itself on the inputs that eager computes. Where the fault had gone
+away with all values returned, no operator is tried alone: each has been seen to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from handoff.tasks.localize.measure import Judged, threshold
+from handoff.tasks.localize.others import find_others
+from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record
+from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
+from handoff.tasks.verify.loading import Tensors
+
+# All values, then each third from two places on (one of which spares any pair), then each eighth.
+_PATTERNS = ((1, 0), (3, 0), (3, 1), (8, 0), (8, 4))
+_MAX_SUSPECTS = 2
+_REACHES = (1, 2, 4)
+# What is written to a file to be compared; with more, fewer values are looked at.
+_MAX_TAPPED_BYTES = 2 << 30
+
+
+class Search:
+    """Looks for the part in a program that is wrong; `final` is the output that shows it best."""
+
+    def __init__(
+        self, trials: Trials, program: ExportedProgram, inputs: Tensors, final: Judged
+    ) -> None:
+        """Compute what each node gives, by eager kernels, on inputs on which the fault shows."""
+        self._trials, self._program, self._limit = trials, program, threshold(final)
+        self._values = record(program, inputs)
+        self._best: Seen | None = None
+        self._right: set[frozenset[Node]] = set()
+        self._off: list[Node] = []
+        # A fault that goes away when each operator's value is stored is in no operator alone.
+        self._fewest = 1
+        self.is_complete = False
+
+    def find(self) -> Seen | None:
+        """Return the smallest part that was seen to be wrong, or None for none.
+
+        Where the budget ends first, that is the smallest one so far, and not `is_complete`.
+        """
+        try:
+            for suspects in self._suspects():
+                if self._confirm(suspects) is not None:
+                    break
+            # Where nothing was found: all of it, of which it is known that it is wrong.
+            nodes = list(computing_nodes(self._program))
+            while self._halve(self._best.part.nodes if self._best else nodes):
+                pass
+            if self._best is None:
+                self._see(nodes)
+            self.is_complete = True
+        except BudgetSpent:
+            self._trials.notes.append("the budget was spent before the smallest part was found")
+        return self._best
+
+    @property
+    def others(self) -> list[Node]:
+        """Nodes beside the part that was found which are off on the package's own inputs."""
+        part = self._best.part.nodes if self._best else ()
+        return [node for node in self._off if node not in part]
+
+    def _see(self, nodes: Sequence[Node]) -> Seen | None:
+        """Compile a part alone; keep and return it where it is wrong."""
+        if frozenset(nodes) in self._right:
+            return None
+        part = cut(self._program, self._values, nodes)
+        # A part may do nothing but write to what others read.
+        seen = self._trials.see(part) if part.outputs else None
+        if seen is None or seen.worst is None:
+            self._right.add(frozenset(nodes))
+            return None
+        self._best = seen
+        return seen
+
+    def _suspects(self) -> Iterator[list[Node]]:
+        """Give parts that end at the first wrong value, by the compiled program's own values."""
+        computing = [n for n in computing_nodes(self._program) if n.users and is_tensor(n)]
+        for step, start in _PATTERNS:
+            if step > 1 and len(computing) < 2 * step:
+                continue
+            seen = self._tapped(self._small_enough(computing[start::step]))
+            if seen.failure:
+                continue
+            by_name = dict(zip(seen.part.outputs, seen.judged, strict=True))
+            is_wrong = {
+                node: by_name[node.name].is_wrong and by_name[node.name].excess >= self._limit
+                for node in seen.part.nodes if node.name in by_name
+            }  # fmt: skip
+            if not any(is_wrong.values()):
+                self._trials.notes.append(_vanished(step))
+                self._fewest = 2
+                continue
+            self._off = self._find_off(seen, computing)
+            first = [
+                node for node in computing
+                if is_wrong.get(node)
+                and not any(is_wrong.get(given) for given in _seen_before(node, is_wrong))
+            ]  # fmt: skip
+            for node in first[:_MAX_SUSPECTS]:
+                yield _between(node, is_wrong)
+            return
+
+    def _find_off(self, seen: Seen, nodes: Sequence[Node]) -> list[Node]:
+        given = dict(zip(seen.part.outputs, seen.outputs, strict=True))
+        recipe = self._trials.job.recipe
+        return find_others(
+            self._program, self._values, given, nodes, recipe=recipe, limit=self._limit
+        )
+
+    def _small_enough(self, taps: list[Node]) -> list[Node]:
+        kept, size = [], 0
+        for node in taps:
+            value = self._values[node.name]
+            size += value.numel() * value.element_size()
+            if size <= _MAX_TAPPED_BYTES:
+                kept.append(node)
+        return kept
+
+    def _tapped(self, taps: Collection[Node]) -> Seen:
+        """Compile the whole program to return also the values of `taps`."""
+        whole = computing_nodes(self._program)
+        return self._trials.see(cut(self._program, self._values, whole, taps))
+
+    def _confirm(self, suspects: list[Node]) -> Seen | None:
+        """Return the suspects as a part that is wrong alone, with their neighbours if need be."""
+        nodes = suspects
+        for reach in (0, *_REACHES):
+            wider = _around(suspects, reach)
+            if reach and len(wider) == len(nodes):
+                break
+            nodes = wider
+            seen = self._see(nodes)
+            if seen is not None:
+                return seen
+        return None
+
+    def _halve(self, part: Sequence[Node]) -> bool:
+        """Look for a smaller part of a part that is still wrong; tell whether there is one."""
+        nodes = list(part)
+        half, quarter = (len(nodes) + 1) // 2, max(1, len(nodes) // 4)
+        tried: list[list[Node]] = [nodes, []]
+        for piece in (nodes[:half], nodes[half:], nodes[quarter:], nodes[:-quarter]):
+            if piece not in tried and len(piece) >= self._fewest:
+                tried.append(piece)
+                if self._see(piece) is not None:
+                    return True
+        return False
+
+
+def _seen_before(node: Node, looked_at: Mapping[Node, bool]) -> Iterator[Node]:
+    """Give the nearest nodes before `node` whose values were looked at."""
+    waiting, met = list(node.all_input_nodes), {node}
+    while waiting:
+        given = waiting.pop()
+        if given in met:
+            continue
+        met.add(given)
+        if given in looked_at:
+            yield given
+        else:
+            waiting += given.all_input_nodes
+
+
+def _between(node: Node, looked_at: Mapping[Node, bool]) -> list[Node]:
+    """Return `node` and what lies between it and the values before it that were looked at."""
+    waiting, found = [node], set()
+    while waiting:
+        given = waiting.pop()
+        if given in found or given.op != "call_function" or (given in looked_at and given != node):
+            continue
+        found.add(given)
+        waiting += given.all_input_nodes
+    return [given for given in node.graph.nodes if given in found]
+
+
+def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
+    """Return the nodes and all that are at most `reach` steps from one of them."""
+    found = set(nodes)
+    for _ in range(reach):
+        near = {other for node in found for other in (*node.all_input_nodes, *node.users)}
+        found |= {node for node in near if node.op == "call_function"}
+    return [node for node in nodes[0].graph.nodes if node in found]
+
+
+def _vanished(step: int) -> str:
+    which = "all values" if step == 1 else f"every {step}th value"
+    return f"with {which} on the way as outputs the fault goes away: operators make it together"

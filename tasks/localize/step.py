@@ -1,0 +1,202 @@
+"""Localize: where and why a refused package's numbers are wrong, within a budget of compiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.localize.causes import find_cause
+from handoff.tasks.localize.measure import Judged, judge_case, worst, worst_fault
+from handoff.tasks.localize.origins import Origins
+from handoff.tasks.localize.passes import find_pass
+from handoff.tasks.localize.script import repeats, write_script
+from handoff.tasks.localize.search import Search
+from handoff.tasks.localize.trials import BudgetSpent, Trials
+from handoff.tasks.localize.verdict import put_into_words
+from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.reference import ReferenceCase, load_cases
+
+# Compiles that the search leaves for finding the cause, and for running the script.
+_FOR_CAUSE = 2
+_FOR_SCRIPT = 1
+_NO_ONE_ALONE = "to leave out one of the options alone is not enough"
+
+
+def run(job: LocalizeJob) -> LocalizeResult:
+    """Compile the program again, and find out what makes it wrong: an option, a node, a lowering.
+
+    Nothing is believed that was not seen: the package is compiled anew and has to be wrong, an
+    option is named when the package is right without it, a node when it is wrong compiled alone on
+    right inputs, a part of the compiler when the node is right without that part.
+    """
+    began = time.monotonic()
+    cases = [case for case in load_cases(job.reference) if not job.cases or case.name in job.cases]
+    program = load_program(job.program)
+    wrong = _wrong_before(job, program, cases)
+    if wrong is not None:
+        found = _blame_program(job, *wrong)
+    else:
+        with Trials(job, began) as trials:
+            try:
+                found = _localize(trials, program, cases)
+            except BudgetSpent:
+                trials.notes.append("the budget was spent before the program was seen to be wrong")
+                found = LocalizeResult("", "not reproduced", is_complete=False)
+            found = replace(found, compiles=trials.made, notes=tuple(trials.notes))
+    found = replace(found, seconds=time.monotonic() - began)
+    return replace(found, verdict=put_into_words(job, found))
+
+
+def _wrong_before(
+    job: LocalizeJob, program: ExportedProgram, cases: list[ReferenceCase]
+) -> tuple[ReferenceCase, Judged] | None:
+    """Return a case in which the program is wrong without any compiler, or None."""
+    module = program.module(check_guards=False)
+    for case in cases:
+        with torch.no_grad():
+            outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
+        wrong = worst_fault(judge_case(case, outputs, job.recipe, module))
+        if wrong is not None:
+            return case, wrong
+    return None
+
+
+def _blame_program(job: LocalizeJob, case: ReferenceCase, judged: Judged) -> LocalizeResult:
+    name, told = find_pass(job, read_delivery(job.staging), case.inputs)
+    return LocalizeResult(
+        "", "program", case.name, at=name, rmse=judged.relative,
+        rmse_eager=judged.relative_eager, notes=(told,) if told else (),
+    )  # fmt: skip
+
+
+def _localize(
+    trials: Trials, program: ExportedProgram, cases: list[ReferenceCase]
+) -> LocalizeResult:
+    job = trials.job
+    if job.compiles < 1 or not cases:
+        trials.notes.append("there was nothing to compare, or no budget to compile with")
+        return LocalizeResult("", "not reproduced", is_complete=False)
+    outcome = trials.attempt(job.program, [case.inputs for case in cases], job.options)
+    if outcome.failure:
+        trials.notes.append(outcome.failure)
+        return LocalizeResult("", "crash")
+    module = program.module(check_guards=False)
+    judged_cases = [
+        (case, judge_case(case, outputs, job.recipe, module))
+        for case, outputs in zip(cases, outcome.outputs, strict=True)
+    ]
+    wrong = _smallest(judged_cases, worst_fault)
+    if wrong is None:
+        return _no_fault(_smallest(judged_cases, worst))
+    case, judged = wrong
+    found = LocalizeResult("", "compiler", case.name)
+    found = replace(found, rmse=judged.relative, rmse_eager=judged.relative_eager)
+    options = _blame_options(trials, case, module)
+    if options:
+        found = replace(found, cause="option", options=options)
+    return _blame_nodes(trials, program, found, wrong)
+
+
+def _no_fault(outside: tuple[ReferenceCase, Judged] | None) -> LocalizeResult:
+    """Return the answer where nothing is off by more than eager is, or all is within tolerance."""
+    if outside is None:
+        return LocalizeResult("", "not reproduced")
+    case, judged = outside
+    return LocalizeResult(
+        "", "rounding", case.name, rmse=judged.relative, rmse_eager=judged.relative_eager
+    )
+
+
+def _smallest(
+    judged_cases: Sequence[tuple[ReferenceCase, Sequence[Judged]]],
+    choose: Callable[[Sequence[Judged]], Judged | None],
+) -> tuple[ReferenceCase, Judged] | None:
+    """Return the smallest case that is wrong; one whose sizes are not 1 if there is one.
+
+    A size of one would be fixed in what is compiled of the program's parts. `choose` tells which of
+    a case's outputs is wrong.
+    """
+    found = [
+        (case, wrong)
+        for case, judged in judged_cases
+        for wrong in [choose(judged)]
+        if wrong is not None
+    ]
+
+    def cost(one: tuple[ReferenceCase, Judged]) -> tuple[bool, int]:
+        inputs = one[0].inputs
+        return any(1 in t.shape for t in inputs), sum(t.numel() for t in inputs)
+
+    return min(found, key=cost, default=None)
+
+
+def _blame_options(
+    trials: Trials, case: ReferenceCase, module: Callable[..., Any]
+) -> tuple[str, ...]:
+    """Return the options without which the package is right; none where it is wrong anyway."""
+    options = trials.job.options
+    try:
+        if not options or not _is_right(trials, case, {}, module):
+            return ()
+        alone = [
+            name for name in (options if len(options) > 1 else ())
+            if _is_right(trials, case, {k: v for k, v in options.items() if k != name}, module)
+        ]  # fmt: skip
+    except BudgetSpent:
+        trials.notes.append("the budget was spent before the options were left out one by one")
+        return ()
+    if len(options) > 1:
+        each = ", ".join(alone)
+        trials.notes.append(f"it is enough to leave out one of {each}" if alone else _NO_ONE_ALONE)
+    return tuple(alone or options)
+
+
+def _is_right(
+    trials: Trials, case: ReferenceCase, options: dict[str, object], module: Callable[..., Any]
+) -> bool:
+    outcome = trials.attempt(trials.job.program, [case.inputs], options)
+    if outcome.failure:
+        trials.notes.append(outcome.failure)
+        return False
+    return worst_fault(judge_case(case, outcome.outputs[0], trials.job.recipe, module)) is None
+
+
+def _blame_nodes(
+    trials: Trials,
+    program: ExportedProgram,
+    found: LocalizeResult,
+    wrong: tuple[ReferenceCase, Judged],
+) -> LocalizeResult:
+    """Add the smallest part that is wrong, what of the compiler makes it so, and the script."""
+    job, (case, judged) = trials.job, wrong
+    trials.reserved = min(_FOR_CAUSE + _FOR_SCRIPT, trials.left // 2)
+    search = Search(trials, program, case.inputs, judged)
+    seen = search.find()
+    if seen is None or seen.worst is None:
+        return replace(found, is_complete=search.is_complete)
+    trials.reserved = min(_FOR_SCRIPT, trials.reserved)
+    cause = find_cause(trials, seen, is_option=found.cause == "option")
+    trials.reserved = 0
+    origins = Origins(read_delivery(job.staging), job.staging)
+    found = replace(
+        found,
+        nodes=tuple(origins.of(node) for node in seen.part.nodes),
+        others=tuple(origins.of(node) for node in search.others),
+        rmse=seen.worst.relative,
+        rmse_eager=seen.worst.relative_eager,
+        is_complete=search.is_complete,
+        subsystem=cause.subsystem if cause else "",
+        at=cause.at if cause else "",
+    )
+    written = write_script(job, seen.part, found)
+    if not written:
+        return found
+    return replace(found, script=str(written), script_repeats=repeats(trials, written))

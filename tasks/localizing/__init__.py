@@ -1,1 +1,0 @@
-"""What `tasks.localize` is made of: subgraphs, trials, measures, lines, and the script."""

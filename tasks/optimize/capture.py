@@ -1,0 +1,170 @@
+"""Capture: a graph module and its signature become an exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
+from handoff.artifacts.errors import DeliveryUnsound
+from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
+from handoff.tasks.deliver.capture.lines import written_line
+from handoff.tasks.inspect.places import place_of
+from handoff.tasks.optimize.ranges import dimension_of
+from handoff.tasks.verify.plan import CaseSpec, draw_inputs
+
+# Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
+# could be taken for one.
+_FIRST_TRACED_SIZE = 6
+
+
+def capture(
+    module: torch.nn.Module,
+    signature: ModelSignature,
+    *,
+    rows: Sequence[torch.Tensor] | None = None,
+    strict: bool = False,
+) -> ExportedProgram:
+    """Return the exported program of `module`, which takes the signature's tensors one by one.
+
+    It is traced with random inputs, or with ones drawn from the example's `rows`. `strict` captures
+    by Dynamo's reading of the bytecode instead of by running the forward.
+
+    Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range.
+    """
+    inputs = inputs_to_trace(signature, rows)
+    return export(module, inputs, {}, dynamic_shapes(signature), signature, strict=strict)
+
+
+def inputs_to_trace(
+    signature: ModelSignature, rows: Sequence[torch.Tensor] | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Return inputs whose sizes can be told apart and are no special case."""
+    sizes = {
+        name: min(max(_FIRST_TRACED_SIZE + i, limits.min), limits.max)
+        for i, (name, limits) in enumerate(signature.dimensions.items())
+    }
+    return draw_inputs(signature, CaseSpec("capture", sizes, 0), rows)
+
+
+def dynamic_shapes(signature: ModelSignature) -> tuple[dict[int, Dim], ...]:
+    """Return for each input which axes are dynamic, as `torch.export` wants to be told."""
+    dims = {
+        name: Dim(name, min=limits.min, max=limits.max)
+        for name, limits in signature.dimensions.items()
+        if limits.min < limits.max
+    }
+    return tuple(
+        {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
+        for spec in signature.inputs
+    )
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    shapes: Any,  # noqa: ANN401 - nested as the arguments are
+    signature: ModelSignature,
+    *,
+    strict: bool,
+) -> ExportedProgram:
+    """Return `module` exported with these arguments; raise as `capture` does."""
+
+    def go(*, strict: bool) -> ExportedProgram:
+        with torch.no_grad():
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
+
+    try:
+        return go(strict=strict)
+    except Exception as error:
+        note_size_decision(error, partial(go, strict=False))
+        raise _cant_capture(module, signature, error) from error
+
+
+def _cant_capture(
+    module: torch.nn.Module, signature: ModelSignature, error: Exception
+) -> DeliveryUnsound:
+    obstacle = obstacle_of(error)
+    nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+    places = [place_of(node) for node in nodes if node.name == obstacle.node]
+    places += [written_line(obstacle.line)] if obstacle.line else []
+    where = next(iter(places), "")
+    if not obstacle.what:
+        return DeliveryUnsound(
+            "the model can't be captured for the sizes that the delivery declares",
+            expected=f"a graph that holds for {_ranges(signature)}",
+            got=reason_of(error),
+            remedy="Take the fixed size out of the forward, or declare that dimension as fixed",
+            where=where,
+        )
+    return DeliveryUnsound(
+        f"the model can't be captured: {obstacle.what}",
+        expected="a forward that torch.export can capture",
+        got=obstacle.got,
+        remedy=obstacle.remedy,
+        where=where,
+    )
+
+
+def _ranges(signature: ModelSignature) -> str:
+    named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
+    return ", ".join(named) or "the declared shapes"
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error of torch's as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"
+
+
+def describe_outputs(
+    program: ExportedProgram, signature: ModelSignature, output_names: Sequence[str] = ()
+) -> tuple[tuple[TensorSpec, ...], dict[str, Dimension]]:
+    """Return the program's output specs, and ranges for sizes that are computed from the inputs'.
+
+    A size that is itself a dynamic dimension keeps its name; one that is computed from them (twice
+    the length, say) gets a name and the range that the computation can give. Outputs are called
+    `output0` and so on where `output_names` doesn't name each of them.
+    """
+    names = _symbol_names(program, signature)
+    computed: dict[str, Dimension] = {}
+    specs = []
+    # Not the output node's `all_input_nodes`, which name a tensor once that is given twice.
+    leaves = pytree.tree_leaves(program.graph.output_node().args)
+    given = [n.meta["val"] for n in leaves if isinstance(n, torch.fx.Node)]
+    values = [value for value in given if isinstance(value, torch.Tensor)]
+    for index, value in enumerate(values):
+        shape: list[int | str] = []
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, int):
+                shape.append(size)
+            elif (name := names.get(str(size))) is not None:
+                shape.append(name)
+            else:
+                name = f"output{index}_axis{axis}"
+                bounds = size.node.shape_env.bound_sympy(size.node.expr)
+                computed[name] = dimension_of(bounds)
+                shape.append(name)
+        dtype = str(value.dtype).removeprefix("torch.")
+        name = output_names[index] if len(output_names) == len(values) else f"output{index}"
+        specs.append(TensorSpec(name, dtype, tuple(shape)))
+    return tuple(specs), computed
+
+
+def _symbol_names(program: ExportedProgram, signature: ModelSignature) -> dict[str, str]:
+    names: dict[str, str] = {}
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec, name in zip(signature.inputs, program.graph_signature.user_inputs, strict=True):
+        value = nodes[str(name)].meta["val"]
+        for axis, size in zip(spec.shape, value.shape, strict=True):
+            if isinstance(axis, str):
+                names.setdefault(str(size), axis)
+    return names

@@ -1,0 +1,185 @@
+"""Applies a pass and compares what the program computes with what it computed before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from handoff.artifacts.errors import BlessingRefused, HandoffError, first_line
+from handoff.artifacts.evidence import PassEffect
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.tasks.optimize.exporting import ExportBroken
+from handoff.tasks.optimize.folding import ModuleMemory, changes_between
+from handoff.tasks.optimize.passes.base import Pass, PassBroken, apply_pass, held_tensors
+from handoff.tasks.optimize.running import (
+    Outputs,
+    compute,
+    compute_natively,
+    difference,
+    first_difference,
+)
+from handoff.tasks.optimize.snapshot import snapshot
+from handoff.tasks.verify.elements import root_mean_square
+
+Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
+
+
+Exportable = Callable[[torch.fx.GraphModule | ExportedProgram], None]
+
+
+class PassCheck:
+    """Holds the outputs on the check's inputs, and compares those after each pass with them."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        inputs: Sequence[Outputs],
+        module: torch.fx.GraphModule,
+        require_exportable: Exportable,
+    ) -> None:
+        """Compute what `module` gives on each of `inputs`, in float64.
+
+        `require_exportable` is called with each program that a pass modified, and raises
+        `ExportBroken`.
+        """
+        self._recipe = recipe
+        self._inputs = inputs
+        self._require_exportable = require_exportable
+        self.memory = ModuleMemory()
+        self._outputs = [compute(module, given) for given in inputs]
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The root mean square of each output, at the input where that is largest."""
+        return tuple(
+            max(root_mean_square(_finite(tensor)) for tensor in outputs)
+            for outputs in zip(*self._outputs, strict=True)
+        )
+
+    def apply(
+        self, choice: PassChoice, chosen: Pass[Any], program: Program
+    ) -> tuple[Program, PassEffect]:
+        """Return the program after the pass, and what the pass did.
+
+        A pass after which torch can't export the program is left out: the program is as it was
+        before. Raises `BlessingRefused` for one that breaks its own conditions or the tolerance,
+        unless the recipe says that such a pass is left out, too; and `ExportBroken` where an
+        earlier pass left no program that torch takes.
+        """
+        try:
+            before = snapshot(program)
+        except Exception as error:
+            # What an earlier pass left is no program in torch's eyes.
+            raise ExportBroken(f"{type(error).__name__}: {first_line(error)}") from error
+        held = held_tensors(before)
+        try:
+            return program, self._apply(choice, chosen, before, program)
+        except ExportBroken as broken:
+            why = f"the pass {chosen.name} would break the export: {broken}"
+            refusal = _refusal(chosen, "a program that torch can export", str(broken))
+        except BlessingRefused as error:
+            if self._recipe.broken_passes == "refuse":
+                raise
+            why, refusal = f"{error.what}: {error.got}", error
+        if held_tensors(before) != held:
+            # It wrote to weights, of which there is no second copy to go back to.
+            raise refusal
+        effect = PassEffect(
+            chosen.name, chosen.level, modified=False, nodes_before=len(before.graph.nodes),
+            nodes_after=len(before.graph.nodes), left_out=why,
+        )  # fmt: skip
+        return before, effect
+
+    def _apply(
+        self, choice: PassChoice, chosen: Pass[Any], before: Program, program: Program
+    ) -> PassEffect:
+        with _failures_told(chosen, "a pass that ends"):
+            chosen.observe(self._inputs, self._recipe)
+            modified = apply_pass(chosen, program)
+        largest = 0.0
+        if modified:
+            self._require_exportable(program)
+            run = compute_natively if chosen.rounds else compute
+            with _failures_told(chosen, "a program that runs as before"):
+                outputs = [run(program, inputs) for inputs in self._inputs]
+            for place, after in enumerate(outputs):
+                apart = self._compare(choice, chosen, place, after, (before, program))
+                largest = max(largest, apart)
+            if chosen.rounds:
+                # The next pass is compared with what its casts make of float64.
+                outputs = [compute(program, inputs) for inputs in self._inputs]
+            self._outputs = outputs
+        return PassEffect(
+            chosen.name, chosen.level, modified, len(before.graph.nodes),
+            len(program.graph.nodes), largest, choice.intended, notes=chosen.notes,
+            changes=changes_between(before, program, self.memory) if modified else (),
+        )  # fmt: skip
+
+    def _compare(
+        self,
+        choice: PassChoice,
+        chosen: Pass[Any],
+        place: int,
+        after: Outputs,
+        programs: tuple[Program, Program],
+    ) -> float:
+        """Return the largest difference on one of the inputs; refuse one that is too large."""
+        expected = self._outputs[place]
+        shapes = [[list(tensor.shape) for tensor in outputs] for outputs in (expected, after)]
+        if shapes[0] != shapes[1]:
+            raise _refusal(chosen, f"outputs of the shapes {shapes[0]}", f"{shapes[1]}")
+        largest = 0.0
+        for index, (old, new) in enumerate(zip(expected, after, strict=True)):
+            if old.is_contiguous() and not new.is_contiguous():
+                # A client may read its memory without looking at strides.
+                wanted = f"output {index} contiguous as before"
+                raise _refusal(chosen, wanted, f"the strides {new.stride()}")
+            apart, is_outside = difference(new, old, self._recipe)
+            largest = max(largest, apart)
+            if is_outside and not choice.intended:
+                bound = self._recipe.tolerance_for("float32")
+                where = first_difference(*programs, self._inputs[place], self._recipe)
+                raise _refusal(
+                    chosen,
+                    f"output {index} within atol {bound.atol:g} and rtol {bound.rtol:g} of before",
+                    f"a difference of {apart:.3g} in float64"
+                    + (f", first seen at {where}" if where else ""),
+                )
+        return largest
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    finite = tensor[tensor.isfinite()]
+    return (finite.abs() if finite.is_complex() else finite).double()
+
+
+@contextmanager
+def _failures_told(chosen: Pass[Any], expected: str) -> Iterator[None]:
+    """Refuse the pass for whatever is raised inside, other than for lack of memory."""
+    try:
+        yield
+    except PassBroken as error:
+        raise _refusal(chosen, "the conditions that the pass states", str(error)) from error
+    except (HandoffError, MemoryError):
+        raise
+    except GuardOnDataDependentSymNode as error:
+        # It asks for a size that is known only when the program runs.
+        raise ExportBroken(f"{type(error).__name__}: {first_line(error)}") from error
+    except Exception as error:
+        raise _refusal(chosen, expected, f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _refusal(chosen: Pass[Any], expected: str, got: str) -> BlessingRefused:
+    return BlessingRefused(
+        f"the pass {chosen.name} changes what the model computes",
+        expected=expected,
+        got=got,
+        remedy='Leave the pass out of the recipe (broken_passes = "leave out" does it), or mark it '
+        "'intended = true' if that is meant",
+    )

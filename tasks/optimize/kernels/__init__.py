@@ -1,0 +1,46 @@
+"""Operators of our own that graphs are rewritten to.
+
+An operator is registered with `torch.library`. In eager it is plain ATen; compiled for CUDA it is a
+Triton kernel, and for the CPU a C++ function that becomes part of the package: what serves the
+package needs nothing but libtorch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.kernels import attention, attention_pooling, fake_quantize
+
+# The operators that stand for a C++ function, with the function's definition. AOTInductor writes
+# it into the package's code where it takes declarations of functions that it is to call.
+_CPU_FUNCTIONS: dict[torch._ops.OpOverload, str] = {
+    torch.ops.handoff.attention_cpu.default: attention.SOURCE.read_text(encoding="utf-8"),
+    torch.ops.handoff.attention_pooling_cpu.default: attention_pooling.SOURCE.read_text(
+        encoding="utf-8"
+    ),
+}
+
+
+def add_cpu_function(operator: torch._ops.OpOverload, definition: str) -> None:
+    """Let packages for the CPU call the C++ function `definition` for `operator`.
+
+    It is named `aoti_torch_cpu_NAME`, returns an `AOTITorchError`, takes tensors as
+    `AtenTensorHandle` and results as `AtenTensorHandle*`, and stands inside `extern "C"`: one
+    definition, without includes. An extension calls this for operators of its own.
+    """
+    _CPU_FUNCTIONS[operator] = definition
+
+
+def compiler_options(program: ExportedProgram) -> dict[str, object]:
+    """Return what AOTInductor has to be told for the operators in `program` that aren't torch's."""
+    namespaces = {
+        target.namespace for node in program.graph.nodes
+        if isinstance(target := node.target, torch._ops.OpOverload)
+    }  # fmt: skip
+    # By namespace: an operator in the graph may be made of others, which have the function.
+    functions = {
+        operator: [definition] for operator, definition in _CPU_FUNCTIONS.items()
+        if operator.namespace in namespaces
+    }  # fmt: skip
+    return {"aot_inductor.custom_ops_to_c_shims": functions} if functions else {}

@@ -1,0 +1,27 @@
+"""What the passes that fold batch norms share."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.passes.state import state_value
+
+_ATEN = torch.ops.aten
+BATCH_NORM = _ATEN.batch_norm.default
+CONVOLUTIONS = {
+    _ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default,
+    _ATEN.conv1d.padding, _ATEN.conv2d.padding, _ATEN.conv3d.padding,
+}  # fmt: skip
+
+
+def scale_and_shift(
+    program: ExportedProgram, batch_norm: torch.fx.Node
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return, per channel and in float64, what an inference batch norm multiplies by and adds."""
+    scale, shift, mean, variance = batch_norm.args[1:5]
+    epsilon = float(batch_norm.args[7])  # type: ignore[arg-type]
+    factor = torch.rsqrt(state_value(program, variance) + epsilon)
+    factor = factor * state_value(program, scale, default=1.0)
+    return factor, state_value(program, shift) - state_value(program, mean) * factor

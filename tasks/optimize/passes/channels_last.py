@@ -1,0 +1,58 @@
+"""Lay images out with their channels last."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.passes.layout import LayoutPass, relay
+from handoff.tasks.optimize.passes.state import put_state, state_name
+
+_ATEN = torch.ops.aten
+_CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}
+_LAST = {"memory_format": torch.channels_last}
+
+
+class ChannelsLast(LayoutPass):
+    """Give two-dimensional convolutions weights and images whose channels lie beside each other.
+
+    Before: `y = conv2d(x, W)`. After: `y = conv2d(x.contiguous(channels_last), W')`, with `W'` laid
+    out the same; what follows keeps the layout, and outputs of the model get their own back.
+
+    Conditions: the weights are the program's own, and nothing is written to after a view of it was
+    made. No value changes; whether it is faster depends on model and machine, so let a search
+    decide.
+    """
+
+    name: ClassVar[str] = "channels-last"
+
+    def choose(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the convolutions that have the other layout."""
+        return [
+            node for node in program.graph.nodes
+            if node.target in _CONVOLUTIONS
+            and isinstance(image := node.args[0], torch.fx.Node)
+            # An image without a batch has no such layout.
+            and image.meta["val"].dim() == 4
+            and isinstance(weight := node.args[1], torch.fx.Node)
+            and (name := state_name(program, weight))
+            and not program.state_dict[name].is_contiguous(memory_format=torch.channels_last)
+        ]  # fmt: skip
+
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Change the layouts of its weights and of its input."""
+        weight = node.args[1]
+        assert isinstance(weight, torch.fx.Node)
+        _lay_out(program, weight)
+        relay(node, node.args[0], _LAST)
+
+
+def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:
+    name = state_name(program, weight)
+    old = program.state_dict[name]
+    if not old.is_contiguous(memory_format=torch.channels_last):
+        put_state(program, name, old.detach().clone(memory_format=torch.channels_last))
+        weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)

@@ -1,0 +1,98 @@
+"""Fold a batch norm into the convolution or linear layer before it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.passes.base import WeightPass
+from handoff.tasks.optimize.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
+from handoff.tasks.optimize.passes.state import (
+    change_state,
+    replace_node,
+    state_name,
+    state_value,
+)
+
+_PRODUCERS = {*CONVOLUTIONS, torch.ops.aten.linear.default}
+
+
+class FoldBatchNorm(WeightPass):
+    """Scale the weights of a convolution or linear layer by the batch norm that follows it.
+
+    Before: `y = conv(x, W, b)`, `z = (y - mean) / sqrt(var + eps) * gamma + beta`.
+    After: `z = conv(x, W * s, (b - mean) * s + beta)` with `s = gamma / sqrt(var + eps)` per output
+    channel (the fusion of `torch.nn.utils.fusion.fuse_conv_bn_weights`, computed in float64).
+
+    Conditions: inference statistics; the layer's output goes to the batch norm alone; its weights
+    and bias and the batch norm's statistics are used nowhere else, and all are float32 or all are
+    float64; the layer's input has a batch axis, and a linear layer's no further one.
+    """
+
+    name: ClassVar[str] = "fold-batch-norm"
+
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the batch norms that meet the conditions."""
+        return [node for node in program.graph.nodes if _is_foldable(program, node)]
+
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Fold it into the layer before it."""
+        _fold(program, node)
+
+
+def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
+    if node.target is not BATCH_NORM or node.args[5] is not False:
+        return False
+    producer, scale, shift, mean, variance = node.args[:5]
+    if not isinstance(producer, torch.fx.Node) or producer.target not in _PRODUCERS:
+        return False
+    bias = producer.args[2] if len(producer.args) > 2 else None
+    statistics = [n for n in (scale, shift, mean, variance) if n is not None]
+    owned = [producer.args[1], *([] if bias is None else [bias]), *statistics]
+    return (
+        mean is not None
+        and variance is not None
+        and len(producer.users) == 1
+        and all(
+            isinstance(n, torch.fx.Node) and len(n.users) == 1 and state_name(program, n)
+            for n in owned
+        )
+        and _agree(producer, *owned)
+    )
+
+
+def _agree(producer: torch.fx.Node, weight: object, *others: object) -> bool:
+    """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
+
+    They are where the output has the weight's rank: not for a linear layer on `[N, L, C]`, nor for
+    a convolution without a batch. A half-precision layer under a float32 batch norm can't take its
+    bias from there.
+    """
+    assert isinstance(weight, torch.fx.Node)
+    values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
+    dtypes = {value.dtype for value in values}
+    # Folded weights in half precision would be rounded weights: another model.
+    is_exact = dtypes in ({torch.float32}, {torch.float64})
+    return is_exact and bool(producer.meta["val"].dim() == weight.meta["val"].dim())
+
+
+def _fold(program: ExportedProgram, batch_norm: torch.fx.Node) -> None:
+    producer, mean = batch_norm.args[0], batch_norm.args[3]
+    assert isinstance(producer, torch.fx.Node)
+    assert isinstance(mean, torch.fx.Node)
+    weight = producer.args[1]
+    assert isinstance(weight, torch.fx.Node)
+    bias = producer.args[2] if len(producer.args) > 2 else None
+    factor, shift = scale_and_shift(program, batch_norm)
+    matrix = state_value(program, weight)
+    column = factor.reshape(-1, *[1] * (matrix.dim() - 1))
+    folded_bias = state_value(program, bias) * factor + shift
+    change_state(program, weight, matrix * column)
+    # The layer may have had no bias; the mean's place in the program's state serves for the new
+    # one, because it has the same shape and is no longer needed.
+    change_state(program, mean, folded_bias)
+    producer.args = (producer.args[0], weight, mean, *producer.args[3:])
+    replace_node(program, batch_norm, producer)

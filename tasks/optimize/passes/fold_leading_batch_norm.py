@@ -1,0 +1,113 @@
+"""Fold a batch norm into the convolution or linear layer behind it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.passes.base import WeightPass
+from handoff.tasks.optimize.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
+from handoff.tasks.optimize.passes.state import (
+    add_buffer,
+    change_state,
+    replace_node,
+    state_name,
+    state_value,
+)
+
+_LINEAR = torch.ops.aten.linear.default
+# Where padding and groups stand among a convolution's arguments.
+_PADDING, _GROUPS = 4, 6
+
+
+class FoldLeadingBatchNorm(WeightPass):
+    """Scale the weights of a convolution or linear layer by the batch norm that precedes it.
+
+    Before: `y = x * s + t` per channel (an inference batch norm), `z = conv(y, W, b)`.
+    After: `z = conv(x, W * s, b + sum of W * t)`, computed in float64.
+
+    Conditions: inference statistics; the batch norm's output goes to the layer alone, whose weights
+    and bias are used nowhere else; all is float32 or all is float64; a convolution pads with
+    nothing (the zeros at its edge come after the batch norm), a linear layer's input has two axes.
+    """
+
+    name: ClassVar[str] = "fold-leading-batch-norm"
+
+    def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the layers behind a batch norm that meet the conditions."""
+        return [node for node in program.graph.nodes if _is_foldable(program, node)]
+
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Fold the batch norm before it into it."""
+        _fold(program, node)
+
+
+def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:
+    if layer.target is not _LINEAR and layer.target not in CONVOLUTIONS:
+        return False
+    batch_norm, weight = layer.args[:2]
+    bias = layer.args[2] if len(layer.args) > 2 else None
+    if not isinstance(batch_norm, torch.fx.Node) or batch_norm.target is not BATCH_NORM:
+        return False
+    if batch_norm.args[5] is not False or len(batch_norm.users) != 1:
+        return False
+    statistics = [n for n in batch_norm.args[1:5] if n is not None]
+    owned = [weight, *([] if bias is None else [bias])]
+    return (
+        None not in batch_norm.args[3:5]
+        and all(isinstance(n, torch.fx.Node) and state_name(program, n) for n in statistics)
+        and all(
+            isinstance(n, torch.fx.Node) and len(n.users) == 1 and state_name(program, n)
+            for n in owned
+        )
+        and _pads_nothing(layer)
+        and _agree(batch_norm, *owned, *statistics)
+    )
+
+
+def _pads_nothing(layer: torch.fx.Node) -> bool:
+    padding = layer.args[_PADDING] if len(layer.args) > _PADDING else layer.kwargs.get("padding", 0)
+    if isinstance(padding, (list, tuple)):
+        return not any(padding)
+    return layer.target is _LINEAR or padding in (0, "valid")
+
+
+def _agree(batch_norm: torch.fx.Node, weight: object, *others: object) -> bool:
+    """Tell whether the layer's channels are the batch norm's, and all is of one dtype."""
+    assert isinstance(weight, torch.fx.Node)
+    values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
+    dtypes = {value.dtype for value in values}
+    # Folded weights in half precision would be rounded weights: another model.
+    is_exact = dtypes in ({torch.float32}, {torch.float64})
+    return is_exact and bool(batch_norm.meta["val"].dim() == weight.meta["val"].dim())
+
+
+def _fold(program: ExportedProgram, layer: torch.fx.Node) -> None:
+    batch_norm, weight = layer.args[:2]
+    bias = layer.args[2] if len(layer.args) > 2 else None
+    assert isinstance(batch_norm, torch.fx.Node)
+    assert isinstance(weight, torch.fx.Node)
+    scale, shift = scale_and_shift(program, batch_norm)
+    matrix = state_value(program, weight)
+    # [outputs, inputs of a group, ...]: the channels that each output sees, by its group.
+    groups = layer.args[_GROUPS] if len(layer.args) > _GROUPS else layer.kwargs.get("groups", 1)
+    groups = groups if isinstance(groups, int) else 1
+    outputs, inputs = matrix.shape[:2]
+    seen = torch.arange(outputs)[:, None] // (outputs // groups) * inputs + torch.arange(inputs)
+    shape = (outputs, inputs, *[1] * (matrix.dim() - 2))
+    added = (matrix * shift[seen].reshape(shape)).flatten(1).sum(1)
+    folded_bias = state_value(program, bias) + added
+    change_state(program, weight, matrix * scale[seen].reshape(shape))
+    if isinstance(bias, torch.fx.Node):
+        change_state(program, bias, folded_bias)
+    else:
+        dtype = weight.meta["val"].dtype
+        bias = add_buffer(program, f"{layer.name}_bias", folded_bias.to(dtype))
+    layer.args = (batch_norm.args[0], weight, bias, *layer.args[3:])
+    layer.kwargs = {name: value for name, value in layer.kwargs.items() if name != "bias"}
+    # Nothing uses it any more: what it would be replaced by is its own input.
+    assert isinstance(batch_norm.args[0], torch.fx.Node)
+    replace_node(program, batch_norm, batch_norm.args[0])

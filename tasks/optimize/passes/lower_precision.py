@@ -1,0 +1,134 @@
+"""Compute the heavy operators in a lower precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.optimize.passes.base import Pass, PassBroken
+from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
+from handoff.tasks.optimize.passes.purity import written_tensors
+from handoff.tasks.optimize.passes.state import retype_state, state_name
+
+_ATEN = torch.ops.aten
+_REGIONS = {
+    "linear": {_ATEN.linear.default},
+    "convolution": CONVOLUTIONS,
+    "matmul": {_ATEN.matmul.default, _ATEN.bmm.default, _ATEN.mm.default, _ATEN.addmm.default},
+    "attention": {_ATEN.scaled_dot_product_attention.default},
+}
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LowerPrecision(Pass[ExportedProgram]):
+    """Run linear layers, convolutions, products or attention in bfloat16 or float16.
+
+    Before: `y = linear(x, W, b)`. After: `y = float32(linear(bf16(x), bf16(W), bf16(b)))`; weights
+    that nothing else uses are kept in the lower precision, at half the size.
+
+    Conditions: the operator's tensors are float32. What is between such operators stays in float32.
+    The pass rounds, so it is compared as it computes, and not in float64; the recipe's tolerance
+    has to have room for it. The operators are those that autocast lowers on the CPU, too.
+    """
+
+    name: ClassVar[str] = "lower-precision"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+    rounds: ClassVar[bool] = True
+    parameters: ClassVar[Mapping[str, str]] = {
+        "dtype": "bfloat16 or float16",
+        "operators": "which ones, by commas: linear, convolution, matmul, attention",
+    }
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        """Check the parameters; `UsageProblem` for a dtype or an operator that isn't known."""
+        super().__init__(parameters)
+        regions = [name.strip() for name in self.given["operators"].split(",")]
+        strange = [name for name in regions if name not in _REGIONS]
+        if strange or self.given["dtype"] not in _DTYPES:
+            raise UsageProblem(
+                f"the pass {self.name} can't be set up",
+                expected=f"a dtype among {', '.join(_DTYPES)} and operators among "
+                f"{', '.join(_REGIONS)}",
+                got=f"{self.given['dtype']} and {self.given['operators']}",
+                remedy="Mend that pass in the recipe",
+            )
+        self._dtype = _DTYPES[self.given["dtype"]]
+        self._targets = {target for name in regions for target in _REGIONS[name]}
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Put casts around every such call."""
+        calls = [node for node in program.graph.nodes if self._is_to_lower(node)]
+        written = written_tensors(program.graph)
+        lowered: dict[torch.fx.Node, torch.fx.Node] = {}
+        for node in calls:
+            own = {}
+            for given in filter(_is_float32, node.all_input_nodes):
+                if given in written:
+                    # What it holds at this call; a cast for all calls would miss later writes.
+                    own[given] = self._cast(program, given, node.prev)
+                elif given not in lowered:
+                    lowered[given] = self._lower(program, given, set(calls))
+            _give(node, {**lowered, **own})
+            _raise_again(program, node, self._dtype)
+        return bool(calls)
+
+    def ensures(self, program: ExportedProgram) -> None:
+        """Raise `PassBroken` if one is left in float32."""
+        left = [node.name for node in program.graph.nodes if self._is_to_lower(node)]
+        if left:
+            raise PassBroken(f"{self.name} left {', '.join(left)}")
+
+    def _is_to_lower(self, node: torch.fx.Node) -> bool:
+        return node.target in self._targets and all(map(_is_float32, node.all_input_nodes))
+
+    def _lower(
+        self, program: ExportedProgram, given: torch.fx.Node, calls: set[torch.fx.Node]
+    ) -> torch.fx.Node:
+        """Return a node with the value of `given` in the lower precision."""
+        if state_name(program, given) and set(given.users) <= calls:
+            retype_state(program, given, self._dtype)
+            return given
+        return self._cast(program, given, _last_placeholder(program, given))
+
+    def _cast(
+        self, program: ExportedProgram, given: torch.fx.Node, behind: torch.fx.Node
+    ) -> torch.fx.Node:
+        with program.graph.inserting_after(behind):
+            cast: torch.fx.Node = program.graph.call_function(_ATEN.to.dtype, (given, self._dtype))
+        cast.meta["val"] = given.meta["val"].to(self._dtype)
+        return cast
+
+
+def _give(node: torch.fx.Node, instead: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
+    """Give a call other nodes instead of its own."""
+    node.args = torch.fx.node.map_arg(node.args, lambda n: instead.get(n, n))
+    node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: instead.get(n, n))
+
+
+def _raise_again(program: ExportedProgram, node: torch.fx.Node, dtype: torch.dtype) -> None:
+    """Cast a call's result back to float32 for all that use it."""
+    value = node.meta["val"]
+    with program.graph.inserting_after(node):
+        result: torch.fx.Node = program.graph.call_function(_ATEN.to.dtype, (node, torch.float32))
+    result.meta["val"] = value
+    node.meta["val"] = value.to(dtype)
+    node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
+    program.graph_signature.replace_all_uses(node.name, result.name)
+
+
+def _last_placeholder(program: ExportedProgram, given: torch.fx.Node) -> torch.fx.Node:
+    """Return where a cast may stand: behind `given`, and behind every placeholder."""
+    if given.op != "placeholder":
+        return given
+    placeholders: list[torch.fx.Node] = list(program.graph.find_nodes(op="placeholder"))
+    return placeholders[-1]
+
+
+def _is_float32(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float32

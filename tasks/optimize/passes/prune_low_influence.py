@@ -1,0 +1,197 @@
+"""Leave out terms of sums that hardly reach the model's outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeGuard
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.recipe import Recipe
+from handoff.tasks.optimize.passes.base import Pass
+from handoff.tasks.optimize.passes.purity import pure_nodes
+from handoff.tasks.optimize.passes.state import drop_unused_state
+from handoff.tasks.verify.float64 import Float64Interpreter, flat_tensors, lifted_inputs
+
+_ATEN = torch.ops.aten
+_SUM = _ATEN.add.Tensor
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of a sum: the sum, what is left without the term, and the term's share of its size."""
+
+    total: torch.fx.Node
+    kept: torch.fx.Node
+    left_out: torch.fx.Node
+    share: float
+
+
+class PruneLowInfluence(Pass[ExportedProgram]):
+    """Leave out terms of sums, and all that is computed for them alone, where outputs don't move.
+
+    Before: `y = x + f(x)`. After: `y = x`, where leaving out `f` moves no output of the model by
+    more than the tolerance's `rmse_floor`, relative to the output's RMS and together with all that
+    was left out before, on the inputs of the plan.
+
+    Conditions: both terms have the shape and dtype of the sum. It is measured, not proved: inputs
+    unlike those of the plan may make more of a term. What is left out is listed in the evidence.
+    """
+
+    name: ClassVar[str] = "prune-low-influence"
+    level: ClassVar[Literal["fx", "aten"]] = "aten"
+    parameters: ClassVar[Mapping[str, str]] = {
+        "share": "the largest share of a sum that a term may have to be tried, such as 0.001",
+    }
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        """Check the share; `UsageProblem` for one that is no number between 0 and 1."""
+        super().__init__(parameters)
+        try:
+            self._share = float(self.given["share"])
+        except ValueError:
+            self._share = math.nan
+        if not 0.0 <= self._share <= 1.0:
+            raise UsageProblem(
+                f"the pass {self.name} can't be set up", expected="a share from 0 to 1",
+                got=self.given["share"][:60], remedy="Mend that pass in the recipe",
+            )  # fmt: skip
+        self._inputs: Sequence[Tensors] = ()
+        self._allowed = 0.0
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Each term that was left out, with its share and how far the outputs moved."""
+        return tuple(self._notes)
+
+    def observe(self, inputs: Sequence[Tensors], recipe: Recipe) -> None:
+        """Keep the inputs to measure on, and how far an output may move."""
+        self._inputs = inputs
+        self._allowed = recipe.tolerance_for("float32").rmse_floor
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Try the terms from the smallest share on, and leave out those that may be."""
+        self._notes = []
+        pure = pure_nodes(program.graph)
+        before = [_run(program, inputs, {}) for inputs in self._inputs]
+        gone: dict[torch.fx.Node, torch.fx.Node] = {}
+        for term in self._terms(program, pure):
+            tried = {**gone, term.total: term.kept}
+            moved = max(
+                (_moved(_run(program, inputs, tried), outputs)
+                 for inputs, outputs in zip(self._inputs, before, strict=True)),
+                default=math.inf,
+            )  # fmt: skip
+            if moved <= self._allowed:
+                gone = tried
+                self._notes.append(
+                    f"{term.left_out.name} ({term.left_out.target}), {term.share:.2g} of "
+                    f"{term.total.name}: the outputs move by {moved:.2g}"
+                )
+        for total in gone:
+            kept = gone[total]
+            while kept in gone:
+                # That one is left as its own other term.
+                kept = gone[kept]
+            total.replace_all_uses_with(kept)
+            program.graph_signature.replace_all_uses(total.name, kept.name)
+        if gone:
+            program.graph.eliminate_dead_code()
+            drop_unused_state(program)
+        return bool(gone)
+
+    def _terms(self, program: ExportedProgram, pure: set[torch.fx.Node]) -> list[_Term]:
+        """Return the terms that are small enough to be tried on every input, smallest first."""
+        shares: dict[tuple[torch.fx.Node, int], float] = {}
+        for inputs in self._inputs:
+            measuring = _Measuring(program.graph_module, pure)
+            measuring.run(*[tensor.clone() for tensor in lifted_inputs(program, inputs)])
+            for key, share in measuring.shares.items():
+                shares[key] = max(shares.get(key, 0.0), share)
+        terms = [
+            _Term(total, *_ordered(total, place), share)
+            for (total, place), share in shares.items()
+            if share <= self._share
+        ]
+        return sorted(terms, key=lambda term: term.share)
+
+
+def _ordered(total: torch.fx.Node, place: int) -> tuple[torch.fx.Node, torch.fx.Node]:
+    """Return the other term of the sum, and the one in `place`."""
+    kept, left_out = total.args[1 - place], total.args[place]
+    assert isinstance(kept, torch.fx.Node)
+    assert isinstance(left_out, torch.fx.Node)
+    return kept, left_out
+
+
+class _Measuring(Float64Interpreter):
+    """Notes, for each sum of two like tensors, how large each term is beside the sum."""
+
+    def __init__(self, module: torch.fx.GraphModule, pure: set[torch.fx.Node]) -> None:
+        super().__init__(module)
+        self.shares: dict[tuple[torch.fx.Node, int], float] = {}
+        self._pure = pure
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        value = super().run_node(n)
+        if n.target is _SUM and n in self._pure and not n.kwargs:
+            size = float(value.square().mean().sqrt()) if value.numel() else 0.0
+            for place, term in enumerate(n.args):
+                if size and _is_like(term, n) and all(_is_like(other, n) for other in n.args):
+                    part: torch.Tensor = self.env[term]
+                    self.shares[n, place] = float(part.square().mean().sqrt()) / size
+        return value
+
+
+def _is_like(term: object, total: torch.fx.Node) -> TypeGuard[torch.fx.Node]:
+    if not isinstance(term, torch.fx.Node):
+        return False
+    one, other = total.meta["val"], term.meta["val"]
+    return (
+        isinstance(other, torch.Tensor)
+        and other.is_floating_point()
+        and (one.dtype, one.shape) == (other.dtype, other.shape)
+    )
+
+
+class _Pruned(Float64Interpreter):
+    """Gives each node in `gone` the value of the one that it is mapped to."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, gone: Mapping[torch.fx.Node, torch.fx.Node]
+    ) -> None:
+        super().__init__(module)
+        self._gone = gone
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        return self.env[self._gone[n]] if n in self._gone else super().run_node(n)
+
+
+def _run(
+    program: ExportedProgram, inputs: Tensors, gone: Mapping[torch.fx.Node, torch.fx.Node]
+) -> Tensors:
+    arguments = [tensor.clone() for tensor in lifted_inputs(program, inputs)]
+    with torch.no_grad():
+        return flat_tensors(_Pruned(program.graph_module, gone).run(*arguments))
+
+
+def _moved(after: Tensors, before: Tensors) -> float:
+    """Return the largest RMS distance of an output, relative to its RMS."""
+    largest = 0.0
+    for new, old in zip(after, before, strict=True):
+        if not old.is_floating_point():
+            largest = max(largest, 0.0 if torch.equal(new, old) else math.inf)
+            continue
+        apart = float((new - old).square().mean().sqrt()) if old.numel() else 0.0
+        size = float(old.square().mean().sqrt()) if old.numel() else 0.0
+        # A NaN or an output of zeros that moves at all is too much.
+        largest = max(largest, 0.0 if apart == 0.0 else apart / size if size else math.inf)
+        largest = math.inf if math.isnan(apart) else largest
+    return largest

@@ -1,0 +1,152 @@
+"""Optimize: the recipe's passes, each checked, with the capture between the two levels.
+
+delivered graph module -> FX passes -> capture -> ATen passes -> exported program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import UsageProblem, first_line
+from handoff.artifacts.evidence import PassEffect
+from handoff.artifacts.recipe import PassChoice
+from handoff.artifacts.steps import OptimizeJob, OptimizeResult
+from handoff.tasks.conformance.looking_up import calls_of
+from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.optimize.capture import capture, describe_outputs
+from handoff.tasks.optimize.check import Exportable, PassCheck
+from handoff.tasks.optimize.exporting import ExportBroken, is_data_dependent, require_exportable
+from handoff.tasks.optimize.folding import fold_evidence
+from handoff.tasks.optimize.passes import PASSES
+from handoff.tasks.optimize.passes.base import Pass
+from handoff.tasks.optimize.programs import save_program
+from handoff.tasks.optimize.snapshot import snapshot
+from handoff.tasks.timing.threads import half_of_the_threads
+from handoff.tasks.verify.plan import plan_cases
+
+PROGRAM_FILE = "program.pt2"
+REFERENCE_FILE = "reference.pt2"
+
+ChosenPass = tuple[PassChoice, Pass[Any]]
+
+# A graph is no code yet: one element and two show what a pass may get wrong in a size.
+_CHECKED_CASES = 2
+
+
+def run(job: OptimizeJob) -> OptimizeResult:
+    """Write the optimized exported program of the delivery in `job.staging`."""
+    with half_of_the_threads():
+        return _optimize(job)
+
+
+def _optimize(job: OptimizeJob) -> OptimizeResult:
+    delivery = read_delivery(job.staging)
+    chosen = [(choice, _make_pass(choice)) for choice in job.recipe.passes]
+    first = [pair for pair in chosen if pair[1].level == "fx"]
+    then = [pair for pair in chosen if pair[1].level == "aten"]
+    if chosen != first + then:
+        raise UsageProblem(
+            "the recipe's passes are in an order that can't be run",
+            expected="the passes on the FX graph before those on the ATen graph",
+            got=", ".join(f"{p.name} ({p.level})" for _, p in chosen),
+            remedy=f"Write them as {', '.join(p.name for _, p in first + then)}",
+        )
+    try:
+        return _run_passes(job, delivery, first, then, is_each_exported=False)
+    except ExportBroken:
+        # Once more, to find out which pass it was, and to leave that one out.
+        return _run_passes(job, delivery, first, then, is_each_exported=True)
+
+
+def _run_passes(
+    job: OptimizeJob,
+    delivery: LoadedDelivery,
+    first: Sequence[ChosenPass],
+    then: Sequence[ChosenPass],
+    *,
+    is_each_exported: bool,
+) -> OptimizeResult:
+    """Run the passes, on the delivered graph first and on the captured one then; write it.
+
+    Raises `ExportBroken` where that fails after a pass, unless each was held to it.
+    """
+    contract = delivery.contract
+    module = snapshot(delivery.module)
+    check = PassCheck(
+        job.recipe, _check_inputs(delivery), module, _export_check(delivery, is_each_exported)
+    )
+    effects = []
+    for choice, p in first:
+        module, effect = check.apply(choice, p, module)
+        effects.append(effect)
+    with _passes_suspected(effects, is_each_exported):
+        program = capture(module, contract.signature, rows=delivery.rows)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    reference = None
+    if any(effect.intended and not effect.left_out for effect in effects):
+        reference = save_program(program, job.folder / REFERENCE_FILE)
+    for choice, p in then:
+        program, effect = check.apply(choice, p, program)
+        effects.append(effect)
+        if effect.intended and not effect.left_out:
+            with _passes_suspected(effects, is_each_exported):
+                reference = save_program(program, job.folder / REFERENCE_FILE)
+    names = contract.structure.output_names
+    outputs, computed = describe_outputs(program, contract.signature, names)
+    job.recipe.require_outputs(spec.name for spec in outputs)
+    job.recipe.require_attainable(
+        (spec.name, spec.dtype, size) for spec, size in zip(outputs, check.sizes, strict=True)
+    )
+    with _passes_suspected(effects, is_each_exported):
+        saved = save_program(program, job.folder / PROGRAM_FILE)
+    told, graphs = fold_evidence(effects, delivery.module, program, check.memory)
+    calls = tuple(sorted(calls_of(program)))
+    return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls)
+
+
+def _export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportable:
+    """Return what holds every modified program to the export; or, since that takes seconds, some.
+
+    Where sizes are known only when they are computed, nearly any change can break it, and writing
+    the program doesn't tell.
+    """
+
+    def check(program: torch.fx.GraphModule | ExportedProgram) -> None:
+        is_suspicious = isinstance(program, ExportedProgram) and is_data_dependent(program)
+        if is_each_exported or is_suspicious:
+            require_exportable(program, delivery)
+
+    return check
+
+
+@contextmanager
+def _passes_suspected(effects: Sequence[PassEffect], is_each_exported: bool) -> Iterator[None]:
+    """Raise `ExportBroken` for what fails inside, where a pass may be to blame for it."""
+    try:
+        yield
+    except Exception as error:
+        if is_each_exported or not any(effect.modified for effect in effects):
+            raise
+        raise ExportBroken(first_line(error)) from error
+
+
+def _make_pass(choice: PassChoice) -> Pass[Any]:
+    if choice.name not in PASSES:
+        raise UsageProblem(
+            "the recipe names a pass that doesn't exist",
+            expected=f"one of {', '.join(sorted(PASSES))}",
+            got=choice.name[:80],
+            remedy="Mend the name in the recipe",
+        )
+    return PASSES[choice.name](choice.parameters)
+
+
+def _check_inputs(delivery: LoadedDelivery) -> list[tuple[torch.Tensor, ...]]:
+    """Return inputs of the plan at its two smallest sizes."""
+    cases = plan_cases(delivery.contract.signature, seeds=1)
+    return [delivery.draw(case) for case in cases[:_CHECKED_CASES]]

@@ -1,0 +1,78 @@
+"""One package and the program that calls it: what was run, and what could not be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from handoff.artifacts.mechanics import Limits
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.record import from_plain
+from handoff.tasks.probe.child import Ended, run_limited
+
+T = TypeVar("T")
+
+
+@dataclass
+class Session:
+    """Runs `program` on the packages of `job`, whose release and cases lie in its workspace."""
+
+    job: ProbeJob
+    program: Path
+    failures: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+
+    @property
+    def release(self) -> Path:
+        """The folder of the release on trial."""
+        return self.job.workspace / "release"
+
+    @property
+    def cases(self) -> Path:
+        """The golden inputs and outputs."""
+        return self.job.workspace / "cases.safetensors"
+
+    @property
+    def limits(self) -> Limits:
+        """What a process may take."""
+        return self.job.limits
+
+    def run(self, command: str, options: Sequence[str], threads: str = "1") -> Ended:
+        """Run a command on good inputs; keep how to repeat it, and what kept it from its end."""
+        ended = run_limited(self.program, self.arguments(command, options), self.limits)
+        self.note(command, options)
+        if ended.outcome is not None:
+            told = f"{ended.outcome}: {ended.told}"
+            self.failures.append(f"{command} of good inputs, {threads} threads a call: {told}")
+        return ended
+
+    def note(self, command: str, options: Sequence[str]) -> None:
+        """Keep how to repeat a command."""
+        places = ["RELEASE", "CASES", "--key", "KEY", "--target", self.job.folder.name]
+        self.commands.append(" ".join(["handoff-runner", command, *places, *options]))
+
+    def arguments(self, command: str, options: Sequence[str]) -> list[str]:
+        """Return the program's arguments."""
+        where = [str(self.release), str(self.cases), "--target", self.job.folder.name]
+        # Nothing is signed before it was accepted.
+        return [command, *where, "--unsigned", *options]
+
+    def tolerances(self) -> list[str]:
+        """Return the options that say which differences were agreed."""
+        options = []
+        for dtype in ("float64", "float32", "float16", "bfloat16"):
+            agreed = self.job.recipe.tolerance_for(dtype)
+            options += ["--tolerance", f"{dtype}={agreed.atol!r},{agreed.rtol!r}"]
+        return options
+
+
+def told(kind: type[T], ended: Ended, event: str) -> tuple[T, ...]:
+    """Return the records of one kind that the program printed, whose fields are the line's."""
+    wanted = set(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+    return tuple(
+        from_plain(kind, {name: value for name, value in line.items() if name in wanted})
+        for line in ended.lines
+        if line.get("event") == event
+    )

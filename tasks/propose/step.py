@@ -1,0 +1,58 @@
+"""Propose: what a bare `to_folder` folder takes, read off its layers and seen to run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handoff.artifacts.proposals import InputProposal, ProposeJob, ProposeResult
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.intake.files.stage import stage
+from handoff.tasks.intake.loading import read_bare
+from handoff.tasks.propose.hints import SPATIAL, Hint, candidates, find_hint
+from handoff.tasks.propose.search import also_runs_wider, find_ranges, find_signature
+
+_OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
+
+
+def run(job: ProposeJob) -> ProposeResult:
+    """Return the proposal for the folder; raise `DeliveryUnreadable` for one that can't be read."""
+    stage(job.folder, job.staging)
+    source, module = read_bare(job.staging)
+    placeholders = [n for n in module.graph.find_nodes(op="placeholder") if not n.args]
+    hints = {str(node.target): find_hint(module, node) for node in placeholders}
+    given = {spec.name: _with_values(spec, hints.get(spec.name)) for spec in job.given}
+    chosen = find_signature(module, hints, given, job.dimensions)
+    dimensions = find_ranges(module, chosen, job.dimensions) if chosen else dict(job.dimensions)
+    guessed = {
+        name for name, hint in hints.items()
+        if chosen and name not in given and hint is not None
+        and any(SPATIAL in shape for shape in hint.shapes)
+        and also_runs_wider(module, chosen, name, job.dimensions)
+    }  # fmt: skip
+    inputs = tuple(
+        InputProposal(
+            name, (chosen or given).get(name) or _likeliest(name, hint),
+            _why(hint) + (_OTHER_SIDES if name in guessed else ""),
+        )
+        for name, hint in hints.items()
+    )  # fmt: skip
+    return ProposeResult(source.class_name, inputs, dimensions, ran=chosen is not None)
+
+
+def _with_values(spec: TensorSpec, hint: Hint | None) -> TensorSpec:
+    """Return a given spec with the ids that its table holds, unless it says which."""
+    if hint is None or spec.low is not None or "int" not in spec.dtype:
+        return spec
+    return replace(spec, low=hint.low, high=hint.high)
+
+
+def _likeliest(name: str, hint: Hint | None) -> TensorSpec | None:
+    """Return what the hint alone says of an input of a model that wasn't seen to run."""
+    if hint is None:
+        return None
+    shape = next(candidates(hint), ("batch",))
+    return TensorSpec(name, hint.dtype, shape, hint.low, hint.high)
+
+
+def _why(hint: Hint | None) -> str:
+    return hint.why if hint else "no layer tells what it is"

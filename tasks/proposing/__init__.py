@@ -1,1 +1,0 @@
-"""How the inputs of a model that came without a contract are inferred."""

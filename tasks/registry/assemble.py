@@ -1,0 +1,180 @@
+"""Assemble: what the steps found out of all targets becomes the release record, or a refusal.
+
+These are the rules of a release, and nothing here runs a model: no torch is imported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from handoff.artifacts.captures import CaptureRow
+from handoff.artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
+from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
+from handoff.artifacts.digest import Digest, digest_file
+from handoff.artifacts.errors import (
+    BlessingRefused,
+    BuildCrashed,
+    DeliveryUnsound,
+    UsageProblem,
+)
+from handoff.artifacts.evidence import Served
+from handoff.artifacts.known_faults import NOTHING_KNOWN, KnownWrong
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import (
+    IntakeResult,
+    OptimizeResult,
+    TraceabilityResult,
+)
+from handoff.artifacts.target import CudaTarget
+from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.report.evidence import evidence
+
+
+@dataclass(frozen=True)
+class BuiltTargets:
+    """The records of all targets, what they were compiled with, and the input plan's digest.
+
+    `asked` has the cases that ask for known faults of the toolchain, by the faults' names.
+    """
+
+    records: tuple[TargetRecord, ...]
+    toolchain: dict[str, str]
+    plan: str
+    asked: dict[str, str] = field(default_factory=dict)
+
+
+def with_source(taken: IntakeResult, model: str, said: Lineage) -> IntakeResult:
+    """Return what was taken in with the source that was told for it.
+
+    Raises `UsageProblem` where the delivery is another model's, or says another commit.
+    """
+    contract = taken.contract
+    try:
+        if model not in ("", contract.model.name):
+            raise ValueError(f"expected the model {model}, got {contract.model.name}")
+        source = contract.source.completed(said)
+    except ValueError as error:
+        expected, _, got = str(error).partition(", got ")
+        raise UsageProblem(
+            "the delivery is not the one that was announced",
+            expected=expected.removeprefix("expected "), got=got,
+            remedy="Announce what the delivery is, or deliver what was announced",
+        ) from error  # fmt: skip
+    return replace(taken, contract=replace(contract, source=source))
+
+
+def refuse_unsound(result: TraceabilityResult) -> None:
+    """Raise `DeliveryUnsound` with every finding that makes the delivery so."""
+    grave = [finding for finding in result.findings if finding.severity == "unsound"]
+    if not grave:
+        return
+    raise DeliveryUnsound(
+        "the delivery would not compute what was trained",
+        expected="a sound graph",
+        got="; ".join(f"{f.message} [{f.code}]" for f in grave),
+        remedy=". ".join(dict.fromkeys(finding.remedy for finding in grave)),
+        where=grave[0].where,
+    )
+
+
+def signature_of(contract: DeliveryContract, optimized: OptimizeResult) -> ModelSignature:
+    """Return what the packages take, as delivered, and what they give, as captured."""
+    dimensions = {**contract.dimensions, **optimized.computed_dimensions}
+    return ModelSignature(contract.inputs, optimized.outputs, dimensions)
+
+
+def require_trial_alias(recipe: Recipe, alias: str) -> None:
+    """Raise `BlessingRefused` where a package that nobody has run would get a further alias."""
+    targets = recipe.resolved_targets()
+    unverified = [t.slug for t in targets if isinstance(t, CudaTarget) and not t.is_here]
+    if unverified and alias not in TRIAL_ALIASES:
+        raise BlessingRefused(
+            f"the alias {alias} can't be set on this release",
+            expected=f"{TRIAL_ALIAS}, as long as {', '.join(unverified)} is not yet verified",
+            got=alias,
+            remedy=f"Leave --alias out; verify the package on its GPU before it gets {alias}",
+        )
+
+
+def assemble(
+    folder: Path,
+    *,
+    recipe: Recipe,
+    taken: IntakeResult,
+    judged: TraceabilityResult,
+    fingerprint: Digest,
+    optimized: OptimizeResult,
+    signature: ModelSignature,
+    built: BuiltTargets,
+    captures: tuple[CaptureRow, ...] = (),
+    served: Served | None = None,
+    known: KnownWrong = NOTHING_KNOWN,
+) -> Manifest:
+    """Write the manifest and the shared files to the release's `folder`; return the manifest.
+
+    `known` is what the toolchain is known to get wrong of the graph's operators.
+    Where a target is refused, the report is written beside them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = []
+    examples = taken.staging / EXAMPLES_FILE
+    if examples.exists():
+        copy = Path(shutil.copy2(examples, folder / EXAMPLES_FILE))
+        size = copy.stat().st_size
+        shared.append(PackageFile(EXAMPLES_FILE, digest_file(copy), size))
+    contract = taken.contract
+    manifest = Manifest(
+        model=contract.model.name,
+        delivery=taken.digest,
+        fingerprint=fingerprint,
+        verdict=judged.verdict,
+        signature=signature,
+        recipe=recipe,
+        lineage=contract.source,
+        targets=built.records,
+        files=tuple(shared),
+        findings=(*judged.findings, *told_faults(known, built.asked)),
+        passes=optimized.effects,
+        toolchain=built.toolchain,
+        plan=built.plan,
+        graphs=optimized.graphs,
+        captures=captures,
+        served=served,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    if refused_targets(manifest):
+        # What is accepted is uploaded with its report; of this there is none but here.
+        for name, data in evidence(manifest).items():
+            (folder / name).write_bytes(data)
+    return manifest
+
+
+def refused_targets(manifest: Manifest) -> list[TargetRecord]:
+    """Return the targets that can't be stood behind."""
+    return [target for target in manifest.targets if target.verdict == "refused"]
+
+
+def require_accepted(manifest: Manifest) -> None:
+    """Raise `BlessingRefused` unless every target was accepted: a release is all or nothing.
+
+    It is `BuildCrashed` where no target was found to be wrong.
+    """
+    refused = refused_targets(manifest)
+    if not refused:
+        return
+    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.told_reasons]
+    shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+    kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
+    raise kind(
+        f"{manifest.model} is not released, because its package can't be stood behind",
+        expected="every target within the agreed tolerance",
+        got=shown,
+        remedy="Nothing was registered. Look at the passes and options in the recipe, or agree on "
+        "another tolerance there",
+    )

@@ -1,0 +1,110 @@
+"""Catalogue: what a model's ledger says, shown in MLflow and in the store's copies for people.
+
+It is done after the fact: a version is released once the ledger has it. A catalogue that could not
+be reached is made up for by the next change, or by `handoff sync`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from handoff.artifacts.catalogue.versions import Listing
+from handoff.artifacts.copies import EVIDENCE_LIMIT_BYTES, publish
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.registering import Catalogued, CatalogueJob
+from handoff.artifacts.registry import Catalogue, EarlierMissing
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.statement import RELEASE_FILE, release_files
+from handoff.tasks.registry.pull import fetch
+
+# A catalogue made anew is not filled with years of nightly versions: these, and those that an alias
+# stands for.
+_NEWEST = 16
+# Who released a version this long ago is not about to list it any more.
+_ABANDONED = timedelta(minutes=10)
+
+
+def run(job: CatalogueJob) -> Catalogued:
+    """Show what isn't shown yet. Raises `StoreFailed` and `RegistryFailed`; it can be run again."""
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    publish(releases, job.model)
+    showing = _Showing(releases, Catalogue(stores.tracking_uri, stores.artifact_root), job)
+    return showing.run()
+
+
+class _Showing:
+    """One model's ledger on its way into MLflow."""
+
+    def __init__(self, releases: Releases, catalogue: Catalogue, job: CatalogueJob) -> None:
+        self.releases = releases
+        self.catalogue = catalogue
+        self.job = job
+
+    def run(self) -> Catalogued:
+        model = self.job.model
+        head = self.releases.require_head(model).entry
+        versions = range(max(1, head.newest - _NEWEST + 1), head.newest + 1)
+        held = {pointer.version for pointer in head.aliases.values()}
+        kept = sorted({*versions, *held} - {*head.retired})
+        known = {version: self.releases.released(model, version).release for version in kept}
+        last = self.job.version or (kept[-1] if kept else 0)
+        if last:
+            for version in self.catalogue.missing_before(model, last, list(known), known):
+                if self._is_abandoned(version):
+                    self._list(version, known)
+            self._list(last, known)
+        while True:
+            aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
+            known |= {pointer.version: pointer.release for pointer in head.aliases.values()}
+            self.catalogue.point(model, aliases, known)
+            # Who moved one meanwhile may have pointed before we did.
+            now = self.releases.require_head(model).entry
+            if now.aliases == head.aliases:
+                return Catalogued(last)
+            head = now
+
+    def _is_abandoned(self, version: int) -> bool:
+        made = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
+        return datetime.now(UTC) - made > _ABANDONED
+
+    def _list(self, version: int, known: Mapping[int, Digest]) -> Listing:
+        pointer = self.releases.released(self.job.model, version).pointer
+        release = self.releases.read(self.job.model, pointer)
+        while True:
+            try:
+                return self._list_one(release, known)
+            except EarlierMissing as missing:
+                for earlier in missing.versions:
+                    self._list(earlier, known)
+
+    def _list_one(self, release: SignedRelease, known: Mapping[int, Digest]) -> Listing:
+        if release.claim.version == self.job.version and self.job.folder is not None:
+            return self._list_folder(release, self.job.folder, known)
+        with tempfile.TemporaryDirectory(prefix="handoff-catalogue-") as scratch:
+            fetch(self.releases, release, release_files(release.manifest), Path(scratch))
+            return self._list_folder(release, Path(scratch), known)
+
+    def _list_folder(
+        self, release: SignedRelease, folder: Path, known: Mapping[int, Digest]
+    ) -> Listing:
+        (folder / RELEASE_FILE).write_bytes(release.envelope)
+        claim = release.claim
+        evidence = {
+            name: self.releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
+            for name, digest in claim.evidence.items()
+        }
+        return self.catalogue.list_release(
+            claim,
+            release.manifest,
+            folder,
+            release=release.digest,
+            evidence=evidence,
+            # What another run has released, and not listed, is not this one's.
+            flow_run=self.job.flow_run if claim.version == self.job.version else "",
+            known=list(known),
+            releases=known,
+        )

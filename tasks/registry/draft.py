@@ -1,0 +1,271 @@
+"""Draft: a model's next ledger entry, from the state that the ledger has now."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from handoff.artifacts.changes import (
+    TRIAL_ALIAS,
+    TRIAL_ALIASES,
+    Draft,
+    DraftJob,
+    PromoteRequest,
+    ReleaseRequest,
+    RetireRequest,
+    RollBackRequest,
+)
+from handoff.artifacts.copies import publish
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
+from handoff.artifacts.ledger import Action, LedgerEntry, Pointer
+from handoff.artifacts.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from handoff.artifacts.narrowing import refused_requests
+from handoff.artifacts.releases import Head, Releases, open_releases
+from handoff.tasks.registry.promotion import broken_rules
+
+# The alias that serving machines go by. It is never a release's own to move.
+PRODUCTION = "production"
+_UNSIGNED = Digest("sha256:" + "0" * 64)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The version that an entry is about: where it stands, its record, what it was made from."""
+
+    pointer: Pointer
+    manifest: Digest
+    fingerprint: Digest
+
+
+def run(job: DraftJob) -> Draft:
+    """Return the entry that does what is asked for, or none where it is so already.
+
+    Raises `BlessingRefused` for a version that may not be promoted, `RegistryFailed` for one that
+    isn't there and where another has moved the alias since the first draft, `UsageProblem` for
+    what can't be asked for, and `PackageRefused` for what isn't signed as it should be.
+    """
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    match job.request:
+        case ReleaseRequest():
+            return _release(releases, job, job.request)
+        case PromoteRequest():
+            return _promote(releases, job, job.request)
+        case RollBackRequest():
+            return _roll_back(releases, job, job.request)
+        case RetireRequest():
+            return _retire(releases, job, job.request)
+
+
+def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
+    """Raise `UsageProblem` where a release may not move `alias`: it is for who promotes."""
+    held = head.aliases.get(alias) if head else None
+    is_moved_by_hand = held is not None and held.action != "release"
+    if alias in TRIAL_ALIASES or not (alias == PRODUCTION or is_moved_by_hand):
+        return
+    raise UsageProblem(
+        f"a release can't move the alias {alias}",
+        expected="an alias that only releases move, such as candidate", got=alias,
+        remedy=f"Leave --alias out, and 'handoff promote NAME@candidate --to {alias}' afterwards",
+    )  # fmt: skip
+
+
+def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draft:
+    data = releases.objects.read_bytes(request.manifest, MANIFEST_LIMIT_BYTES)
+    _require_trial(parse_manifest(data), request.alias)
+    head, known = _made_before(releases, request)
+    require_free_alias(head.entry if head else None, request.alias)
+    if known is None or head is None or not releases.is_whole(request.model, known):
+        # The signer puts in the digest of what it signs.
+        pointer = Pointer(head.entry.newest + 1 if head else 1, _UNSIGNED, "release", 0)
+        new = _Version(pointer, request.manifest, request.fingerprint)
+        return Draft(_entry(head, job, "release", new, request.alias))
+    held = head.entry.aliases.get(request.alias)
+    if held is not None and held.version == known.version:
+        return _nothing(head, known.version)
+    version = _version(releases, request.model, known)
+    return Draft(_entry(head, job, "release", version, request.alias), known.version)
+
+
+def _made_before(releases: Releases, request: ReleaseRequest) -> tuple[Head | None, Pointer | None]:
+    """Return the ledger's newest entry, and which version up to it was made from the same.
+
+    What another appends after the copies were published isn't found by them: looked for anew, or
+    one delivery that two release at once would become two versions.
+    """
+    while True:
+        published = publish(releases, request.model)
+        known = None if request.rebuild else releases.made_from(request.model, request.fingerprint)
+        head = releases.head(request.model)
+        if head == published:
+            return head, known
+
+
+def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draft:
+    head = releases.require_head(request.model)
+    target = releases.find(request.model, request.reference)
+    held = head.entry.aliases.get(request.alias)
+    _require_unmoved(releases, job, request.alias, head)
+    if held is not None and held.version == target.version:
+        return _nothing(head, held.version)
+    wanted = releases.read(request.model, target).manifest
+    _require_trial(wanted, request.alias)
+    replaced = releases.read(request.model, held).manifest if held else None
+    broken = broken_rules(wanted, replaced, request.measured)
+    if broken and not request.override:
+        raise BlessingRefused(
+            f"{request.model} version {target.version} is not promoted to {request.alias}",
+            expected="a version that is as right and as fast as what it replaces",
+            got="; ".join(broken),
+            remedy="Nothing was moved. --override with a --reason promotes it all the same, and "
+            "the ledger keeps both",
+        )
+    lost = refused_requests(replaced.signature, wanted.signature) if replaced else ()
+    if lost and not request.narrower:
+        raise BlessingRefused(
+            f"{request.model} version {target.version} is not promoted to {request.alias}",
+            expected="a version that takes every request which what it replaces takes",
+            got=f"one that refuses {'; '.join(lost)}",
+            remedy="Nothing was moved. --narrower promotes it all the same; a range that nobody "
+            "meant is declared in the delivery, and released anew",
+        )
+    version = _version(releases, request.model, target)
+    entry = _entry(head, job, "promote", version, request.alias)
+    measured = tuple(map(str, request.measured))
+    set_aside = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
+    return Draft(replace(entry, overrides=set_aside, measured=measured), target.version)
+
+
+def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> Draft:
+    entries = releases.entries(request.model)
+    head = releases.require_head(request.model)
+    _require_unmoved(releases, job, request.alias, head)
+    if request.alias not in head.entry.aliases:
+        raise releases.unknown(request.model, request.alias)
+    stack = [v for v in versions_held(entries, request.alias) if v not in head.entry.retired]
+    earlier = [version for version in stack[:-1] if version != (stack[-1] if stack else 0)]
+    wanted = request.version or (earlier[-1] if earlier else None)
+    if wanted is None or wanted not in stack:
+        known = ", ".join(map(str, earlier)) or "none"
+        raise RegistryFailed(
+            f"{request.alias} of {request.model} can't be rolled back"
+            + (f" to {wanted}" if wanted else ""),
+            expected="a version that it stood for before", got=known,
+            remedy=f"See 'handoff history {request.model}'; 'handoff promote' moves it to another",
+        )  # fmt: skip
+    if stack[-1] == wanted:
+        return _nothing(head, wanted)
+    target = releases.find(request.model, wanted)
+    # What is served next has to be there, and signed, before the alias goes to it.
+    releases.read(request.model, target)
+    version = _version(releases, request.model, target)
+    return Draft(_entry(head, job, "rollback", version, request.alias), wanted)
+
+
+def _retire(releases: Releases, job: DraftJob, request: RetireRequest) -> Draft:
+    head = releases.require_head(request.model)
+    if request.version in head.entry.retired:
+        return _nothing(head, request.version)
+    target = releases.find(request.model, request.version)
+    held = head.entry.aliases_of(target.version)
+    if held:
+        raise UsageProblem(
+            f"{request.model} version {request.version} can't be retired",
+            expected="a version that no alias stands for", got=", ".join(held),
+            remedy="Move that alias first, with 'handoff promote' or 'handoff rollback'",
+        )  # fmt: skip
+    entry = _entry(head, job, "retire", _version(releases, request.model, target), "")
+    retired = tuple(sorted({*entry.retired, target.version}))
+    return Draft(replace(entry, retired=retired), target.version)
+
+
+def versions_held(entries: Sequence[LedgerEntry], alias: str) -> list[int]:
+    """Return the versions that an alias stood for and could go back to, the present one last.
+
+    A roll back takes away what it went back over, as an undo does.
+    """
+    held: list[int] = []
+    for entry in entries:
+        if entry.alias != alias:
+            continue
+        if entry.action == "rollback" and entry.version in held:
+            while held[-1] != entry.version:
+                held.pop()
+        else:
+            held.append(entry.version)
+    return held
+
+
+def _nothing(head: Head, version: int) -> Draft:
+    """Return the answer where all is as it was asked for."""
+    return Draft(None, version, head.entry.aliases_of(version))
+
+
+def _require_trial(manifest: Manifest, alias: str) -> None:
+    unverified = [target.slug for target in manifest.targets if target.unverified]
+    if unverified and alias not in TRIAL_ALIASES:
+        raise BlessingRefused(
+            f"the alias {alias} can't be set on this release",
+            expected=f"{TRIAL_ALIAS}, as long as {', '.join(unverified)} is not yet verified",
+            got=alias, remedy="Verify the package on its GPU before it gets another alias",
+        )  # fmt: skip
+
+
+def _require_unmoved(releases: Releases, job: DraftJob, alias: str, head: Head) -> None:
+    """Raise `RegistryFailed` where the alias isn't any more what it was expected to be."""
+    held = head.entry.aliases.get(alias)
+    stands_for = held.version if held else None
+    if not (job.attempt or job.is_conditional) or stands_for == job.expected:
+        return
+    model = head.entry.model
+    mover = releases.entry(model, held.entry) if held else head.entry
+    raise RegistryFailed(
+        f"{alias} of {model} was moved by another meanwhile",
+        expected=f"{alias} at {_told(job.expected)}",
+        got=f"{_told(stands_for)}, put there by {mover.by} at {mover.at}",
+        remedy=f"Nothing was moved by this command. Look at 'handoff history {model}', then decide",
+    )
+
+
+def _told(version: int | None) -> str:
+    return f"version {version}" if version else "no version"
+
+
+def _version(releases: Releases, model: str, pointer: Pointer) -> _Version:
+    made = releases.released(model, pointer.version)
+    return _Version(pointer, made.manifest, made.fingerprint)
+
+
+def _entry(
+    head: Head | None, job: DraftJob, action: Action, version: _Version, alias: str
+) -> LedgerEntry:
+    before = head.entry if head else None
+    sequence = before.sequence + 1 if before else 1
+    number, release = version.pointer.version, version.pointer.release
+    aliases = dict(before.aliases) if before else {}
+    held = aliases.get(alias)
+    if alias:
+        aliases[alias] = Pointer(number, release, action, sequence)
+    return LedgerEntry(
+        model=job.request.model,
+        sequence=sequence,
+        previous=head.digest if head else "",
+        action=action,
+        version=number,
+        release=release,
+        manifest=version.manifest,
+        fingerprint=version.fingerprint,
+        alias=alias,
+        replaced=held.version if held else None,
+        aliases=aliases,
+        newest=max(number, before.newest if before else 0),
+        by=job.author.by,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        nonce=uuid.uuid4().hex,
+        reason=job.author.reason,
+        run=job.author.run,
+        retired=before.retired if before else (),
+    )

@@ -1,0 +1,54 @@
+"""Look up whether this very release was made before.
+
+Compiling takes most of a release's time, and the same delivery, recipe and toolchain make the same
+packages: such a release is found again rather than made again.
+"""
+
+from __future__ import annotations
+
+from handoff.artifacts.copies import publish
+from handoff.artifacts.errors import PackageRefused, StoreFailed
+from handoff.artifacts.evidence import Served, ServedTiming
+from handoff.artifacts.registering import LookUpJob, LookUpResult
+from handoff.artifacts.releases import Head, Releases, open_releases
+from handoff.tasks.compile.toolchain import changes_since
+from handoff.tasks.registry.draft import require_free_alias
+
+
+def run(job: LookUpJob) -> LookUpResult:
+    """Return the version that was made from the same, when its files are still in the store.
+
+    Raises `UsageProblem` where the release's alias is not its own to move, which is better told
+    before anything is compiled.
+    """
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    head = releases.head(job.model)
+    require_free_alias(head.entry if head else None, job.alias)
+    publish(releases, job.model)
+    found = releases.made_from(job.model, job.fingerprint)
+    if head is None or found is None or not releases.is_whole(job.model, found):
+        return LookUpResult(None, served=_served(releases, head, job))
+    manifest = releases.released(job.model, found.version).manifest
+    return LookUpResult(found.version, manifest)
+
+
+def _served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | None:
+    pointer = head.entry.aliases.get("production") if head else None
+    if pointer is None:
+        return None
+    try:
+        manifest = releases.read(job.model, pointer).manifest
+    except (PackageRefused, StoreFailed):
+        # Whoever loads it is told what is wrong with it; a new version is the way out.
+        return None
+    timings = (
+        ServedTiming(target.slug, t.case, t.speedup, t.speedup_low, t.speedup_high)
+        for target in manifest.targets
+        for t in target.timings
+    )
+    return Served(
+        pointer.version,
+        tuple(changes_since(manifest, job.delivery, job.recipe, job.compiler)),
+        tuple(timings),
+    )

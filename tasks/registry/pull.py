@@ -1,0 +1,137 @@
+"""Pull: a release's record and the packages that fit a machine, verified, into a new folder.
+
+Nothing but the store is asked, and of what it gives nothing is believed: the ledger, the release
+and its record are verified by their signature, every file by the digest that was signed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
+from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from handoff.artifacts.new_folder import becoming
+from handoff.artifacts.package import check_release
+from handoff.artifacts.registering import PullJob, PullResult
+from handoff.artifacts.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.statement import RELEASE_FILE
+
+# Told of what is fetched: the file's path, bytes since the last call, bytes in all.
+Progress = Callable[[str, int, int], None]
+
+
+def run(job: PullJob, progress: Progress | None = None) -> PullResult:
+    """Write the release to `job.to`, whole and verified, or not at all.
+
+    What an interrupted pull has fetched is taken up by the next one. Raises `RegistryFailed`,
+    `StoreFailed`, `PackageRefused` for what isn't signed as it should be and when nothing in the
+    release fits this machine, and `UsageProblem` when the folder holds something else.
+    """
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    pointer = releases.find(job.name, job.reference)
+    release = releases.read(job.name, pointer)
+    target = choose_target(release.manifest, job.target, job.torch_version)
+    digest = release.manifest.digest
+    result = PullResult(job.to, job.name, pointer.version, target.slug, digest)
+    if job.to is None:
+        with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
+            fetch(releases, release, _files_for(release, target), Path(scratch), progress)
+        return result
+    if _holds(job.to, release, target, releases):
+        return result
+    with becoming(job.to, release.digest) as partial:
+        fetch(releases, release, _files_for(release, target), partial, progress)
+    return result
+
+
+def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) -> TargetRecord:
+    """Return the target named `wanted`, or for `auto` the best one that fits this machine.
+
+    Targets stand in the manifest as the recipe names them; of those that fit, the one that asks
+    most of the processor is the best. A target that is named may be one for another machine.
+    """
+    accepted = [target for target in manifest.targets if target.accepted and target.fit]
+    if wanted != "auto":
+        # One that is not yet verified has to come to its GPU to be.
+        there = [*accepted, *(target for target in manifest.targets if target.unverified)]
+        named = [target for target in there if target.slug == wanted]
+        if named:
+            return named[0]
+        raise UsageProblem(
+            f"{manifest.model} has no package for {wanted[:60]}",
+            expected=f"auto, or one of {', '.join(t.slug for t in there)}", got=wanted[:60],
+            remedy="Name one of these, or release the model for that target",
+        )  # fmt: skip
+    misfits = {}
+    fitting = []
+    for target in accepted:
+        assert target.fit is not None
+        if misfit := target.fit.misfit(torch_version):
+            misfits[target.slug] = misfit
+        else:
+            fitting.append((len(target.fit.cpu_flags), target))
+    if not fitting:
+        raise PackageRefused(
+            f"nothing in this release of {manifest.model} runs on this machine",
+            expected="a package that fits it",
+            got="; ".join(f"{slug}: {why}" for slug, why in misfits.items()) or "no package",
+            remedy="Release the model for this machine, or name another machine's with --for",
+        )
+    return max(fitting, key=lambda pair: pair[0])[1]
+
+
+def fetch(
+    releases: Releases,
+    release: SignedRelease,
+    files: Iterable[PackageFile],
+    folder: Path,
+    progress: Progress | None = None,
+) -> None:
+    """Write the files of a version, its record and its signature to `folder`, each verified.
+
+    A file that is there already was verified when it got its name, and stays.
+    """
+    parts = releases.parts(release.claim)
+    for file in files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            _require_listed(file, parts)
+            told = None if progress is None else _told_of(progress, file)
+            releases.objects.fetch_parts(parts[file.path], path, file.digest, progress=told)
+            path.chmod(0o755 if path.suffix == ".so" else 0o644)
+    (folder / MANIFEST_FILE).write_bytes(release.manifest.to_bytes())
+    (folder / RELEASE_FILE).write_bytes(release.envelope)
+
+
+def _files_for(release: SignedRelease, target: TargetRecord) -> tuple[PackageFile, ...]:
+    return (*release.manifest.files, *target.files)
+
+
+def _told_of(progress: Progress, file: PackageFile) -> Callable[[int], None]:
+    return lambda count: progress(file.path, count, file.size_bytes)
+
+
+def _require_listed(file: PackageFile, parts: object) -> None:
+    if file.path not in parts:  # type: ignore[operator]
+        raise StoreFailed(
+            f"the release doesn't say what {file.path} is kept as", expected="its parts",
+            got="none", remedy="Tell who releases: the release was not whole when it was signed",
+        )  # fmt: skip
+
+
+def _holds(folder: Path, release: SignedRelease, target: TargetRecord, releases: Releases) -> bool:
+    """Tell whether `folder` is this very release, whole: then there is nothing to fetch."""
+    if not (folder / RELEASE_FILE).exists():
+        return False
+    try:
+        checked = check_release(folder, None, releases.trust)
+    except PackageRefused:
+        return False
+    same = (checked.claim.version, checked.manifest.digest)
+    return same == (release.claim.version, release.manifest.digest) and checked.targets == (
+        target.slug,
+    )

@@ -1,0 +1,110 @@
+"""Repeats the comparison that a release rests on, with the delivery that it was made from."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.package import check_release
+from handoff.artifacts.registering import PullJob, RestoreJob, Stores
+from handoff.artifacts.signing import read_trust
+from handoff.artifacts.steps import (
+    IntakeJob,
+    IntakeResult,
+    OptimizeResult,
+    ReferenceResult,
+    VerifyJob,
+    VerifyResult,
+)
+from handoff.artifacts.target import installed_torch, parse_target
+from handoff.tasks.registry.pull import run as pull
+from handoff.tasks.registry.restore import run as restore
+from handoff.tasks.release.processes import (
+    INTAKE_LIMIT_S,
+    OPTIMIZE_LIMIT_S,
+    REFERENCE_LIMIT_S,
+    Lanes,
+)
+
+_VERIFY_LIMIT_S = 3600.0
+
+
+def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Path) -> str:
+    """Compare the package of one target in `folder` with `delivery` again; return what came out.
+
+    The input plan is made anew and is the recorded one where its digest is. Raises `UsageProblem`
+    for another delivery than the release was made from, and `BlessingRefused` where the package is
+    not accepted here.
+    """
+    (record,) = [target for target in manifest.targets if target.slug == slug]
+    (library,) = [file for file in record.files if file.path.endswith(".so")]
+    recipe = replace(manifest.recipe, targets=(slug,))
+    target = parse_target(slug)
+    with (
+        tempfile.TemporaryDirectory(prefix="handoff-") as scratch,
+        Lanes(
+            Path(scratch) / "repeat", recipe, reads=(delivery.absolute(), folder.absolute())
+        ) as lanes,
+    ):
+        jobs = lanes.jobs
+        intake = IntakeJob(delivery.absolute(), jobs.staging)
+        taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=INTAKE_LIMIT_S))
+        _require_the_same(manifest, taken, delivery)
+        optimizing = lanes.graph.run(jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
+        optimized = cast(OptimizeResult, optimizing)
+        referring = lanes.runner().run(jobs.reference(optimized), limit_s=REFERENCE_LIMIT_S)
+        reference = cast(ReferenceResult, referring)
+        names = tuple(spec.name for spec in manifest.signature.outputs)
+        job = VerifyJob(
+            folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
+            target=slug, staging=jobs.staging, program=optimized.reference,
+            atomic_sums=record.atomic_sums,
+        )  # fmt: skip
+        verified = lanes.runner(target).run(job, limit_s=_VERIFY_LIMIT_S)
+    return _tell(manifest, slug, reference, cast(VerifyResult, verified))
+
+
+def verify_released(
+    stores: Stores, model: str, reference: str | int, target: str, scratch: Path
+) -> str:
+    """Pull a version and the delivery that was kept with it, and compare them again here.
+
+    `target` is a slug, or `auto` for the best one that fits. Raises `PackageRefused` for one that
+    isn't what was signed or doesn't fit, and `BlessingRefused` as `repeat_comparison` does.
+    """
+    folder = scratch / "version"
+    pulled = pull(PullJob(model, reference, folder, target, stores, installed_torch()))
+    manifest = check_release(folder, installed_torch(), read_trust(stores.trusted)).manifest
+    restored = restore(RestoreJob(stores, model, pulled.version, scratch / "delivery"))
+    told = repeat_comparison(folder, manifest, pulled.target, restored.folder)
+    return f"{model} version {pulled.version}: {told}"
+
+
+def _require_the_same(manifest: Manifest, taken: IntakeResult, delivery: Path) -> None:
+    if taken.digest != manifest.delivery:
+        raise UsageProblem(
+            f"{delivery} is not the delivery that {manifest.model} was released from",
+            expected=manifest.delivery.short,
+            got=taken.digest.short,
+            remedy="Name the folder that was released",
+        )
+
+
+def _tell(manifest: Manifest, slug: str, reference: ReferenceResult, verified: VerifyResult) -> str:
+    if not verified.accepted:
+        raise BlessingRefused(
+            f"{manifest.model}'s package for {slug} is not what was released, or not on this "
+            "machine",
+            expected="every output within the agreed tolerance",
+            got="; ".join(verified.reasons[:5]),
+            remedy="Compare the toolchains, and release it again",
+        )
+    same = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
+    return (
+        f"{slug}: accepted again, {len(verified.deviations)} comparisons on {same} "
+        f"({reference.plan.short})"
+    )

@@ -1,0 +1,76 @@
+"""Upload: every file of a release into the store, in parts, with its record and its evidence.
+
+The delivery that it was made from is stored as well, so that it can be made again from the store.
+
+Nothing refers to what is uploaded before the ledger does: an interrupted upload leaves objects that
+nobody needs, which a second one finds again or the garbage collector removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_file, digest_tree
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.manifest import PackageFile
+from handoff.artifacts.objects import Objects
+from handoff.artifacts.part_list import write_parts
+from handoff.artifacts.registering import Uploaded, UploadJob
+from handoff.artifacts.statement import release_files
+from handoff.artifacts.stores.opening import open_store
+from handoff.infra.engine.progress import counter
+from handoff.tasks.compile.shared_weights import DeliveredTensors
+from handoff.tasks.registry.assemble import require_accepted
+from handoff.tasks.report.evidence import evidence
+
+
+def run(job: UploadJob) -> Uploaded:
+    """Keep everything; raise `BlessingRefused` for a refused target, `StoreFailed` for the store's.
+
+    Parts that the store knows, such as weights that did not change, are not sent again, nor are
+    those that the delivery has, too.
+    """
+    manifest = job.manifest
+    require_accepted(manifest)
+    objects = Objects(open_store(job.stores.objects))
+    lacking = objects.store.check().lacking
+    parts = {}
+    files = release_files(manifest)
+    staged = sorted(job.delivery.iterdir()) if job.delivery else None
+    size = sum(file.size_bytes for file in files)
+    count = counter(size + sum(path.stat().st_size for path in staged or ()))
+    # Before anything is sent: what isn't the delivery of the record can't be its delivery.
+    if staged is not None:
+        _require_delivery(staged, manifest.delivery)
+    delivered = {path: objects.put_parts(path, progress=count) for path in staged or ()}
+    shared = DeliveredTensors(delivered)
+    for file in files:
+        path = job.folder / file.path
+        _require_digest(file, digest_file(path))
+        parts[file.path] = objects.put_parts(path, also=shared.cuts(path), progress=count)
+    delivery = None
+    if staged is not None:
+        kept = {path.name: own for path, own in delivered.items()}
+        delivery = objects.put_bytes(write_parts(kept))
+    objects.put_bytes(manifest.to_bytes())
+    written = {name: objects.put_bytes(data) for name, data in evidence(manifest).items()}
+    return Uploaded(objects.put_bytes(write_parts(parts)), written, lacking, delivery)
+
+
+def _require_delivery(staged: Iterable[Path], wanted: Digest) -> None:
+    """Raise `StoreFailed` unless the files are those of the delivery `wanted`."""
+    found = digest_tree({path.name: digest_file(path) for path in staged})
+    if found != wanted:
+        raise StoreFailed(
+            "the copy of the delivery changed after it was taken in", expected=wanted.short,
+            got=found.short, remedy="Run the release again, and find out what writes there",
+        )  # fmt: skip
+
+
+def _require_digest(file: PackageFile, found: str) -> None:
+    if found != file.digest:
+        raise StoreFailed(
+            f"{file.path} changed after it was verified", expected=file.digest.short,
+            got=found[7:19], remedy="Run the release again, and find out what writes there",
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a release asks of its steps, and the processes that they run in."""

@@ -1,0 +1,158 @@
+"""The jobs of one release: what each step is asked, and which folder it works in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from handoff.artifacts.delivery import NOTHING_SAID, Lineage
+from handoff.artifacts.isolated import own_package
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.localization import LocalizeJob
+from handoff.artifacts.mechanics import Limits
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.steps import (
+    CompileJob,
+    CompileResult,
+    OptimizeJob,
+    OptimizeResult,
+    ReferenceJob,
+    TapJob,
+    ToolsJob,
+    TraceabilityJob,
+    VerifyResult,
+)
+from handoff.artifacts.target import CpuTarget, Target
+
+# The C++ program, which serving teams start from, too.
+RUNNER_SOURCE = Path(own_package(), "infra", "runner")
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs that make a release by `recipe` in the folder `workspace`.
+
+    With `fresh`, nothing that was compiled before is looked for; else in the folder `cache`, which
+    also keeps what is compiled (None: nothing is kept).
+    """
+
+    workspace: Path
+    recipe: Recipe
+    fresh: bool = False
+    cache: Path | None = None
+
+    @property
+    def staging(self) -> Path:
+        """The private copy of the delivery."""
+        return self.workspace / "staging"
+
+    @property
+    def release(self) -> Path:
+        """The folder that is registered: the packages and the manifest."""
+        return self.workspace / "release"
+
+    def package(self, target: Target) -> Path:
+        """Return the folder of the target's packages, inside the release."""
+        return self.release / target.slug
+
+    def traceability(self, said: Lineage = NOTHING_SAID) -> TraceabilityJob:
+        """Return the job that judges the delivery, and what was `said` about its source."""
+        return TraceabilityJob(self.staging, self.recipe.required_lineage, said)
+
+    def optimize(self) -> OptimizeJob:
+        """Return the job that runs the recipe's passes."""
+        return OptimizeJob(self.staging, self.workspace / "program", self.recipe)
+
+    def compile(self, optimized: OptimizeResult, target: Target) -> CompileJob:
+        """Return the job that compiles for `target`."""
+        return CompileJob(
+            optimized.program, target, self.package(target), self.recipe.options,
+            self.cache, self.fresh, self.shared,
+        )  # fmt: skip
+
+    def tools(self, target: Target) -> ToolsJob:
+        """Return the job that makes what compilations for `target` share."""
+        return ToolsJob(target, self.recipe.options, self.shared, RUNNER_SOURCE, self.programs)
+
+    @property
+    def packages(self) -> Path:
+        """The folder of the caches of what was compiled before."""
+        return self.workspace.parent / "packages"
+
+    @property
+    def shared(self) -> Path:
+        """The folder of what compilations share."""
+        return self.workspace.parent / "compiler"
+
+    @property
+    def programs(self) -> Path:
+        """The folder of the C++ runner's programs."""
+        return self.workspace.parent / "programs"
+
+    def variant(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
+        """Return the job that runs further passes behind the recipe's."""
+        folder = self.workspace / "variants" / "+".join(chosen.name for chosen in passes)
+        recipe = replace(self.recipe, passes=(*self.recipe.passes, *passes))
+        return OptimizeJob(self.staging, folder, recipe)
+
+    def candidate(
+        self, optimized: OptimizeResult, target: Target, name: str, options: dict[str, object]
+    ) -> CompileJob:
+        """Return the job that compiles a variant of the package, with further options."""
+        folder = self.workspace / "candidates" / target.slug / name
+        job = self.compile(optimized, target)
+        return replace(job, folder=folder, options={**job.options, **options})
+
+    def tap(self, job: CompileJob, reference: Path, blind: tuple[int, ...]) -> TapJob:
+        """Return the job that taps the program that `job` compiles."""
+        folder = self.workspace / "taps" / job.target.slug / job.folder.name
+        return TapJob(job.program, reference, blind, folder)
+
+    def localize(
+        self, optimized: OptimizeResult, target: CpuTarget, verified: VerifyResult
+    ) -> LocalizeJob:
+        """Return the job that finds out where a refused package goes wrong."""
+        # A case that was called in another manner goes by the name of the case that it is of.
+        wrong = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
+        return LocalizeJob(
+            optimized.program,
+            self.staging,
+            self.reference_file,
+            target,
+            self.recipe.options,
+            self.recipe,
+            folder=self.workspace / "localize" / target.slug,
+            reproduction=self.workspace / "reproduction" / target.slug,
+            cases=tuple(dict.fromkeys(wrong)),
+            seconds=self.recipe.verify.localize_seconds,
+        )
+
+    def probe(
+        self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
+    ) -> ProbeJob:
+        """Return the job that runs the target's packages without Python."""
+        # A GPU's driver reserves far more address space than it uses.
+        limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
+        return ProbeJob(
+            self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
+            RUNNER_SOURCE, self.programs, self.workspace / "probe" / target.slug, limits,
+        )  # fmt: skip
+
+    @property
+    def measured(self) -> Path:
+        """The folder of what was measured of earlier packages."""
+        return self.workspace.parent / "measured"
+
+    def reference(
+        self, optimized: OptimizeResult, known: tuple[KnownFault, ...] = ()
+    ) -> ReferenceJob:
+        """Return the job that runs the reference, and asks for the faults that are `known`."""
+        plan, file = self.recipe.verify, self.reference_file
+        return ReferenceJob(self.staging, optimized.reference, plan, file, known)
+
+    @property
+    def reference_file(self) -> Path:
+        """Where the reference's outputs lie."""
+        return self.workspace / "reference.pt"

@@ -1,0 +1,277 @@
+"""The step processes of one release, started before they are needed.
+
+What handles the delivered graph, what compiles, what runs compiled code and what may see the
+stores' credentials are four processes. They are started early, because importing torch, Inductor
+or MLflow takes seconds that are otherwise spent in a row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from handoff.artifacts.isolated import imported_from
+from handoff.artifacts.manifest import is_large
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
+from handoff.artifacts.target import Target, native_cpu_target
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
+from handoff.tasks.release.jobs import Jobs
+
+# Seconds after which a step's process is ended. A step that needs longer has hung.
+INTAKE_LIMIT_S = 600.0
+TRACEABILITY_LIMIT_S = 900.0
+OPTIMIZE_LIMIT_S = 1800.0
+COMPILE_LIMIT_S = 3600.0
+REFERENCE_LIMIT_S = 3600.0
+# Somewhat longer than the step itself gives a download.
+FETCH_LIMIT_S = 3900.0
+
+# The process that fetches deliveries: it alone sees git's credentials.
+FETCHER = ProcessPlan("fetch", preload=("tasks.fetch",), sees="sources")
+
+
+class Lanes:
+    """The step processes that make a release by `recipe` in the folder `workspace`."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        recipe: Recipe,
+        *,
+        fresh: bool = False,
+        elsewhere: Container[str] = (),
+        delivery: Path | None = None,
+        reads: tuple[Path, ...] = (),
+    ) -> None:
+        """Start the process for the graph and, where the delivery is known, one compiler a target.
+
+        With `fresh`, nothing that was compiled before is looked for. The targets whose slugs are
+        in `elsewhere` are not built here. Beside the workspace and the delivery, the processes that
+        hold the graph, or what was compiled of it, read what `reads` names.
+        """
+        self.jobs = Jobs(workspace, recipe, fresh)
+        self.targets = tuple(t for t in recipe.resolved_targets() if t.slug not in elsewhere)
+        self._reads = reads if delivery is None else (delivery.absolute(), *reads)
+        self._later: dict[str, StepProcess] = {}
+        self._tools: dict[str, Future[Any]] = {}
+        self._lock = threading.Lock()
+        # A process is let into what is there when it starts.
+        for folder in (self.jobs.shared, self.jobs.programs):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.graph = self._open(
+            ProcessPlan("graph", preload=("intake",), extensions=recipe.extensions)
+        )
+        if delivery is not None:
+            self.know(delivery)
+
+    def know(self, delivery: Path) -> None:
+        """Start the compilers, with the cache of the code that is delivered.
+
+        Whoever fetches the delivery into the workspace tells it before anything of it is taken in.
+        """
+        self.jobs = replace(self.jobs, cache=cache_of(delivery, self.jobs.packages))
+        for target in self.targets:
+            self.compiler(target)
+
+    def compiler(self, target: Target) -> StepProcess:
+        """Return the process that compiles for `target`; start it at the first call."""
+        return self._started(
+            ProcessPlan(
+                f"compile-{target.slug}",
+                preload=("compile.step",),
+                extensions=self.jobs.recipe.extensions,
+                environment=self._compiler_environment(target),
+                reads=(self.jobs.shared,),
+                writes=(self.jobs.cache,) if self.jobs.cache else (),
+            ),
+            after=(self.tools(target),),
+        )
+
+    def tools(self, target: Target) -> Future[Any]:
+        """Return the future of what compilations for `target` share, which no graph has a part in.
+
+        It is made in a process of its own, which ends with it, and which alone leaves the bytecode
+        behind that Python makes of what the others import.
+        """
+        with self._lock:
+            if target.slug not in self._tools:
+                shared = (self.jobs.shared, self.jobs.programs)
+                plan = ProcessPlan(
+                    f"tools-{target.slug}", environment=self._compiler_environment(target),
+                    runs=shared, writes=(*shared, *imported_from()),
+                )  # fmt: skip
+                process = self._open(plan)
+                self._later[plan.name] = process
+                self._tools[target.slug] = process.submit(
+                    self.jobs.tools(target), limit_s=COMPILE_LIMIT_S
+                )
+                process.renew()
+            return self._tools[target.slug]
+
+    def runner(self, target: Target | None = None) -> StepProcess:
+        """Return the process that runs models and packages; start it at the first call.
+
+        The packages of a target below this machine's level run in one of their own, where torch,
+        oneDNN and MKL are held to that level, as they will be on the machines it is meant for.
+        """
+        preload = ("verify.reference", "verify.step")
+        extensions = self.jobs.recipe.extensions
+        if target is None or target.capability == native_cpu_target().capability:
+            return self._started(ProcessPlan("run", preload, extensions))
+        caps = {
+            "ATEN_CPU_CAPABILITY": target.capability,
+            "ONEDNN_MAX_CPU_ISA": target.capability.upper(),
+            "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
+        }
+        return self._started(ProcessPlan(f"run-{target.slug}", preload, extensions, caps))
+
+    def optimizer(self) -> StepProcess:
+        """Return a process for passes that are tried later; start it at the first call."""
+        preload, extensions = ("optimize.step",), self.jobs.recipe.extensions
+        return self._started(ProcessPlan("optimize", preload, extensions))
+
+    def registrar(self) -> StepProcess:
+        """Return the one process that sees the stores' credentials; start it at the first call."""
+        return self._started(
+            ProcessPlan(
+                "register",
+                ("registry.upload", "registry.look_up"),
+                sees="stores",
+            )
+        )
+
+    def signer(self) -> StepProcess:
+        """Return the one process that can read the signing key; start it at the first call."""
+        return self._started(
+            ProcessPlan("sign", preload=("registry.sign",), sees="keys")
+        )
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in (self.graph, *self._later.values()):
+            process.close()
+        drop_old(self.jobs.packages)
+
+    def __enter__(self) -> Lanes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, plan: ProcessPlan, after: tuple[Future[Any], ...] = ()) -> StepProcess:
+        # What a step unpacks or fetches goes with the build, also when it is killed; no process
+        # follows links that another made there.
+        scratch = self.jobs.workspace / "scratch" / plan.name
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        whole = replace(plan, environment={"TMPDIR": str(scratch), **plan.environment})
+        if plan.sees == "bare":
+            whole = replace(
+                whole,
+                reads=(*plan.reads, *self._reads),
+                runs=(*plan.runs, self.jobs.programs),
+                writes=(*plan.writes, self.jobs.workspace),
+            )
+        log = self.jobs.workspace / "logs" / f"{plan.name}.log"
+        return StepProcess(whole, log, after=after)
+
+    def _started(self, plan: ProcessPlan, after: tuple[Future[Any], ...] = ()) -> StepProcess:
+        with self._lock:
+            if plan.name not in self._later:
+                self._later[plan.name] = self._open(plan, after)
+            return self._later[plan.name]
+
+    def _compiler_environment(self, target: Target) -> dict[str, str]:
+        # A cache of its own: what another build left there could end up in this one.
+        return {
+            "ATEN_CPU_CAPABILITY": target.capability,
+            "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
+        }
+
+
+_BEGUN: dict[Path, Lanes] = {}
+
+
+@dataclass(frozen=True)
+class BegunStep:
+    """A step that runs before the flow asks for it."""
+
+    process: StepProcess
+    job: object
+    future: Future[Any]
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took in its process; 0 where that isn't known."""
+        return self.process.seconds(self.job) or 0.0
+
+
+def begin(
+    workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = False
+) -> tuple[BegunStep, ...]:
+    """Start a release's processes and first steps now, for the flow to find under way.
+
+    An embedded Prefect server takes seconds to start. The steps up to the compiled package depend
+    on nothing but the delivery and the recipe, so they run beside it; the flow asks for the same
+    jobs and waits for what is already running. Returns those that are sure to run: intake,
+    traceability and optimization.
+    """
+    lanes = Lanes(workspace, recipe, fresh=fresh, delivery=delivery)
+    _BEGUN[workspace] = lanes
+    graph = lanes.graph
+    taking = IntakeJob(delivery, lanes.jobs.staging)
+    taken = graph.submit(taking, limit_s=INTAKE_LIMIT_S)
+    judged = graph.submit(lanes.jobs.traceability(), limit_s=TRACEABILITY_LIMIT_S)
+    optimized = graph.submit(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
+    optimized.add_done_callback(lambda done: _go_on(lanes, judged, done))
+    jobs = (taking, lanes.jobs.traceability(), lanes.jobs.optimize())
+    futures: tuple[Future[Any], ...] = (taken, judged, optimized)
+    return tuple(BegunStep(graph, job, one) for job, one in zip(jobs, futures, strict=True))
+
+
+def _go_on(
+    lanes: Lanes, judged: Future[TraceabilityResult], optimized: Future[OptimizeResult]
+) -> None:
+    """Compile, and run the reference, unless an earlier step refused: the flow then says so."""
+    if optimized.cancelled() or optimized.exception() or judged.exception():
+        return
+    if judged.result().verdict == "unsound":
+        return
+    program = optimized.result()
+    for target in lanes.targets:
+        compiler = lanes.compiler(target)
+        compiler.submit(lanes.jobs.compile(program, target), limit_s=COMPILE_LIMIT_S)
+    if fit_side_by_side(program):
+        lanes.runner().submit(lanes.jobs.reference(program), limit_s=REFERENCE_LIMIT_S)
+
+
+def fit_side_by_side(optimized: OptimizeResult) -> bool:
+    """Tell whether the reference is to run beside the compilers, by what both hold of the weights.
+
+    A compiler and its linker hold them three times, the reference once and a half.
+    """
+    return not is_large(optimized.program.stat().st_size)
+
+
+def open_lanes(
+    workspace: Path,
+    recipe: Recipe,
+    *,
+    fresh: bool = False,
+    elsewhere: Container[str] = (),
+    delivery: Path | None = None,
+) -> Lanes:
+    """Return the lanes that `begin` started for `workspace`, or new ones."""
+    begun = _BEGUN.pop(workspace, None)
+    return begun or Lanes(workspace, recipe, fresh=fresh, elsewhere=elsewhere, delivery=delivery)
+
+
+def close_begun() -> None:
+    """End the lanes that no flow has taken over."""
+    for workspace in list(_BEGUN):
+        _BEGUN.pop(workspace).close()

@@ -1,0 +1,1 @@
+"""Timing: packages and eager, call by call in turns, with an interval."""

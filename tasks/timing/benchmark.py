@@ -1,0 +1,164 @@
+"""Benchmark: the package against eager, call by call in turns, with an interval."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.steps import BenchmarkJob, BenchmarkResult
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.loading import (
+    SHARED_LIBRARY,
+    Tensors,
+    copies,
+    device_of,
+    open_shared_library,
+)
+from handoff.tasks.verify.reference import ReferenceCase, load_cases
+
+_MIN_ROUNDS = 9
+_MAX_ROUNDS = 60
+# With fewer, no interval of theirs holds the median with 95 %. So many have to do where calls take
+# seconds: a gigabyte of weights at a batch of 1024 was timed for two minutes with nine.
+LEAST_ROUNDS = 6
+_PATIENCE_S = 10.0
+# Seconds for the smallest and the largest input, and for each of those between, which are there
+# for the curve. A promotion that has only records to go by compares all of them.
+_BUDGET_S = 3.0
+_BUDGET_BETWEEN_S = 1.0
+_BETWEEN = 2
+
+
+def run(job: BenchmarkJob) -> BenchmarkResult:
+    """Time eager and the shared library on the plan's smallest and largest inputs, and between."""
+    device = device_of(job.target)
+    module = read_delivery(job.staging).module.to(device)
+    library = open_shared_library(job.folder / SHARED_LIBRARY, device)
+    apart, timings = 0.0, []
+    cases = timed_cases(job.reference, between=_BETWEEN)
+    for place, case in enumerate(cases):
+        inputs = tuple(tensor.to(device) for tensor in case.inputs)
+        with torch.no_grad():
+            package, eager = library(copies(inputs)), flat_tensors(module(*copies(inputs)))
+        apart = max([apart, *map(_distance, package, eager)])
+        budget_s = _BUDGET_BETWEEN_S if 0 < place < len(cases) - 1 else _BUDGET_S
+        timings.append(
+            time_in_turns(
+                case.name, inputs, lambda given: module(*given), library, budget_s=budget_s
+            )
+        )
+    return BenchmarkResult(tuple(timings), apart)
+
+
+def _distance(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.double() - want.double()).abs().max()) if got.numel() else 0.0
+
+
+def timed_cases(reference: Path, *, between: int = 0) -> list[ReferenceCase]:
+    """Return the smallest and the largest ordinary case; one where they are as large.
+
+    With `between`, up to so many others, too, as evenly apart as the plan's sizes let them be in
+    the logarithm of their number of elements. Small ones come first.
+    """
+    return sized_cases(load_cases(reference), between=between)
+
+
+def sized_cases(cases: Sequence[ReferenceCase], *, between: int = 0) -> list[ReferenceCase]:
+    """Return what `timed_cases` does, of cases that were read."""
+    drawn = [case for case in cases if case.values == "drawn"]
+    # Of cases of one size the plan's first stands for all.
+    by_size = {elements(case): case for case in reversed(drawn)}
+    sizes = sorted(by_size)
+    low, high = (math.log(max(size, 1)) for size in (sizes[0], sizes[-1]))
+    steps = (low + (high - low) * step / (between + 1) for step in range(1, between + 1))
+    inner = {min(sizes, key=lambda size: abs(math.log(max(size, 1)) - step)) for step in steps}
+    return [by_size[size] for size in sorted({sizes[0], sizes[-1], *inner})]
+
+
+def elements(case: ReferenceCase) -> int:
+    """Return how many elements a case's inputs have, together."""
+    return sum(tensor.numel() for tensor in case.inputs)
+
+
+def time_in_turns(
+    name: str,
+    inputs: Tensors,
+    eager: Callable[[Tensors], object],
+    package: Callable[[Tensors], object],
+    *,
+    budget_s: float = _BUDGET_S,
+) -> Timing:
+    """Return how long both take on the case `name`, called one after the other in many rounds.
+
+    There are at least nine, or six where these would take long.
+    """
+    inputs = tuple(tensor.clone() for tensor in inputs)
+    with torch.no_grad():
+        # Who calls this has called both before, to compare their outputs.
+        eager(inputs)
+        package(inputs)
+        rounds: list[tuple[float, float]] = []
+        began = time.perf_counter()
+        while not _is_enough(len(rounds), time.perf_counter() - began, budget_s):
+            rounds.append((seconds_of(eager, inputs), seconds_of(package, inputs)))
+    ratios = sorted(slow / fast for slow, fast in rounds)
+    low, high = median_interval(len(ratios))
+    eager_s, package_s = (sorted(seconds) for seconds in zip(*rounds, strict=True))
+    return Timing(
+        case=name,
+        eager_s=statistics.median(eager_s),
+        package_s=statistics.median(package_s),
+        speedup=statistics.median(ratios),
+        speedup_low=ratios[low],
+        speedup_high=ratios[high],
+        rounds=len(rounds),
+        threads=torch.get_num_threads(),
+        eager_low_s=eager_s[low],
+        eager_high_s=eager_s[high],
+        package_low_s=package_s[low],
+        package_high_s=package_s[high],
+    )
+
+
+def _is_enough(rounds: int, passed_s: float, budget_s: float) -> bool:
+    least = _MIN_ROUNDS if passed_s < _PATIENCE_S else LEAST_ROUNDS
+    return rounds >= _MAX_ROUNDS or (rounds >= least and passed_s >= budget_s)
+
+
+def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
+    """Return how long one call takes; on a GPU by CUDA's events, its last kernel included."""
+    if any(tensor.is_cuda for tensor in inputs):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call(inputs)
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+    began = time.perf_counter()
+    call(inputs)
+    return time.perf_counter() - began
+
+
+def median_interval(count: int) -> tuple[int, int]:
+    """Return the ranks (from 0) of the order statistics that hold the median with 95 %.
+
+    The number of values below the median is binomial with one half, which needs no assumption
+    about how the values are distributed (Conover, Practical Nonparametric Statistics, 3.2).
+    """
+    tail = 0.0
+    weight = 0.5**count
+    rank = 0
+    while tail + weight <= 0.025 and rank < count // 2:
+        tail += weight
+        weight = weight * (count - rank) / (rank + 1)
+        rank += 1
+    # `rank` values may lie below the interval's lower end, so the one before it is the bound.
+    low = max(rank - 1, 0)
+    return low, count - 1 - low

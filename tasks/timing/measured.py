@@ -1,0 +1,120 @@
+"""What was measured of a package, kept for later packages of the same code.
+
+How fast a package is, how much memory it holds and what it does with hostile inputs depends on its
+code, and hardly on the values of its weights, so that a release of a model that was trained on
+takes that over for a month instead of measuring it again, and says so. Its numbers are compared
+anew, in Python and without. Like the compile cache this is a folder of the machine's own; what
+can't be read there, or wouldn't be accepted, counts as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from handoff.artifacts.delivery import MODULE_FILE
+from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
+from handoff.artifacts.evidence import TakenOver, Timing
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.steps import CompileResult, ReferenceResult
+from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.whole_file import keep_newest, write_whole
+from handoff.tasks.compile.fingerprint import own_code
+from handoff.tasks.probe.judging import judge_calls, judge_measures
+
+# Some tens of kilobytes each; those that were used last are kept.
+_KEPT = 1000
+# What a machine does changes in ways that nothing here can see: firmware, neighbours.
+_KEPT_FOR = timedelta(days=30)
+# fx's `to_folder` writes `torch.load(r'FOLDER/NAME.pt')`.
+_LOADED_FROM = re.compile(r"(?<=r')[^'\n]*?([^'/\n]+)(?=')")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found out of an accepted package, and which one that was."""
+
+    package: TakenOver
+    mechanics: Mechanics
+    timings: tuple[Timing, ...]
+
+
+def measuring_key(
+    probing: ProbeJob, compiled: CompileResult, reference: ReferenceResult, staging: Path
+) -> Digest | None:
+    """Return the digest of all that is measured of a package depends on; None where it can't be.
+
+    That is the package's code and the sizes that it is called with, eager's graph, recipe, limits,
+    the runner and all of our own code, and the conditions under which it runs. Where the graph
+    calls operators that are not torch's own, or for a GPU, nothing tells whether code is the same.
+    """
+    if not compiled.code or not reference.conditions:
+        return None
+    try:
+        eager, runner = _eager_code(staging), digest_folder(probing.source)
+    except OSError:
+        return None
+    plain = {
+        "code": compiled.code,
+        "fit": to_plain(compiled.fit),
+        "signature": to_plain(probing.signature),
+        "recipe": to_plain(probing.recipe),
+        "limits": to_plain(probing.limits),
+        "inputs": [*reference.cases, *reference.skipped],
+        "eager": eager,
+        "runner": runner,
+        "own code": own_code(),
+        "conditions": reference.conditions,
+    }
+    return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+
+
+def _eager_code(staging: Path) -> str:
+    """Return the delivered code, without the names of the folder that it was written to."""
+    text = (staging / MODULE_FILE).read_text(encoding="utf-8")
+    return _LOADED_FROM.sub(r"\1", text)
+
+
+def recall(folder: Path, key: Digest | None) -> Measured | None:
+    """Return what was kept under `key` for at most 30 days; None where there is no such thing.
+
+    Nor is what doesn't show all that a release has to be accepted for.
+    """
+    if key is None:
+        return None
+    file = _file_of(folder, key)
+    try:
+        found = from_plain(Measured, parse_json(file.read_bytes()))
+        age = datetime.now(UTC) - datetime.fromisoformat(found.package.measured)
+        file.touch()
+    except (OSError, ValueError, TypeError, RecursionError, RecordInvalid):
+        return None
+    is_whole = found.timings and not judge_calls(found.mechanics)
+    is_whole = is_whole and not judge_measures(found.mechanics)
+    return found if is_whole and timedelta(0) <= age < _KEPT_FOR else None
+
+
+def keep(folder: Path, key: Digest | None, measured: Measured) -> None:
+    """Keep what was measured, whole or not at all, in the place of what is there."""
+    if key is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(_file_of(folder, key), json.dumps(to_plain(measured)))
+        keep_newest(folder, _KEPT)
+
+
+def now(compiled: CompileResult, mechanics: Mechanics, timings: tuple[Timing, ...]) -> Measured:
+    """Return what has just been measured of a package."""
+    measured = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
+    return Measured(TakenOver(compiled.library.digest, measured), mechanics, timings)
+
+
+def _file_of(folder: Path, key: Digest) -> Path:
+    return folder / f"{key.hex}.json"

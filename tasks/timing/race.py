@@ -1,0 +1,102 @@
+"""Race: the accepted variants of a package against each other, call by call in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from handoff.artifacts.steps import RaceJob, RaceLap, RaceResult
+from handoff.tasks.timing.benchmark import (
+    LEAST_ROUNDS,
+    elements,
+    median_interval,
+    seconds_of,
+    sized_cases,
+)
+from handoff.tasks.verify.loading import SHARED_LIBRARY, Tensors, open_shared_library
+from handoff.tasks.verify.reference import ReferenceCase, load_cases
+
+_MIN_ROUNDS = 15
+_MAX_ROUNDS = 200
+_BUDGET_S = 4.0
+_PATIENCE_S = 60.0
+_WARM_UP_CALLS = 3
+# A longer call warms itself up.
+_SHORT_S = 0.1
+
+
+def run(job: RaceJob) -> RaceResult:
+    """Time every package on the plan's smallest inputs, the example, and the largest inputs."""
+    libraries = [open_shared_library(folder / SHARED_LIBRARY) for folder in job.folders]
+    by_size: dict[int, list[list[float]]] = {}
+    cases = []
+    for case in raced_cases(job.reference):
+        size = elements(case)
+        if size not in by_size:
+            by_size[size] = race_in_turns(libraries, case.inputs)
+        cases.append(by_size[size])
+    return RaceResult(
+        tuple(summarize([rounds[place] for rounds in cases], [rounds[0] for rounds in cases])
+              for place in range(len(libraries)))
+    )  # fmt: skip
+
+
+def raced_cases(reference: Path) -> tuple[ReferenceCase, ReferenceCase, ReferenceCase]:
+    """Return the smallest case, the delivery's first example, and the largest case.
+
+    Where the example was left out, because it would have taken too much memory, the largest.
+    """
+    cases = load_cases(reference)
+    ordinary = sized_cases(cases)
+    examples = (one for one in cases if one.name.endswith("example=0"))
+    return ordinary[0], next(examples, ordinary[-1]), ordinary[-1]
+
+
+def race_in_turns(
+    libraries: Sequence[Callable[[Tensors], object]], inputs: Tensors
+) -> list[list[float]]:
+    """Return for each library its seconds in each round.
+
+    In its turn a library of short calls is called once untimed, so that its weights are where they
+    are in a series of calls: right after another's calls, a package of wav2vec 2.0 seemed to be as
+    fast as one that takes three quarters of its time when it is called again and again. Who begins
+    a round changes. There are at least 15 rounds, or six where these would take long.
+    """
+    inputs = tuple(tensor.clone() for tensor in inputs)
+    seconds: list[list[float]] = [[] for _ in libraries]
+    order = list(range(len(libraries)))
+    with torch.no_grad():
+        for library in libraries:
+            for _ in range(_WARM_UP_CALLS):
+                library(inputs)
+        is_short = max(seconds_of(library, inputs) for library in libraries) < _SHORT_S
+        began = time.perf_counter()
+        while not _is_enough(len(seconds[0]), time.perf_counter() - began):
+            for place in order:
+                if is_short:
+                    libraries[place](inputs)
+                seconds[place].append(seconds_of(libraries[place], inputs))
+            order.append(order.pop(0))
+    return seconds
+
+
+def _is_enough(rounds: int, passed_s: float) -> bool:
+    least = _MIN_ROUNDS if passed_s < _PATIENCE_S else LEAST_ROUNDS
+    return rounds >= _MAX_ROUNDS or (rounds >= least and passed_s >= _BUDGET_S)
+
+
+def summarize(own: list[list[float]], plain: list[list[float]]) -> RaceLap:
+    """Return one library's lap, by its seconds on each input and those of the plain one."""
+    times, ratios, lows, highs = [], [], [], []
+    for mine, its in zip(own, plain, strict=True):
+        quotients = sorted(a / b for a, b in zip(its, mine, strict=True))
+        low, high = median_interval(len(quotients))
+        times.append(statistics.median(mine))
+        ratios.append(statistics.median(quotients))
+        lows.append(quotients[low])
+        highs.append(quotients[high])
+    return RaceLap(tuple(times), tuple(ratios), tuple(lows), tuple(highs))

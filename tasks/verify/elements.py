@@ -1,0 +1,269 @@
+"""Judges each element of an output: within what was agreed, within what rounding does, or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+
+from handoff.artifacts.tolerance import Tolerance
+from handoff.tasks.verify.scale import NO_SCALE, Scale
+from handoff.tasks.verify.special import OVERFLOWING, Values
+
+# Below any number that is not zero.
+_TINY = 1e-300
+
+# How far rounding alone moves each element, over so many runs.
+Moves = Callable[[int], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """An output of the package, of eager and in float64, element by element, all in float64.
+
+    `size` is what a distance is relative to, `finite` are the elements to judge by their distance,
+    and `special` those that are not finite in eager and something else in the package.
+    """
+
+    got: torch.Tensor
+    want: torch.Tensor
+    exact: torch.Tensor
+    distance: torch.Tensor
+    size: torch.Tensor
+    special: torch.Tensor
+    finite: torch.Tensor
+    is_float: bool
+
+
+def lay_beside(
+    package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
+) -> Beside:
+    """Return an output of the package beside eager's and float64's, of the same shape."""
+    special = ~torch.isfinite(eager)
+    as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
+    got, want, exact = (_wide(t) for t in (package, eager, float64))
+    distance = (got - want).abs()
+    is_float = eager.is_floating_point()
+    if not is_float:
+        # Those beyond 2^53 can be the same number in float64.
+        distance = torch.where(package != eager, distance.clamp_min(1.0), 0.0)
+    finite = ~special & ~as_float64
+    eps = torch.finfo(eager.dtype).eps if is_float else 0.0
+    size = scale.sizes(want, exact, eps)
+    return Beside(got, want, exact, distance, size, special & ~as_float64, finite, is_float)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What became of the elements: how many are wrong, how many were let off, and why.
+
+    `room` is what each may be off by beyond what was agreed, `mismatched` are the special ones that
+    are wrong, and `usable` those from which an RMSE tells something.
+    """
+
+    room: torch.Tensor
+    mismatched: torch.Tensor
+    usable: torch.Tensor
+    beyond: int
+    at_step: int
+    incomparable: int
+
+
+def judge_elements(
+    one: Beside,
+    bound: torch.Tensor,
+    mismatched: torch.Tensor,
+    moved: Moves | None,
+    *,
+    noise: Scale = NO_SCALE,
+    noisier: float = 1.0,
+) -> Elements:
+    """Judge each element: within its `bound`, within what rounding does beyond it, or wrong.
+
+    `mismatched` are those that may not stand where eager's are not finite, unless rounding makes
+    them so. What eager itself is off by, by features whose usual `noise` is known, lets elements
+    off before how far they move is asked: times how much noisier than eager most of the package's
+    elements are, as far as it may be so (`noisier`).
+    """
+    # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
+    outside = one.finite & ~(one.distance <= bound)
+    # What float64 can't hold apart (its own overflow, say) can't judge either of the others.
+    usable = one.finite & torch.isfinite(one.exact)
+    if not bool((outside | mismatched).any()):
+        # The most usual output by far: nothing needs room, and nothing is let off.
+        return Elements(torch.zeros_like(bound), mismatched, usable, 0, 0, 0)
+    room = _room_of_eagers_error(one, bound, noise, noisier)
+    # What is let off as noise is noise all the same, and counts in the RMSE.
+    noise_alone = outside & (one.distance <= bound + room)
+    asking = (outside & ~noise_alone) | mismatched
+    if moved is not None and bool(asking.any()):
+        moves = _room(moved, asking, one, bound)
+        mismatched = mismatched & torch.isfinite(moves)
+        # One that asks takes nothing from those that were let off.
+        room = torch.where(one.finite, torch.maximum(room, moves), moves)
+    beyond = outside & ~(one.distance <= bound + room)
+    let_off = outside & ~beyond
+    lost = one.finite & (room > one.size) & one.is_float
+    return Elements(
+        room,
+        mismatched,
+        usable & ~(let_off & ~noise_alone) & ~lost,
+        beyond=int(beyond.sum()),
+        at_step=int(_steps(one, bound, room, let_off & ~lost).sum()),
+        incomparable=int(lost.sum()),
+    )
+
+
+def _steps(
+    one: Beside, bound: torch.Tensor, room: torch.Tensor, let_off: torch.Tensor
+) -> torch.Tensor:
+    """Tell which of the elements that were let off are at a step of the model."""
+    if not one.is_float:
+        return let_off
+    # Numbers that rounding moves far more than most of their output are at a step, too.
+    most = _median(room / one.size.clamp_min(_TINY))
+    return let_off & (one.distance > GROSS * bound) & (room > GROSS * most * one.size)
+
+
+# How often the model is run while it is moved: as rarely as lets all elements off, the fewest that
+# tell how many are not comparable, and more often only where few elements ask for it.
+_RUNS = (1, 2, 4, 12, 36)
+FEWEST_RUNS = 4
+_FEW_ASKING = 0.05
+# The largest move over so many runs is some two standard deviations of what rounding does; what
+# another order of operations does stays within twice that.
+ROOM_PER_MOVE = 2.0
+# The package's error and eager's are two samples of the same rounding: five standard deviations of
+# their difference.
+ROOM_PER_ERROR = 7.0
+# A difference so many times what was agreed is none of precision any more.
+GROSS = 16.0
+# A share of the elements of an output, beyond which rounding is no excuse for what they are.
+MOST_AT_STEPS = 0.1
+MOST_INCOMPARABLE = 0.1
+
+
+def _room_of_eagers_error(
+    one: Beside, bound: torch.Tensor, noise: Scale, noisier: float
+) -> torch.Tensor:
+    """Return what elements may be off by because eager's are: some digits, and never a step."""
+    most = GROSS * bound
+    usable = one.finite & torch.isfinite(one.exact)
+    own = torch.where(usable, one.want - one.exact, 0.0)
+    # One at a step says nothing of its neighbours.
+    known = noise.largest(torch.where(own.abs() <= most, own, 0.0))
+    times = _times_noisier(torch.where(usable, one.got - one.exact, 0.0), own, noisier)
+    return (ROOM_PER_ERROR * times * known).minimum(most)
+
+
+# So many elements tell how noisy an output is.
+_LOOKED_AT = 1 << 20
+
+
+def _times_noisier(package: torch.Tensor, eager: torch.Tensor, most: float) -> float:
+    """Return how many times eager's usual error the package's is, from 1 to `most`.
+
+    That is told by the median: a few elements that are wrong say nothing of the others.
+    """
+    if most <= 1.0:
+        return 1.0
+    step = max(1, eager.numel() // _LOOKED_AT)
+    noise = _median(eager.abs().flatten()[::step])
+    if noise == 0.0:
+        return 1.0
+    return min(max(1.0, _median(package.abs().flatten()[::step]) / noise), most)
+
+
+def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) -> torch.Tensor:
+    """Return what rounding lets each element be off by, beyond what was agreed.
+
+    An element that moved little by luck is taken for like most of its output. Where nothing moves
+    there is no room. More runs, which only add to it, are made while some, but few, of those that
+    are `asking` need more.
+    """
+    # What is not finite has no size, and is let off where rounding makes it so alone.
+    size = one.size.nan_to_num(0.0, 0.0, 0.0)
+    for runs in _RUNS:
+        moves = moved(runs)
+        if not one.is_float:
+            room = torch.where(moves > 0.0, torch.inf, 0.0)
+        else:
+            room = room_of_moves(moves, size)
+        left = int((asking & ~(one.distance <= bound + room)).sum())
+        if runs < FEWEST_RUNS and (left or bool((room > one.size).any())):
+            continue
+        if not 0 < left <= max(8.0, _FEW_ASKING * asking.numel()):
+            break
+    return room
+
+
+def room_of_moves(moves: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Return what each floating-point element may be off by where rounding `moves` it so far."""
+    usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+    return ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
+
+
+def are_mismatched(
+    special: torch.Tensor,
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor,
+    tolerance: Tolerance,
+    *,
+    values: Values,
+) -> torch.Tensor:
+    """Tell for each element whether it may not stand where eager's is `special`: not finite."""
+    if not bool(special.any()):
+        return special
+    mismatched = special & ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
+    if values in OVERFLOWING:
+        # Of float64 nothing tells what is left when a product leaves the range on the way.
+        mismatched &= torch.isfinite(package) & (eager.dtype is not torch.float64)
+    return mismatched
+
+
+def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """Tell for each element whether it is finite and within the bound of a finite float64."""
+    got, exact = _wide(package), _wide(float64)
+    finite = torch.isfinite(got) & torch.isfinite(exact)
+    size = exact.abs().clamp_min(root_mean_square(exact[torch.isfinite(exact)]))
+    return finite & ((got - exact).abs() <= tolerance.atol + tolerance.rtol * size)
+
+
+def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Tell for each element whether both are the same number, or both NaN."""
+    return (left == right) | (left.isnan() & right.isnan())
+
+
+def identical(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    """Tell whether both are the same tensors: dtypes, shapes and every element, NaN beside NaN."""
+    return len(left) == len(right) and all(
+        a.dtype == b.dtype and a.shape == b.shape and bool(same_elements(a, b).all())
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64)
+
+
+def chosen(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the values where the mask is true, without a copy where it is so everywhere."""
+    return values.flatten() if bool(mask.all()) else values[mask]
+
+
+def finite_in_all(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return, of tensors of one shape, the elements that are finite in all: float64, in a row."""
+    usable = reduce(torch.logical_and, map(torch.isfinite, tensors))
+    return tuple(chosen(_wide(tensor), usable) for tensor in tensors)
+
+
+def _median(values: torch.Tensor) -> float:
+    return float(values.median()) if values.numel() else 0.0
+
+
+def root_mean_square(values: torch.Tensor) -> float:
+    """Return the root of the mean of the squares; 0 of nothing."""
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0

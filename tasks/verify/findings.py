@@ -1,0 +1,251 @@
+"""What verify has found so far: each comparison, what it lets off, and why it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from handoff.artifacts.steps import VerifyJob
+from handoff.artifacts.tolerance import Deviation, Tolerance
+from handoff.tasks.verify.compare import (
+    Typical,
+    compare,
+    decided_otherwise,
+    is_decision,
+    typical_error,
+)
+from handoff.tasks.verify.conditioning import Conditioning
+from handoff.tasks.verify.elements import (
+    FEWEST_RUNS,
+    GROSS,
+    MOST_AT_STEPS,
+    MOST_INCOMPARABLE,
+    Moves,
+    finite_in_all,
+    root_mean_square,
+)
+from handoff.tasks.verify.loading import Tensors
+from handoff.tasks.verify.reference import ReferenceCase
+from handoff.tasks.verify.scale import Scale, find_scale
+from handoff.tasks.verify.special import NOT_FINITE
+from handoff.tasks.verify.spread import OUTPUTS_COUNTED, SpreadCount
+
+_AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
+# After so many wrong cases nothing more is asked of how well conditioned the others are.
+_WRONG_ENOUGH = 4
+# So many kernels are named that add in any order.
+_NAMED = 2
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What one output's errors are judged by, over all cases of usual values."""
+
+    typical: Typical
+    scale: Scale
+    noise: Scale
+
+
+@dataclass
+class Findings:
+    """What has been found so far."""
+
+    job: VerifyJob
+    yardsticks: Sequence[Yardstick]
+    model: Callable[[], Callable[..., object]] | None = None
+    deviations: list[Deviation] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    spreads: dict[int, SpreadCount] = field(default_factory=dict)
+    wrong: int = 0
+    conditioned: dict[str, Conditioning] = field(default_factory=dict)
+    # How many times eager's own error rounding moves an output by, once a case of usual values has
+    # asked: the others needn't.
+    more_exact: dict[int, float] = field(default_factory=dict)
+
+    def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
+        """Compare the outputs with the case's reference, under a name of their own."""
+        if len(outputs) != len(case.eager):
+            self.reasons.append(f"{name}: expected {len(case.eager)} outputs, got {len(outputs)}")
+            return
+        before = len(self.reasons)
+        for index, got in enumerate(outputs):
+            want, exact = case.eager[index], case.float64[index]
+            is_special = case.values != "drawn" or name != case.name
+            if not is_special and index < OUTPUTS_COUNTED:
+                self.spreads.setdefault(index, SpreadCount(index)).add(got, want, exact)
+            found = self._judge(name, case, index, got)
+            told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
+            if told and case.values in NOT_FINITE:
+                if self.job.recipe.verify.propagation == "note":
+                    self.notes += told
+                    found, told = replace(found, reasons=()), []
+                else:
+                    told = [f"{reason} ({_AGREE})" for reason in told]
+            elif told and case.undeclared:
+                told = [f"{reason}. {_declare(case)}" for reason in told]
+            self.deviations.append(replace(found, special=is_special))
+            self.reasons += told
+        self.wrong += len(self.reasons) > before
+
+    def differs(self, case: ReferenceCase, manner: str, outputs: Tensors, what: str) -> None:
+        """Judge what a further call, made in a `manner`, gave in other bits: `what` refuses it.
+
+        Where the package's own code adds in an order that threads decide, its numbers are judged
+        like any others instead: they have to be as right as those of the first call.
+        """
+        if self.job.atomic_sums:
+            self.compare(f"{case.name}, {manner}", case, outputs)
+        elif (reason := f"{case.name}: {what}") not in self.reasons:
+            self.reasons.append(reason)
+
+    def tell_atomic_sums(self) -> None:
+        """Note that the package isn't repeatable bit for bit, and why, if its code is so."""
+        if names := self.job.atomic_sums:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            self.notes.append(
+                "the package isn't repeatable bit for bit: its threads add floating-point numbers "
+                f"to the same places in any order (in {', '.join(names[:_NAMED])}{more}), and its "
+                "further calls were judged by their numbers"
+            )
+
+    def _judge(self, name: str, case: ReferenceCase, index: int, got: torch.Tensor) -> Deviation:
+        want, yardstick = case.eager[index], self.yardsticks[index]
+        agreed = self.job.recipe.tolerance_for(
+            str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
+        )
+
+        def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
+            typical = replace(yardstick.typical, more_exact=self.more_exact.get(index, 0.0))
+            return compare(
+                got, want, case.float64[index], tolerance, output=index, case=name,
+                typical=typical, scale=yardstick.scale, values=case.values,
+                moved=moved, noise=yardstick.noise,
+            )  # fmt: skip
+
+        asks = self._moved(case, index)
+        if not case.undeclared:
+            return judge(agreed, asks)
+        # What isn't declared as served can't refuse by its precision what all that is allows.
+        found = judge(agreed, None)
+        if not found.reasons:
+            return found
+        loose = judge(replace(agreed, atol=GROSS * agreed.atol, rtol=GROSS * agreed.rtol), asks)
+        if loose.reasons:
+            return judge(agreed, asks)
+        told = f"{name}, output {index}: {found.reasons[0]}"
+        self.notes.append(f"{told}, which refuses nothing: nobody declared it. {_declare(case)}")
+        return loose
+
+    def _moved(self, case: ReferenceCase, index: int) -> Moves | None:
+        """Return what tells how far rounding moves an output; None where there is no model."""
+        if self.model is None:
+            return None
+        model, most = self.model, FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
+
+        def moved(runs: int) -> torch.Tensor:
+            # Only now is the model read: most packages never ask.
+            if case.name not in self.conditioned:
+                self.conditioned[case.name] = Conditioning(
+                    model(), case.inputs, case.eager, case.name
+                )
+            moves = self.conditioned[case.name].moved(index, int(min(runs, most)))
+            eager = case.eager[index]
+            drawn = case.values == "drawn" and eager.is_floating_point()
+            if drawn and runs >= FEWEST_RUNS and index not in self.more_exact:
+                self.more_exact[index] = _more_exact(moves, eager, case.float64[index])
+            return moves
+
+        return moved
+
+    def _name(self, index: int) -> str:
+        return self.job.outputs[index] if index < len(self.job.outputs) else ""
+
+    def refuse_decisions(self) -> None:
+        """Refuse outputs too many of whose decisions are others than eager's, over all cases."""
+        for index in range(len(self.yardsticks)):
+            own = [
+                d for d in self.deviations if d.output == index and not d.special and is_decision(d)
+            ]
+            at_step, elements = sum(d.at_step for d in own), sum(d.elements for d in own)
+            if at_step <= MOST_AT_STEPS * elements or any(d.reasons for d in own):
+                continue
+            worst = max(own, key=lambda one: one.at_step)
+            reason = decided_otherwise(at_step, elements)
+            place = self.deviations.index(worst)
+            self.deviations[place] = replace(worst, reasons=(reason,))
+            self.reasons.append(f"{worst.case} and others, output {index}: {reason}")
+
+    def not_comparable(self) -> tuple[int, ...]:
+        """Return the outputs too many of whose elements can't be compared."""
+        found = []
+        for index in range(len(self.yardsticks)):
+            own = [d for d in self.deviations if d.output == index and not d.special]
+            elements = sum(d.elements for d in own)
+            if sum(d.incomparable for d in own) > MOST_INCOMPARABLE * elements:
+                found.append(index)
+        return tuple(found)
+
+    def tell_set_aside(self) -> None:
+        """Note how many elements weren't judged, and why, output by output."""
+        for index in range(len(self.yardsticks)):
+            for where, own in (
+                ("", [d for d in self.deviations if d.output == index and not d.special]),
+                (" of special inputs",
+                 [d for d in self.deviations if d.output == index and d.special]),
+            ):  # fmt: skip
+                elements = sum(d.elements for d in own)
+                at_step, lost = sum(d.at_step for d in own), sum(d.incomparable for d in own)
+                if at_step:
+                    self.notes.append(
+                        f"output {index}: {at_step} of {elements} elements{where} are others than "
+                        "in eager, by a step that rounding alone decides"
+                    )
+                if lost:
+                    self.notes.append(
+                        f"output {index}: {lost} of {elements} elements{where} "
+                        f"({lost / elements:.1%}) are not comparable: rounding alone moves them by "
+                        "about their own size"
+                    )
+
+
+def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:
+    """Return how many times eager's error the moves are, by their RMS; 0 where it has none."""
+    moves, eager, exact = finite_in_all(moves, eager, float64)
+    error = root_mean_square(eager - exact)
+    return root_mean_square(moves) / error if error else 0.0
+
+
+def _declare(case: ReferenceCase) -> str:
+    """Return how to have a case left out, or judged as what is served."""
+    names = ", ".join(case.undeclared)
+    return (
+        f"Nobody has declared which values of {names} are served: declare them (ranges in the "
+        "factory, low and high in delivery.toml), and no others are asked"
+    )
+
+
+def drawn_of(cases: Sequence[ReferenceCase]) -> list[ReferenceCase]:
+    """Return the cases of usual values."""
+    return [case for case in cases if case.values == "drawn"]
+
+
+def yardsticks_of(cases: Sequence[ReferenceCase]) -> list[Yardstick]:
+    """Return what each output is judged by, over all cases that aren't special."""
+    drawn = drawn_of(cases) or list(cases)
+    count = min((len(case.eager) for case in cases), default=0)
+    return [_yardstick(drawn, index) for index in range(count)]
+
+
+def _yardstick(cases: Sequence[ReferenceCase], index: int) -> Yardstick:
+    scale = find_scale(case.eager[index] for case in cases)
+    return Yardstick(
+        typical_error((case.eager[index], case.float64[index]) for case in cases), scale,
+        find_scale(
+            case.eager[index].double() - case.float64[index].double() for case in cases
+            if case.eager[index].shape == case.float64[index].shape
+        ),
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Asks a graph for what its toolchain is known to get wrong: the very values that show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from handoff.artifacts.conformance import PlainTensor
+from handoff.artifacts.known_faults import KnownFault
+from handoff.artifacts.signature import TensorSpec
+from handoff.tasks.verify.questions.cases import Question, Tensors
+from handoff.tasks.verify.questions.placing import fill_with
+from handoff.tasks.verify.questions.tracing import Derived, Tracing, Use
+
+# Beyond it, an undeclared value is further from zero than what is drawn.
+_USUAL = 9.0
+
+
+def ask_for(
+    fault: KnownFault, specs: Sequence[TensorSpec], drawn: Tensors, tracing: Tracing
+) -> Question | None:
+    """Return inputs that lead the values which show `fault` to where the graph calls it.
+
+    The values stand in for all elements of what the operator takes, again and again. Where they
+    can't be led there, as through an operator that the tracing doesn't follow, inputs of their
+    dtype hold them. None where no input may hold such values, or where none were kept.
+    """
+    inputs = list(drawn)
+    shown = [_as_tensor(plain) for plain in fault.inputs if _is_real(plain)]
+    changed: dict[int, bool] = {}
+    for operand, values in _places(fault, shown, tracing) or _inputs_of(shown, drawn):
+        place = operand.place
+        if place in changed:
+            continue
+        wanted = _repeated(values, operand.value)
+        filled = fill_with(specs[place], drawn[place], operand, wanted)
+        if filled is not None:
+            inputs[place] = filled
+            changed[place] = specs[place].low is None and _is_far(values)
+    if not changed:
+        return None
+    undeclared = tuple(specs[place].name for place, is_far in changed.items() if is_far)
+    return Question(f"what {fault.name} gets wrong", tuple(inputs), undeclared)
+
+
+def _places(
+    fault: KnownFault, shown: Sequence[torch.Tensor], tracing: Tracing
+) -> list[tuple[Derived, torch.Tensor]]:
+    """Return what the fault's operators take of the inputs, with the values to take instead."""
+    names = {call.partition("(")[0].split(".")[1] for call in fault.calls}
+    # A cast is called by another name where it is run.
+    names |= {"_to_copy"} if "to" in names else set()
+    found = []
+    for use in tracing.uses:
+        number = _number(use)
+        if use.operator._schema.name.partition("::")[2] not in names or number >= len(shown):
+            continue
+        if use.operand.value.dtype is shown[number].dtype:
+            found.append((use.operand, shown[number]))
+    return found
+
+
+def _number(use: Use) -> int:
+    """Return which one of the tensors that the operator took this is."""
+    return sum(isinstance(value, torch.Tensor) for value in use.args[: use.argument])
+
+
+def _inputs_of(shown: Sequence[torch.Tensor], drawn: Tensors) -> list[tuple[Derived, torch.Tensor]]:
+    """Return each input with the first values of its dtype that no earlier input has."""
+    left, found = list(shown), []
+    for place, tensor in enumerate(drawn):
+        number = next((n for n, one in enumerate(left) if one.dtype is tensor.dtype), None)
+        if number is not None:
+            source = torch.arange(tensor.numel()).reshape(tensor.shape)
+            found.append((Derived(place, source, tensor, lambda given: given), left.pop(number)))
+    return found
+
+
+def _is_real(plain: PlainTensor) -> bool:
+    return bool(plain.values) and not plain.dtype.startswith("complex")
+
+
+def _as_tensor(plain: PlainTensor) -> torch.Tensor:
+    kind: torch.dtype = getattr(torch, plain.dtype)
+    through = torch.float64 if kind.is_floating_point else torch.int64
+    return torch.tensor(plain.values, dtype=through).to(kind)
+
+
+def _repeated(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    times = math.ceil(like.numel() / values.numel())
+    return values.repeat(times)[: like.numel()].reshape(like.shape)
+
+
+def _is_far(values: torch.Tensor) -> bool:
+    return values.is_floating_point() and bool((values.abs().nan_to_num(torch.inf) > _USUAL).any())

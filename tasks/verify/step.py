@@ -1,0 +1,240 @@
+"""Verify: the numeric blessing. It ends in accepted, or in refused with every reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+
+import torch
+
+from handoff.artifacts.digest import digest_file
+from handoff.artifacts.errors import first_line
+from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.steps import AssumedRange, VerifyJob, VerifyResult
+from handoff.tasks.compile.packages import digest_library, read_kernels
+from handoff.tasks.intake import read_delivery
+from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.probe.manners import (
+    Package,
+    expanded_inputs,
+    other_layouts,
+    repeated_calls,
+    threaded_calls,
+)
+from handoff.tasks.verify.elements import identical
+from handoff.tasks.verify.findings import Findings, drawn_of, yardsticks_of
+from handoff.tasks.verify.loading import (
+    PACKAGE,
+    SHARED_LIBRARY,
+    Tensors,
+    copies,
+    device_of,
+    from_the_host,
+    open_package,
+    open_shared_library,
+)
+from handoff.tasks.verify.reference import ReferenceCase, load_cases
+from handoff.tasks.verify.spread import spreads_of
+
+# So many of the smallest cases are called in other manners, and by the second loader.
+_FEW = 2
+# So often each thread calls with each of the few cases.
+_ROUNDS, _MORE_ROUNDS = 2, 4
+
+
+def run(job: VerifyJob) -> VerifyResult:
+    """Compare `model.so` and `model.pt2` in `job.folder` with the reference.
+
+    The shared library in the package has to be the bare one, byte for byte, and torch's loader of
+    packages to give the same bits for a few cases. The library's calls are made again, from several
+    threads, and with inputs that are laid out differently: what it takes has to be computed right.
+    """
+    cases = load_cases(job.reference)
+    device = device_of(job.target)
+    found = Findings(job, yardsticks_of(cases), _model_of(job), reasons=[*_other_libraries(job)])
+    library = from_the_host(open_shared_library(job.folder / SHARED_LIBRARY, device), device)
+    given = _compare_all(found, library, cases)
+    if not found.reasons:
+        _try_manners(found, library, cases, given)
+    found.reasons += _unchecked_inputs(library, cases)
+    # Its copy of the weights goes with it, before another comes.
+    del library
+    package = from_the_host(open_package(job.folder / PACKAGE, device), device)
+    _compare_package(found, package, (drawn_of(cases) or cases)[:_FEW], given)
+    found.reasons += _beyond_assumptions(job.assumed, cases)
+    if not cases:
+        found.reasons.append("no case of the input plan could be compared")
+    found.refuse_decisions()
+    found.tell_set_aside()
+    found.tell_atomic_sums()
+    blind = _blind_outputs(cases)
+    found.notes += [f"output {index} is {value:g} at every input" for index, value in blind]
+    return VerifyResult(
+        tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
+        tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
+        found.not_comparable(),
+    )  # fmt: skip
+
+
+def _model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
+    """Return what makes the reference's own model, once it is asked for."""
+    if job.program is None and job.staging is None:
+        return None
+
+    @cache
+    def model() -> Callable[..., object]:
+        if job.program is not None:
+            return load_program(job.program).module(check_guards=False)
+        assert job.staging is not None
+        return read_delivery(job.staging).module
+
+    return model
+
+
+def _compare_all(
+    found: Findings, library: Package, cases: Sequence[ReferenceCase]
+) -> dict[str, Tensors]:
+    """Compare the library's outputs with every case's reference; return what it gave."""
+    gave = {}
+    for case in cases:
+        try:
+            given = copies(case.inputs)
+            gave[case.name] = library(given)
+        except RuntimeError as error:
+            told = f"{case.name}: the package failed: {first_line(error)}"
+            # An error is no wrong number, where nobody has said that this is served.
+            (found.reasons if case.is_served else found.notes).append(told)
+            continue
+        found.compare(case.name, case, gave[case.name])
+        found.reasons += _inputs_changed(case, given)
+    return gave
+
+
+def _compare_package(
+    found: Findings, package: Package, cases: Sequence[ReferenceCase], gave: dict[str, Tensors]
+) -> None:
+    """Call torch's loader of packages: it has to give what the bare library gave."""
+    for case in cases:
+        if case.name not in gave:
+            continue
+        try:
+            again = package(copies(case.inputs))
+        except RuntimeError as error:
+            found.reasons.append(f"{case.name}: the package failed: {first_line(error)}")
+            continue
+        if not identical(gave[case.name], again):
+            found.differs(case, "in model.pt2", again, "model.pt2 and model.so give different bits")
+
+
+def _inputs_changed(case: ReferenceCase, given: Tensors) -> Iterator[str]:
+    """Give a reason for each input that the package leaves behind otherwise than eager does."""
+    for place, (got, before) in enumerate(zip(given, case.inputs, strict=True)):
+        want = case.left[place] if case.left else before
+        # Most are left as they were, which is seen at once.
+        if torch.equal(got, want):
+            continue
+        if not torch.allclose(got, want, rtol=1e-4, atol=1e-6, equal_nan=True):
+            yield f"{case.name}: the package writes something else to input {place} than eager does"
+
+
+def _try_manners(
+    found: Findings, library: Package, cases: Sequence[ReferenceCase], gave: dict[str, Tensors]
+) -> None:
+    """Call the package in other manners: what it gives has to be right, or an error."""
+    few = [(case, gave[case.name]) for case in drawn_of(cases)[:_FEW]]
+    for case, manner, outputs in repeated_calls(library, few):
+        found.differs(case, manner, outputs, f"{manner}, the package gives other bits")
+    # What isn't told by its bits has to show in numbers, and is given more occasions to.
+    rounds = _MORE_ROUNDS if found.job.atomic_sums else _ROUNDS
+    for case, manner, outputs in threaded_calls(library, few, rounds):
+        found.differs(case, manner, outputs, f"{manner}, the package gives other bits")
+    refused = set()
+    for case, name, inputs in _laid_out_differently(cases):
+        try:
+            outputs = library(inputs)
+        except RuntimeError:
+            refused.add(name.rpartition(" ")[2])
+        else:
+            found.compare(name, case, outputs)
+    if refused:
+        found.notes.append(
+            f"inputs that are {', '.join(sorted(refused))} are refused with an error"
+        )
+
+
+def _laid_out_differently(
+    cases: Sequence[ReferenceCase],
+) -> Iterator[tuple[ReferenceCase, str, Tensors]]:
+    several = [case for case in cases if case.values == "repeated"]
+    for case in several:
+        yield case, f"{case.name}, expanded", expanded_inputs(case)
+    drawn = drawn_of(cases)
+    # Not the smallest: strides of axes of one element say nothing.
+    for case in drawn[1:2] or drawn[:1]:
+        for name, inputs in other_layouts(case):
+            yield case, name, inputs
+
+
+def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, float]]:
+    """Return the outputs that are one number in every case, which a wrong package may give, too."""
+    drawn = drawn_of(cases)
+    blind = []
+    for index in range(min((len(case.float64) for case in drawn), default=0)):
+        only = _only_number([case.float64[index] for case in drawn])
+        # What rounding makes vary in eager alone, a wrong package makes vary otherwise.
+        if only is not None and _only_number([case.eager[index] for case in drawn]) is not None:
+            blind.append((index, only))
+    return blind
+
+
+def _only_number(outputs: Sequence[torch.Tensor]) -> float | None:
+    """Return the number that all elements of all tensors are; None where they differ."""
+    values = [output.double().flatten() for output in outputs if output.numel()]
+    if not values:
+        return None
+    ends = torch.cat([torch.stack([v.min(), v.max()]) for v in values])
+    return float(ends[0]) if bool((ends == ends[0]).all()) else None
+
+
+def _beyond_assumptions(
+    assumed: tuple[AssumedRange, ...], cases: tuple[ReferenceCase, ...]
+) -> list[str]:
+    """Return a reason for each range that the compiler assumed and that no case went beyond."""
+    reasons = []
+    for range_ in assumed:
+        sizes = {case.inputs[range_.place].shape[range_.axis] for case in cases}
+        if all(range_.low <= size <= range_.high for size in sizes):
+            reasons.append(
+                f"the compiler assumed input {range_.place} to have {range_.low} to {range_.high} "
+                f"in axis {range_.axis}, and no size beyond that was compared"
+            )
+    return reasons
+
+
+def _unchecked_inputs(library: Package, cases: tuple[ReferenceCase, ...]) -> list[str]:
+    """Return a reason where the package runs on another dtype than the declared one.
+
+    The other one is wider, so that a package which doesn't look reads no further than it should.
+    """
+    if not cases or not cases[0].inputs:
+        return []
+    first, *rest = copies(cases[0].inputs)
+    other = torch.int64 if first.dtype is torch.float64 else torch.float64
+    try:
+        library((first.to(other), *rest))
+    except RuntimeError:
+        return []
+    return ["the package takes an input of another dtype without a word"]
+
+
+def _other_libraries(job: VerifyJob) -> Iterator[str]:
+    """Give a reason if `model.so` is not the file that was compiled, or `model.pt2` has another."""
+    found = digest_file(job.folder / SHARED_LIBRARY)
+    if job.library not in ("", found):
+        yield f"model.so is not the file that was compiled: {found}, and not {job.library}"
+    inside = digest_library(job.folder / PACKAGE)
+    if inside != found:
+        yield f"model.pt2 holds another library than model.so: {inside}, and not {found}"
+    kernels = job.folder / EXTERN_KERNELS_FILE
+    if read_kernels(job.folder / PACKAGE) != (kernels.read_bytes() if kernels.exists() else None):
+        yield "model.pt2 has other operators called by name than model.json"

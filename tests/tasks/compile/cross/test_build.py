@@ -1,0 +1,230 @@
+"""Building: packages for GPUs that aren't here, by the bytes; or a refusal, and no package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.gpu import PROFILES
+from handoff.tasks.compile.cross.build import CrossBuilt, compile_for
+from handoff.tasks.compile.cross.toolkit import (
+    can_add_ptx,
+    find_fatbinary,
+    find_toolkit,
+    write_driver_stub,
+)
+from tests.tasks.compile.cross import models
+from tests.tasks.compile.cross.packages import embedded_weights, members
+from tests.tasks.compile.cross.state import state
+
+pytestmark = [models.needs_known_torch, pytest.mark.compile]
+
+
+@pytest.fixture(scope="module")
+def program() -> ExportedProgram:
+    return models.two_layers()
+
+
+@pytest.fixture(scope="module")
+def built(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> CrossBuilt:
+    """The small network for an H100."""
+    return compile_for(program, PROFILES["sm_90"], tmp_path_factory.mktemp("h100") / "sm_90")
+
+
+def test_the_binary_says_which_gpu_it_is_for(
+    built: CrossBuilt, program: ExportedProgram, tmp_path: Path
+) -> None:
+    other = compile_for(program, PROFILES["sm_80"], tmp_path / "sm_80")
+    for made, capability in ((built, 90), (other, 80)):
+        assert made.inspection.capabilities == {capability}
+        assert len(made.kernels) == len(made.inspection.kernels) == 2
+        assert {kernel.name for kernel in made.kernels} == made.inspection.names
+        assert made.size_bytes == made.package.stat().st_size
+        assert [path.name for path in made.package.parent.iterdir()] == ["model.pt2"]
+        for text in members(made.package, "_metadata.json"):
+            metadata = json.loads(text)
+            assert metadata["AOTI_DEVICE_KEY"] == "cuda"
+            assert metadata["AOTI_COMPUTE_CAPABILITY"] == str(capability)
+
+
+def test_the_library_loads_the_driver_and_torch(built: CrossBuilt) -> None:
+    assert {"libcuda.so.1", "libtorch_cuda.so"} <= set(built.inspection.needed)
+
+
+def test_every_symbol_of_the_library_is_found_when_it_is_loaded(
+    built: CrossBuilt, tmp_path: Path
+) -> None:
+    """With the stub in the driver's place: the library asks for nothing else that isn't there."""
+    stub = write_driver_stub(find_toolkit(PROFILES["sm_90"]).compiler, tmp_path)
+    stub.rename(tmp_path / "libcuda.so.1")
+    path = tmp_path / "model.so"
+    path.write_bytes(members(built.package, ".so")[0])
+    # RTLD_NOW: all symbols at once, not each when it is first called.
+    code = "import ctypes, os, sys, torch; ctypes.CDLL(sys.argv[1], os.RTLD_NOW)"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_batch_stays_dynamic(built: CrossBuilt) -> None:
+    (code,) = members(built.package, "wrapper.cpp")
+    assert re.search(rb"int64_t (s\d+) = arg\w+_size\[0\];", code)
+
+
+def test_what_is_kept_of_a_kernel_is_read_off_its_binary(built: CrossBuilt) -> None:
+    assert all(8 <= kernel.registers <= 255 for kernel in built.kernels)
+    assert all(kernel.spills == 0 and kernel.candidates >= 1 for kernel in built.kernels)
+    assert all(0 < kernel.resident_warps <= 64 for kernel in built.kernels)
+
+
+def test_the_weights_are_embedded_each_its_own(built: CrossBuilt, program: ExportedProgram) -> None:
+    found = embedded_weights(built.package)
+    assert found.keys() == program.state_dict.keys()
+    for name, tensor in program.state_dict.items():
+        assert found[name] == tensor.detach().numpy().tobytes(), name
+
+
+def test_torch_and_the_process_are_as_before(
+    built: CrossBuilt, program: ExportedProgram, tmp_path: Path
+) -> None:
+    assert built.kernels
+    before = state()
+    compile_for(program, PROFILES["sm_100"], tmp_path / "out")
+    assert state() == before
+
+
+def test_the_same_bytes_come_out_where_the_place_is_the_same(
+    program: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place))
+    made = []
+    for _ in range(2):
+        made.append(compile_for(program, PROFILES["sm_86"], tmp_path / "out").package.read_bytes())
+        shutil.rmtree(place)
+    assert made[0] == made[1]
+
+
+@pytest.mark.skipif(find_fatbinary() is None, reason="NVIDIA's fatbinary is not installed")
+@pytest.mark.skipif(not can_add_ptx(), reason="this torch needs nvcc to put PTX beside")
+@pytest.mark.parametrize(("slug", "specific"), [("sm_80", ""), ("sm_90", "a")])
+def test_ptx_lies_beside_the_machine_code(
+    program: ExportedProgram, tmp_path: Path, slug: str, specific: str
+) -> None:
+    made = compile_for(program, PROFILES[slug], tmp_path / slug, ptx=True)
+    capability = PROFILES[slug].capability
+    kinds = [(k.kind, k.capability, k.specific) for k in made.inspection.kernels]
+    assert kinds == [("cubin", capability, ""), ("ptx", capability, specific)] * 2
+
+
+@pytest.mark.parametrize("option", ["freezing", "max_autotune", "shape_padding"])
+def test_refuses_options_that_need_a_gpu(
+    program: ExportedProgram, tmp_path: Path, option: str
+) -> None:
+    with pytest.raises(UsageProblem, match=f"{option} can't be had where there is no GPU"):
+        compile_for(program, PROFILES["sm_90"], tmp_path / "out", options={option: True})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_folder_as_it_was(
+    program: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "model.pt2").write_text("an earlier one")
+    (tmp_path / "out.building").mkdir()
+
+    def fail(*_args: object, **_kwargs: object) -> NoReturn:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", fail)
+    with pytest.raises(BlessingRefused, match=r"compile the model for sm_90: .*disk is full"):
+        compile_for(program, PROFILES["sm_90"], folder)
+    assert (folder / "model.pt2").read_text() == "an earlier one"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_refuses_a_package_with_kernels_for_another_gpu(
+    built: CrossBuilt, program: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_another(_program: object, *, package_path: str, inductor_configs: object) -> None:
+        assert inductor_configs
+        Path(package_path).write_bytes(built.package.read_bytes())
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", write_another)
+    with pytest.raises(BlessingRefused, match="expected 0 kernels for sm_80, got 2 for sm_90"):
+        compile_for(program, PROFILES["sm_80"], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_process_still_compiles_for_the_cpu(
+    built: CrossBuilt, program: ExportedProgram, tmp_path: Path
+) -> None:
+    assert built.package.exists()
+    path = tmp_path / "cpu.pt2"
+    with torch.no_grad():
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        x = torch.randn(5, 16)
+        package = torch._inductor.aoti_load_package(str(path))
+        torch.testing.assert_close(package(x), program.module()(x))
+
+
+class Scatter(nn.Module):
+    """Adds rows to where ids say, `[N, 5]` to `[N, 8]`, which takes atomic additions."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        zeros = torch.zeros(x.shape[0], 8, dtype=x.dtype, device=x.device)
+        return zeros.scatter_add(1, ids, x)
+
+
+@pytest.mark.parametrize(("slug", "kernels"), [("sm_80", 1), ("sm_90", 2)])
+def test_what_a_gpu_can_not_do_is_left_to_torch(slug: str, kernels: int, tmp_path: Path) -> None:
+    """An A100 has no atomic addition of bfloat16: torch's own kernel adds, after one for zeros."""
+    program = models.exported(Scatter(), torch.randn(8, 5).bfloat16(), torch.randint(0, 8, (8, 5)))
+    made = compile_for(program, PROFILES[slug], tmp_path / "out")
+    assert len(made.kernels) == kernels
+    (code,) = members(made.package, "wrapper.cpp")
+    assert (b"aoti_torch_cuda_scatter_reduce" in code) is (kernels == 1)
+
+
+class Tied(nn.Module):
+    """Tied weights, a constant and an unusual stride: what could be embedded twice, or turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(32, 8)
+        self.head = nn.Linear(8, 32, bias=False)
+        self.head.weight = self.table.weight
+        self.turned = nn.Parameter(torch.randn(6, 32).t())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.table(ids)) @ self.turned
+        return scores * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
+def test_tied_weights_are_embedded_once_and_strides_are_kept(tmp_path: Path) -> None:
+    model = Tied()
+    made = compile_for(models.exported(model, torch.arange(8)), PROFILES["sm_89"], tmp_path / "out")
+    found = embedded_weights(made.package)
+    values = set(found.values())
+    assert len(found) == len(values) == 3
+    table, turned = model.table.weight.detach(), model.turned.detach()
+    assert table.numpy().tobytes() in values
+    assert turned.t().numpy().tobytes() in values
+    assert torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).numpy().tobytes() in values

@@ -1,0 +1,43 @@
+"""The source code that Inductor writes of a program, for tests that read it and compile none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._inductor.compile_fx
+from torch._inductor.codecache import AotCodeCompiler
+from torch.export import ExportedProgram
+
+from handoff.tasks.compile.input_checks import checked_inputs
+from handoff.tasks.compile.machine.here import SERVING_THREADS
+from handoff.tasks.compile.packing import convolutions_packed
+from handoff.tasks.compile.patching import replaced
+from handoff.tasks.compile.reading.names import weights_named
+from handoff.tasks.compile.weights import KEEPING_OPTIONS, weights_kept_apart
+from handoff.tasks.optimize.kernels import compiler_options
+
+
+class _Written(Exception):
+    """What was wanted has been written; nothing needs to be compiled."""
+
+
+def generate(program: ExportedProgram, **chosen: object) -> tuple[str, str]:
+    """Return the wrapper and the kernels that are written of `program` for the CPU."""
+    found: list[tuple[str, str]] = []
+
+    def keep(_graph: object, wrapper: str, kernels: str, *_args: Any, **_kwargs: Any) -> None:
+        found.append((wrapper, kernels))
+        raise _Written
+
+    options = {**KEEPING_OPTIONS, **SERVING_THREADS, **chosen, **compiler_options(program)}
+    with (
+        torch.no_grad(), checked_inputs(program), weights_kept_apart(), weights_named(),
+        convolutions_packed(), replaced(AotCodeCompiler, "compile", staticmethod(keep)),
+    ):  # fmt: skip
+        try:
+            torch._inductor.aoti_compile_and_package(program, inductor_configs=options)
+        except Exception:
+            if not found:
+                raise
+    return found[0]

@@ -1,0 +1,142 @@
+"""Packing: weights of convolutions laid out for oneDNN once, whatever the batch will be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from handoff.tasks.compile.packing import block_of, convolutions_packed
+from tests.tasks.optimize.passes.exporting import export
+
+pytestmark = pytest.mark.compile
+
+
+class Images(nn.Module):
+    """What packs (two plain convolutions, one by channel), and what must not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 32, 3, stride=2)
+        self.by_channel = nn.Conv2d(32, 32, 3, groups=32, padding=1)
+        self.gate = nn.Conv2d(32, 32, 1)
+        self.grey = nn.Conv2d(1, 8, 3)
+        self.after_grey = nn.Conv2d(8, 8, 3)
+        self.upwards = nn.ConvTranspose2d(32, 8, 3, stride=2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        image = self.by_channel(torch.relu(self.first(x)))
+        gated = image * self.gate(image.mean((2, 3), keepdim=True)).sigmoid()
+        return self.upwards(gated), self.after_grey(self.grey(x[:, :1]))
+
+
+class Deep(nn.Module):
+    """Many channels and small images, whose layout depends on the number of threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 64, 6, stride=3)
+        self.second = nn.Conv2d(64, 128, 3, padding=1)
+        self.third = nn.Conv2d(128, 128, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.second(self.first(x)))  # type: ignore[no-any-return]
+
+
+class SqueezeAndExcite(nn.Module):
+    """Convolutions of a single point, whose layout depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 48, 3)
+        self.squeeze = nn.Conv2d(48, 1152, 1)
+        self.excite = nn.Conv2d(1152, 48, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.first(x)
+        gated: Tensor = image * self.excite(self.squeeze(image.mean((2, 3), keepdim=True)))
+        return gated
+
+
+def compiled(
+    body: AbstractContextManager[None], folder: Path, model: type[nn.Module] = Images
+) -> Path:
+    folder.mkdir()
+    program = export(model(), torch.randn(6, 3, 33, 33))
+    with torch.no_grad(), body:
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(folder / "model.pt2"), inductor_configs={"freezing": True}
+        )
+    return Path(path)
+
+
+def packed_weights(package: Path) -> int:
+    with zipfile.ZipFile(package) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".wrapper.cpp")]
+        return archive.read(name).count(b"cached_torch_layout__mkldnn")
+
+
+def test_a_dynamic_batch_leaves_right_results_and_packed_weights(tmp_path: Path) -> None:
+    usual = compiled(nullcontext(), tmp_path / "usual")
+    package = compiled(convolutions_packed(), tmp_path / "packed")
+    # Those of the three channels, by channel, behind the grey one, and of the gate, whose blocks
+    # for any batch divide each other. The grey one's result can't be told from one laid otherwise.
+    assert packed_weights(package) - packed_weights(usual) == 4
+    loaded, eager = torch._inductor.aoti_load_package(str(package)), Images().eval()
+    for batch in (1, 2, 6, 64):
+        x = torch.randn(batch, 3, 33, 33)
+        with torch.no_grad():
+            for got, want in zip(loaded(x), eager(x), strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def rearranged(package: Path, threads: int) -> list[str]:
+    """Return oneDNN's lines about what it lays out otherwise, in calls of four batches."""
+    program = (
+        "import sys, torch\n"
+        "torch.set_num_threads(int(sys.argv[2]))\n"
+        "loaded = torch._inductor.aoti_load_package(sys.argv[1])\n"
+        "with torch.no_grad():\n"
+        "    [loaded(torch.randn(batch, 3, 33, 33)) for batch in (1, 2, 6, 64)]\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(package), str(threads)], capture_output=True, text=True,
+        env={**os.environ, "ONEDNN_VERBOSE": "profile_exec"}, check=True,
+    ).stdout  # fmt: skip
+    assert "convolution" in told
+    return [line for line in told.splitlines() if ",reorder," in line]
+
+
+@pytest.mark.parametrize("model", [SqueezeAndExcite, Deep])
+def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], tmp_path: Path) -> None:
+    package = compiled(convolutions_packed(), tmp_path / "packed", model)
+    for threads in (2, 16):
+        assert not [line for line in rearranged(package, threads) if ",simple:" in line]
+
+
+def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(tmp_path: Path) -> None:
+    package = compiled(convolutions_packed(), tmp_path / "packed", Deep)
+    assert rearranged(package, 2) == []
+    # Sixteen threads want smaller blocks of one image, for which there is compiled code.
+    assert any(",jit:" in line for line in rearranged(package, 16))
+
+
+def test_a_layout_that_is_not_known_here_is_none() -> None:
+    shape = torch.Size((64, 16, 3, 3))
+    weights = torch.randn(shape)
+    packed = torch.ops.mkldnn._reorder_convolution_weight(
+        weights, [1, 1], [1, 1], [1, 1], 1, [64, 16, 14, 14]
+    )
+    layout = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
+    assert block_of(layout, shape) in (16, 24, 32, 48, 64)
+    assert block_of(layout, torch.Size((64, 16, 3, 1))) == 0
+    assert block_of(layout[:100], shape) == 0

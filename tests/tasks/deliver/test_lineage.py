@@ -1,0 +1,61 @@
+"""Lineage says what git says, and nothing that is secret."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from handoff.artifacts.delivery import Lineage
+from handoff.tasks.deliver.lineage import lineage_from_git
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "train.py").write_text("epochs = 1\n")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_a_folder_without_git_has_no_lineage(tmp_path: Path) -> None:
+    assert lineage_from_git(tmp_path) == Lineage()
+
+
+def test_a_clean_commit_is_named(repository: Path) -> None:
+    commit = lineage_from_git(repository).commit
+    assert len(commit) == 40
+    assert set(commit) <= set("0123456789abcdef")
+
+
+def test_changes_on_top_of_a_commit_are_told(repository: Path) -> None:
+    (repository / "train.py").write_text("epochs = 2\n")
+    assert lineage_from_git(repository).commit.endswith("-dirty")
+
+
+@pytest.mark.parametrize(
+    ("remote", "told"),
+    [
+        ("https://ann:s3cret@git.example.org/team/model.git",
+         "https://git.example.org/team/model.git"),
+        ("https://tok3n@git.example.org/team/model.git", "https://git.example.org/team/model.git"),
+        ("https://ann:p@ss@git.example.org/model.git", "https://git.example.org/model.git"),
+        ("git@git.example.org:team/model.git", "git@git.example.org:team/model.git"),
+    ],
+)  # fmt: skip
+def test_credentials_in_the_remote_are_left_out(remote: str, told: str, repository: Path) -> None:
+    git(repository, "remote", "add", "origin", remote)
+    assert lineage_from_git(repository).repository == told
+
+
+def test_the_author_is_who_git_is_set_up_for(repository: Path) -> None:
+    git(repository, "config", "user.name", "Ann")
+    git(repository, "config", "user.email", "ann@example.org")
+    assert lineage_from_git(repository).author == "Ann <ann@example.org>"

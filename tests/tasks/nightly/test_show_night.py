@@ -1,0 +1,50 @@
+"""A night is shown in MLflow with all that was decided, and the way to the run that decided it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from handoff.artifacts.night import Night, read_nights
+from handoff.artifacts.night_notes import ShowNightJob
+from handoff.artifacts.registering import Stores
+from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.nightly.show_night import run
+from tests.artifacts.nights import compared, figures, night
+
+RUN = "http://127.0.0.1:4200/runs/flow-run/0197"
+
+
+def note_of(shown_night: Night, folder: Path) -> str:
+    """Return the description of the night's run in MLflow."""
+    stores = Stores(
+        objects=str(folder / "store"), tracking_uri=f"sqlite:///{folder / 'mlflow.db'}",
+        artifact_root=str(folder / "artifacts"), trusted=(),
+    )  # fmt: skip
+    shown = run(ShowNightJob(stores, shown_night, folder / "drawn", RUN))
+    assert read_nights(open_store(stores.objects), 1) == (shown_night,)
+    client = MlflowClient(stores.tracking_uri)
+    experiment = client.get_experiment_by_name("handoff nights")
+    assert experiment is not None
+    (logged,) = client.search_runs([experiment.experiment_id])
+    assert f"#/experiments/{experiment.experiment_id}/runs/{logged.info.run_id}" in shown.place
+    note: str = logged.data.tags["mlflow.note.content"]
+    assert note.endswith(f"\nFlow run: [0197]({RUN})\n")
+    return note
+
+
+@pytest.mark.parametrize(("models", "is_whole"), [(2, True), (32, False)])
+def test_its_run_says_what_became_of_each_model_or_where_that_stands(
+    models: int, *, is_whole: bool, tmp_path: Path
+) -> None:
+    rows = [
+        compared("kept", figures(1, 1.4), figures(2, 1.5), "worse", f"model-{n}")
+        for n in range(models)
+    ]
+    note = note_of(night(0, *rows), tmp_path)
+    assert ("| model-1 &emsp; | kept &emsp; |" in note) == is_whole
+    assert not note.startswith("#")
+    assert ("`night.html`" in note) != is_whole
+    assert f"{models} models" in note

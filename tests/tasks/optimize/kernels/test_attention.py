@@ -1,0 +1,144 @@
+"""The attention operator: the C++ function in a package computes what torch's attention does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags
+from handoff.tasks.compile.machine.here import has_march_option
+from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.packages import extract_library
+from handoff.tasks.compile.reading.instructions import find_instruction_sets
+from handoff.tasks.optimize.kernels import compiler_options
+from handoff.tasks.verify.loading import open_package
+
+pytestmark = pytest.mark.compile
+HEADS = 3
+
+
+class Attention(nn.Module):
+    """Attention as models write it: heads out of one row, and joined again."""
+
+    def __init__(self, depth: int, *, is_own: bool, is_masked: bool) -> None:
+        super().__init__()
+        self.depth, self.is_own, self.is_masked = depth, is_own, is_masked
+
+    def forward(self, x: Tensor, others: Tensor, mask: Tensor) -> Tensor:
+        query, key, value = (
+            rows.unflatten(2, (HEADS, self.depth)).transpose(1, 2)
+            for rows in (x * 2, others + 1, others - 1)
+        )
+        given = mask if self.is_masked else None
+        if self.is_own:
+            made: Tensor = torch.ops.handoff.attention(query, key, value, given, 0.2)
+        else:
+            made = scaled_dot_product_attention(query, key, value, given, scale=0.2)
+        return made.transpose(1, 2).flatten(2)
+
+
+def draw(batch: int, length: int, keys: int, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    source = torch.Generator().manual_seed(batch + length)
+    x, others = (torch.randn(batch, n, HEADS * depth, generator=source) for n in (length, keys))
+    mask = torch.randn(batch, 1, length, keys, generator=source)
+    mask[:, :, -1] = -torch.inf
+    return x, others, mask
+
+
+class OtherWays(nn.Module):
+    """Keys whose numbers lie apart, values of another size that do, and a mask for all heads.
+
+    Both are given as one tensor, whose keys have 7 numbers and whose values have 32.
+    """
+
+    def __init__(self, *, is_own: bool) -> None:
+        super().__init__()
+        self.is_own = is_own
+
+    def forward(self, query: Tensor, both: Tensor, mask: Tensor) -> Tensor:
+        key, value = both[:, :, :7].transpose(2, 3), both[:, :, 7:].transpose(2, 3)
+        given = mask[0]
+        if self.is_own:
+            made: Tensor = torch.ops.handoff.attention(query, key, value, given, 0.4)
+            return made
+        return scaled_dot_product_attention(query, key, value, given, scale=0.4)
+
+
+def package_of(model: nn.Module, example: tuple[Tensor, ...], folder: Path, isa: Isa) -> Path:
+    batch = torch.export.Dim("batch", min=1, max=64)
+    target = CpuTarget(isa)
+    with torch.no_grad(), vectorised_for(target):
+        program = torch.export.export(model, example, dynamic_shapes=({0: batch},) * 3)
+        march = {"cpp.march": target.march} if has_march_option() else {}
+        path = torch._inductor.aoti_compile_and_package(
+            program,
+            package_path=str(folder / "model.pt2"),
+            inductor_configs=compiler_options(program) | march,
+        )
+    return Path(path)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("sizes", "is_masked"),
+    [
+        ((61, 61, 64), False),  # a block that isn't full, and rows of keys that overlap
+        ((68, 30, 16), False),  # two vectors of queries behind a whole block
+        ((9, 130, 80), True),  # columns beyond those that registers hold at once
+        ((3, 2, 16), True),  # fewer keys than are multiplied at once
+    ],
+)
+def test_a_package_attends_as_torch_does_for_any_batch_and_special_values(
+    sizes: tuple[int, int, int], is_masked: bool, isa: Isa, tmp_path: Path
+) -> None:
+    if not CpuTarget(isa).cpu_flags <= host_cpu_flags():
+        pytest.skip(f"this machine has no {isa}")
+    depth = sizes[-1]
+    own = Attention(depth, is_own=True, is_masked=is_masked)
+    torchs = Attention(depth, is_own=False, is_masked=is_masked)
+    made = package_of(own, draw(6, *sizes), tmp_path, isa)
+    extract_library(made, tmp_path / "model.so")
+    used = find_instruction_sets(tmp_path / "model.so")
+    assert ("avx512f" in used) == (isa == "avx512")
+    package = open_package(made)
+    for batch in (1, 5, 64):
+        given = draw(batch, *sizes)
+        (got,) = package(given)
+        torch.testing.assert_close(got, torchs(*given), rtol=1e-5, atol=1e-5)
+        assert not is_masked or not got[:, -1].any(), "a row that may look at nothing is zeros"
+    for special in (torch.nan, torch.inf):
+        for place in (0, 1):
+            given = draw(2, *sizes)
+            given[place][1, 1, 3] = special
+            (got,) = package(given)
+            assert torch.equal(got.isnan(), torchs(*given).isnan())
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_a_package_reads_keys_values_and_masks_however_they_lie(isa: Isa, tmp_path: Path) -> None:
+    if not CpuTarget(isa).cpu_flags <= host_cpu_flags():
+        pytest.skip(f"this machine has no {isa}")
+    source = torch.Generator().manual_seed(3)
+
+    def given(batch: int) -> tuple[Tensor, ...]:
+        shapes = ((batch, HEADS, 5, 7), (batch, HEADS, 39, 11), (batch, 5, 11))
+        return tuple(torch.randn(shape, generator=source) for shape in shapes)
+
+    package = open_package(package_of(OtherWays(is_own=True), given(6), tmp_path, isa))
+    for batch in (1, 4):
+        inputs = given(batch)
+        (got,) = package(inputs)
+        torch.testing.assert_close(got, OtherWays(is_own=False)(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_eager_is_torchs_attention_with_the_heads_of_a_place_beside_each_other() -> None:
+    given = draw(2, 5, 7, 16)
+    own, torchs = (Attention(16, is_own=is_own, is_masked=True)(*given) for is_own in (True, False))
+    assert torch.equal(own, torchs)
+    query = torch.randn(2, HEADS, 5, 16)
+    made = torch.ops.handoff.attention(query, query, query, None, 0.25)
+    assert made.transpose(1, 2).is_contiguous()

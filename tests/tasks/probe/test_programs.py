@@ -1,0 +1,100 @@
+"""Every end of the program that calls a package has a name, and none of them ends a release."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.mechanics import Limits, Outcome
+from handoff.tasks.probe.build import build_runner
+from handoff.tasks.probe.child import Ended, run_limited
+from handoff.tasks.probe.trials import Tried, try_all
+from tests.tasks.probe.samples import PLANTED, SHORT
+
+
+def feed(program: Path, hostile: Sequence[str], limits: Limits = SHORT) -> Tried:
+    """Feed hostile inputs to a program."""
+
+    def run(some: Sequence[str]) -> Ended:
+        told = [part for name in some for part in ("--hostile", name)]
+        return run_limited(program, ["trial", *told], limits)
+
+    return try_all(hostile, run)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("fault", "outcome", "told"),
+    [
+        ("segfault", "crashed", "SIGSEGV"),
+        ("deep", "crashed", "SIGSEGV"),
+        ("illegal", "crashed", "SIGILL"),
+        ("abort", "crashed", "SIGABRT: what():  index out of bounds"),
+        ("exit", "crashed", "it ended without an answer"),
+        ("hang", "hung", "no answer within 2 s"),
+        ("spin", "hung", "no answer within 2 s"),
+        ("memory", "out of memory", "SIGABRT: what():  std::bad_alloc"),
+        ("taken", "answered", ""),
+        ("wrong-after", "harmed", ""),
+    ],
+)
+def test_every_end_has_a_name_and_the_input_that_caused_it(
+    planted: Path, fault: str, outcome: Outcome, told: str
+) -> None:
+    # A busy machine may take seconds to give memory, or to write a crash down.
+    limits = SHORT if outcome == "hung" else replace(SHORT, answer_s=60.0)
+    found = feed(planted, ["a:fine", f"a:{fault}", "b:fine"], limits)
+    assert found["a:fine"][0] == "refused"
+    assert found["b:fine"][0] == "refused"
+    assert found[f"a:{fault}"] == (outcome, told)
+
+
+@pytest.mark.compile
+def test_what_an_earlier_input_has_broken_is_not_blamed_on_the_later_one_alone(
+    planted: Path,
+) -> None:
+    outcome, told = feed(planted, ["a:breaks", "a:meets-broken"])["a:meets-broken"]
+    assert outcome == "harmed"
+    assert "alone it is refused" in told
+
+
+@pytest.mark.compile
+def test_a_program_that_tries_nothing_has_survived_nothing(planted: Path) -> None:
+    found = try_all(["a:fine"], lambda some: run_limited(planted, ["replay"], SHORT))
+    assert found["a:fine"][0] == "not run"
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    ended = run_limited(tmp_path / "none", [], SHORT)
+    assert ended.outcome == "refused"
+    assert "not found" in ended.told or "No such file" in ended.told
+
+
+@pytest.mark.compile
+def test_a_program_is_built_once_for_a_source(tmp_path: Path) -> None:
+    source = shutil.copytree(PLANTED, tmp_path / "source")
+    first, seconds = build_runner(source, tmp_path / "programs")
+    assert seconds > 0
+    assert build_runner(source, tmp_path / "programs") == (first, 0.0)
+    (source / "main.cpp").write_text((source / "main.cpp").read_text() + "// changed\n")
+    assert build_runner(source, tmp_path / "programs")[0] != first
+    assert {path.name[:15] for path in (tmp_path / "programs").iterdir()} == {"handoff-runner-"}
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("text", "told"), [("int main() { return x; }", "'x' was not"), (None, "no .cpp")]
+)
+def test_a_source_that_does_not_compile_is_told(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
+    if text is not None:
+        (tmp_path / "main.cpp").write_text(text)
+    with pytest.raises(EnvironmentLacking, match="could not be built") as caught:
+        build_runner(tmp_path, tmp_path / "programs")
+    assert told in caught.value.got.replace("\u2018", "'").replace("\u2019", "'")

@@ -1,0 +1,132 @@
+"""A registry on a store of its own, driven by the steps that a release and the commands run."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from handoff.artifacts.changes import (
+    Author,
+    PromoteRequest,
+    ReleaseRequest,
+    Request,
+    RetireRequest,
+    RollBackRequest,
+)
+from handoff.artifacts.copies import publish
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.key_pair import make_key
+from handoff.artifacts.ledger import LedgerEntry
+from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.registering import PullJob, PullResult, SigningKey, Stores, UploadJob
+from handoff.artifacts.releases import Releases, open_releases
+from handoff.artifacts.target import native_cpu_target
+from handoff.infra.engine.worker import STEPS
+from handoff.tasks.registry import pull
+from handoff.tasks.registry.appending import Appended, Change, append
+from tests.artifacts.samples import TORCH, sample_target, write_release
+
+
+class Here:
+    """Runs steps in this process."""
+
+    def run(self, job: object, *, limit_s: float) -> Any:
+        assert limit_s > 0
+        return importlib.import_module(STEPS[type(job)].module).run(job)
+
+
+@dataclass(frozen=True)
+class SomeRegistry:
+    """A store, its keys, and what people do with them."""
+
+    root: Path
+    stores: Stores
+    key: SigningKey
+    author: Author
+
+    @property
+    def releases(self) -> Releases:
+        return open_releases(self.stores.objects, self.stores.trusted, self.stores.seen)
+
+    def entries(self, model: str = "toy") -> tuple[LedgerEntry, ...]:
+        return self.releases.entries(model)
+
+    def change(self, request: Request, reason: str = "", **changes: Any) -> Appended:
+        author = replace(self.author, reason=reason)
+        return append(Here(), Here(), Change(request, author, self.stores, self.key, **changes))
+
+    def write(self, created: str = "", model: str = "toy", **changes: Any) -> tuple[Manifest, Path]:
+        """Write a release that both blessings accept; `changes` are its target's."""
+        folder = self.root / f"release-{model}-{created}-{len(list(self.root.iterdir()))}"
+        mechanics = Mechanics(case="batch=1 seed=0")
+        target = replace(sample_target(native_cpu_target().slug), mechanics=mechanics, **changes)
+        manifest = write_release(folder, target, model=model)
+        made = replace(manifest, created=created or manifest.created)
+        (folder / "manifest.json").write_bytes(made.to_bytes())
+        return made, folder
+
+    def release(
+        self, created: str = "", alias: str = "candidate", *, rebuild: bool = True,
+        model: str = "toy", **changes: Any,
+    ) -> int:  # fmt: skip
+        """Release; return the version."""
+        manifest, folder = self.write(created, model, **changes)
+        return self.register(manifest, folder, alias, rebuild=rebuild).version
+
+    def write_from(self, delivery: Path, created: str = "") -> tuple[Manifest, Path]:
+        """Write a release that says that it was made from `delivery`."""
+        manifest, folder = self.write(created)
+        made = replace(manifest, delivery=digest_folder(delivery))
+        (folder / "manifest.json").write_bytes(made.to_bytes())
+        return made, folder
+
+    def register(
+        self, manifest: Manifest, folder: Path, alias: str = "candidate", *,
+        rebuild: bool = True, delivery: Path | None = None,
+    ) -> Appended:  # fmt: skip
+        uploaded = Here().run(UploadJob(manifest, folder, self.stores, delivery), limit_s=60)
+        request = ReleaseRequest(
+            manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
+        )
+        appended = self.change(request, manifest=manifest, uploaded=uploaded)
+        publish(self.releases, manifest.model)
+        return appended
+
+    def promote(self, version: int | str, alias: str = "production", **changes: Any) -> Appended:
+        override = bool(changes.pop("override", False))
+        measured, narrower = changes.pop("measured", ()), bool(changes.pop("narrower", False))
+        request = PromoteRequest("toy", version, alias, override, measured, narrower)
+        return self.change(request, **changes)
+
+    def roll_back(self, version: int | None = None, **changes: Any) -> Appended:
+        return self.change(RollBackRequest("toy", "production", version), **changes)
+
+    def retire(self, version: int) -> Appended:
+        return self.change(RetireRequest("toy", version))
+
+    def pull(
+        self, to: Path | None, reference: str | int | None = "candidate", **changes: Any
+    ) -> PullResult:
+        plain = {"target": "auto", "torch_version": TORCH, **changes}
+        job = PullJob(name="toy", reference=reference, to=to, stores=self.stores, **plain)
+        return pull.run(job)
+
+
+def some_registry(root: Path, objects: str = "") -> SomeRegistry:
+    """Return an empty registry with a new key; its store is a folder unless `objects` names one."""
+    private, trusted = root / "keys" / "private" / "signing.pem", root / "keys" / "trusted"
+    make_key(private, trusted / "own.pub")
+    (root / "releases").mkdir()
+    stores = Stores(
+        objects or str(root / "store"), "sqlite:///nowhere", trusted=(str(trusted),),
+        seen=root / "seen.json",
+    )  # fmt: skip
+    return SomeRegistry(
+        root / "releases",
+        stores,
+        SigningKey(str(private), trusted / "own.pub"),
+        Author("ann@training", run="run-1"),
+    )

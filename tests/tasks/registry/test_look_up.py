@@ -1,0 +1,54 @@
+"""A release is found again by what it was made from; else the served version's speed is noted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.registering import LookUpJob, LookUpResult
+from handoff.tasks.registry import look_up
+from tests.tasks.registry.registering import SomeRegistry, some_registry
+
+OTHER = digest_bytes(b"made from something else")
+
+
+def find(registry: SomeRegistry, fingerprint: Digest) -> LookUpResult:
+    return look_up.run(
+        LookUpJob("toy", fingerprint, registry.stores, "candidate", OTHER, Recipe(), "g++")
+    )
+
+
+def test_what_was_made_from_the_same_is_found(tmp_path: Path) -> None:
+    registry = some_registry(tmp_path)
+    manifest, folder = registry.write()
+    registry.register(manifest, folder)
+    assert find(registry, manifest.fingerprint) == LookUpResult(1, manifest.digest)
+
+
+def test_what_is_new_gets_the_timings_of_the_version_in_production(tmp_path: Path) -> None:
+    registry = some_registry(tmp_path)
+    assert find(registry, OTHER) == LookUpResult(None)
+    registry.release("2026-11-20")
+    registry.release("2026-11-21")
+    assert find(registry, OTHER) == LookUpResult(None), "none is in production"
+    registry.promote(1)
+    (target,) = registry.write()[0].targets
+    found = find(registry, OTHER)
+    assert found.version is None
+    assert found.served is not None
+    assert found.served.version == 1
+    assert "the delivery" in found.served.changed
+    assert [(one.target, one.case, one.speedup) for one in found.served.timings] == [
+        (target.slug, timing.case, timing.speedup) for timing in target.timings
+    ]
+
+
+def test_a_served_version_whose_record_is_damaged_hinders_no_new_one(tmp_path: Path) -> None:
+    registry = some_registry(tmp_path)
+    manifest, folder = registry.write()
+    registry.register(manifest, folder)
+    registry.promote(1)
+    for stored in Path(registry.stores.objects).rglob(f"*{manifest.digest.hex}*"):
+        stored.write_bytes(b"damaged")
+    assert find(registry, OTHER) == LookUpResult(None)

@@ -1,0 +1,112 @@
+"""The rules of a promotion, in both directions: what is measured beside it goes before records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.comparison import Standing
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.recipe import Promotion
+from handoff.tasks.registry.promotion import broken_rules, judge
+from tests.artifacts.samples import sample_manifest, sample_target
+
+SLUG = "cpu-avx2"
+RULES = Promotion(slowdown=1.05, error_growth=2.0)
+CASE = "batch=1 seed=0"
+
+
+def target(speedup: float = 2.0, error: float = 1.0, **changes: object) -> TargetRecord:
+    """Return a blessed target so many times as fast as eager, with an error in eager's."""
+    plain = sample_target(SLUG)
+    deviation = replace(plain.deviations[0], rmse_package=error, rmse_eager=1.0)
+    timing = Timing(CASE, 1.0, 1 / speedup, speedup, speedup * 0.99, speedup * 1.01, 9, 2)
+    blessed = replace(
+        plain, deviations=(deviation,), timings=(timing,), mechanics=Mechanics(case=CASE)
+    )
+    return replace(blessed, **changes)  # type: ignore[arg-type]
+
+
+def beside(ratio: float, was: float | None = None, now: float | None = None) -> SideBySide:
+    return SideBySide(SLUG, CASE, ratio, ratio * 0.99, ratio * 1.01, 2, was, now)
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "standing", "told"),
+    [
+        (target(2.0), target(2.0), "equal", ""),
+        (target(2.1), target(2.0), "equal", ""),
+        (target(2.5), target(2.0), "better", "faster at batch=1"),
+        (target(2.0), target(2.5), "worse", "slower at batch=1"),
+        (target(error=2.5), target(error=1.0), "worse", "less accurate: an error 2.50"),
+        (target(error=0.3), target(error=2.5), "better", "more accurate: an error 0.30"),
+        (target(error=1.9), target(error=0.1), "equal", ""),
+        (target(2.5, 9.0), target(2.0), "worse", "less accurate"),
+        (target(mechanics=None), target(), "worse", "no mechanical blessing"),
+        (target(), target(accepted=False, unverified="x"), "better", "built, not yet verified"),
+    ],
+)
+def test_what_is_recorded_is_judged_both_ways_by_one_margin(
+    after: TargetRecord, before: TargetRecord, standing: Standing, told: str
+) -> None:
+    found, reasons = judge(after, before, RULES)
+    assert found == standing
+    assert any(told in reason for reason in reasons) if told else reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("measured", "standing", "told"),
+    [
+        ((beside(1.0),), "equal", ""),
+        ((beside(1.1),), "better", "faster: cpu-avx2: 1.10 times as fast"),
+        ((beside(0.9),), "worse", "slower: cpu-avx2: 0.90 times as fast"),
+        # One input alone is enough to keep it back, whatever is won at another.
+        ((beside(2.0), beside(0.9)), "worse", "slower: cpu-avx2: 0.90"),
+        ((beside(1.0, 1.0, 2.5),), "worse", "less accurate: an error 2.50 times eager's"),
+        ((beside(1.0, 2.5, 1.0),), "better", "more accurate"),
+        ((beside(1.0, 1.0, 1.0),), "equal", ""),
+    ],
+)
+def test_what_was_measured_side_by_side_goes_before_what_is_recorded(
+    measured: tuple[SideBySide, ...], standing: Standing, told: str
+) -> None:
+    # By their records it would be much slower; that is of another day.
+    after, before = target(1.0), target(3.0)
+    found, reasons = judge(after, before, RULES, measured)
+    assert found == standing
+    assert any(told in reason for reason in reasons) if told else reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "measured"),
+    [
+        (target(2.0), target(2.5), ()),
+        (target(2.0), target(2.0), ()),
+        (target(error=2.5), target(), ()),
+        (target(), target(), (beside(0.9),)),
+        (target(), target(), (beside(1.1), beside(0.9))),
+        (target(), target(), (beside(1.0, 1.0, 3.0),)),
+        (target(error=3.0), target(), (beside(1.0, 1.0, 1.0),)),
+        (target(timings=()), target(), ()),
+    ],
+)
+def test_a_target_is_worse_just_where_a_release_of_it_breaks_a_rule(
+    after: TargetRecord, before: TargetRecord, measured: tuple[SideBySide, ...]
+) -> None:
+    wanted, replaced = (
+        replace(sample_manifest(one), recipe=replace(sample_manifest().recipe, promotion=RULES))
+        for one in (after, before)
+    )
+    broken = broken_rules(wanted, replaced, measured)
+    standing, reasons = judge(after, before, RULES, measured)
+    assert (standing == "worse") == bool(broken)
+    assert set(broken) == set(reasons) or not broken
+
+
+def test_a_measurement_tells_the_errors_where_it_has_them() -> None:
+    assert "its error" not in str(beside(1.0))
+    assert str(beside(1.0, 1.5, 1.25)).endswith("; its error is 1.25 times eager's, was 1.50")

@@ -1,0 +1,55 @@
+"""What a target's record says of what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.evidence import Timing
+from handoff.artifacts.manifest import PackageFile, TargetRecord
+from handoff.artifacts.steps import BenchmarkResult, CompileResult, ReferenceResult, VerifyResult
+from handoff.tasks.registry.target_record import bless, require_new
+from tests.artifacts.samples import sample_target
+
+
+def blessed(slug: str, *timings: Timing) -> TargetRecord:
+    """Return the record of an accepted target whose packages took these times."""
+    built = sample_target(slug)
+    assert built.fit is not None
+    compiled = CompileResult(built.files, built.fit, 12.5, {})
+    reference = ReferenceResult(Path("reference.pt"), ("batch=1 seed=0",), (), digest_bytes(b""))
+    timed = BenchmarkResult(timings, 2e-7) if timings else None
+    return bless(slug, compiled, reference, VerifyResult((), ()), timed)
+
+
+def test_a_package_that_is_slower_than_eager_says_so_for_each_size_where_it_surely_is() -> None:
+    record = blessed(
+        "cpu-avx512",
+        Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),
+        Timing("batch=17 seed=0", 2e-2, 2e-2, 0.98, 0.87, 1.22, 9, 2),
+        Timing("batch=1024 seed=0", 9e-2, 1e-1, 0.88, 0.85, 0.92, 9, 2),
+    )
+    (note,) = record.notes
+    assert note == "slower than eager at batch=1024 seed=0: 0.88 times its speed (0.85 to 0.92)"
+    assert record.accepted
+
+
+def test_a_variant_that_is_another_one_s_package_is_left_out() -> None:
+    built = sample_target("cpu-avx512")
+    assert built.fit is not None
+    library = PackageFile("cpu-avx512/model.so", digest_bytes(b"library"), 7)
+    compiled = CompileResult((library,), built.fit, 12.5, {})
+    require_new(compiled, {digest_bytes(b"another"): "plain"})
+    with pytest.raises(BlessingRefused, match="the package of 'plain', byte for byte"):
+        require_new(compiled, {library.digest: "plain"})
+
+
+def test_a_gpu_s_package_says_how_far_it_is_from_eager_there() -> None:
+    timing = Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2)
+    assert blessed("cuda-sm90", timing).notes == (
+        "differs from eager on the same GPU by at most 2e-07",
+    )
+    assert blessed("cpu-avx2", timing).notes == blessed("cpu-avx2").notes == ()

@@ -1,0 +1,93 @@
+"""The benchmark's interval; its timings are in test_compile.py, on a real package."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handoff.tasks.timing.benchmark import median_interval, time_in_turns, timed_cases
+from handoff.tasks.verify.reference import ReferenceCase, save_cases
+
+# The ranks, from 1, of Conover's table A3 for the median at 95 %.
+TABLE = {9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 25: (8, 18)}
+
+
+@pytest.mark.parametrize("count", TABLE)
+def test_the_ranks_are_those_of_the_tables(count: int) -> None:
+    low, high = median_interval(count)
+    assert (low + 1, high + 1) == TABLE[count]
+
+
+@given(st.integers(9, 300))
+def test_the_interval_holds_the_median_with_at_least_95_percent_and_no_narrower_one_does(
+    count: int,
+) -> None:
+    low, high = median_interval(count)
+    assert 0 <= low < high < count
+    assert low + high == count - 1
+
+    def coverage(rank: int) -> float:
+        outside = sum(math.comb(count, below) for below in range(rank + 1))
+        return 1.0 - 2.0 * outside / 2.0**count
+
+    assert coverage(low) >= 0.95
+    assert coverage(low + 1) < 0.95
+
+
+def test_in_95_of_100_samples_the_median_lies_within() -> None:
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.rand(4000, 9, generator=generator).exp().sort(dim=1).values
+    low, high = median_interval(9)
+    median = math.exp(0.5)
+    within = (draws[:, low] <= median) & (median <= draws[:, high])
+    assert statistics.fmean(within.tolist()) > 0.95
+
+
+def test_seconds_lie_within_their_own_intervals() -> None:
+    wide = torch.randn(200_000)
+    timing = time_in_turns("wide", (wide,), lambda given: given[0].sort(), lambda given: given)
+    assert 0 < timing.eager_low_s <= timing.eager_s <= timing.eager_high_s
+    assert 0 < timing.package_low_s <= timing.package_s <= timing.package_high_s
+    assert timing.package_high_s < timing.eager_low_s
+
+
+def timed_sizes(sizes: list[int], between: int, folder: Path) -> list[int]:
+    """Return the sizes that are timed of cases of these sizes, whose values are drawn."""
+    cases = [
+        ReferenceCase(f"x={size} seed={seed}", (torch.zeros(size),), (), ())
+        for seed, size in enumerate(sizes)
+    ]
+    special = ReferenceCase("nan", (torch.zeros(9999),), (), (), values="nan")
+    save_cases([*cases, special], folder / "reference.pt")
+    chosen = timed_cases(folder / "reference.pt", between=between)
+    return [case.inputs[0].numel() for case in chosen]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "between", "timed"),
+    [
+        ([1, 2, 7, 17, 64], 0, [1, 64]),
+        ([64, 17, 7, 2, 1], 2, [1, 7, 17, 64]),
+        ([1, 2, 7, 17, 1024], 2, [1, 7, 17, 1024]),
+        ([5, 5, 5], 2, [5]),
+        ([0, 8], 2, [0, 8]),
+        ([3, 4], 2, [3, 4]),
+        ([1, 64, 64, 8, 8], 1, [1, 8, 64]),
+    ],
+)
+def test_the_ends_are_timed_and_what_lies_evenly_between_them(
+    sizes: list[int], between: int, timed: list[int], tmp_path: Path
+) -> None:
+    assert timed_sizes(sizes, between, tmp_path) == timed
+
+
+def test_of_inputs_of_one_size_the_plan_s_first_is_timed(tmp_path: Path) -> None:
+    cases = [ReferenceCase(name, (torch.zeros(4),), (), ()) for name in ("first", "second")]
+    save_cases(cases, tmp_path / "reference.pt")
+    assert [case.name for case in timed_cases(tmp_path / "reference.pt")] == ["first"]
