@@ -170,8 +170,8 @@ class Promotion:
     """How much worse than the version that it replaces a promoted one may be."""
 
     slowdown: float = 1.05
-    """It may be this many times as slow, as far as that is known for sure (`tasks.registry.promotion` tells
-    by what), 1 to 1000."""
+    """It may be this many times as slow, as far as that is known for sure
+    (`tasks.registry.promotion` tells by what), 1 to 1000."""
     error_growth: float = 2.0
     """Each target's error to float64, in multiples of eager's, may be this many times as large, 1
     to 1000."""

@@ -1,8 +1,9 @@
 """End what a command started and could not end itself, because it was killed.
 
-Prefect's embedded server is a process of its own, which would serve nobody for ever. A
-small process waits until the command is gone, however that happens, and then ends what carries the
-command's mark in its environment. (Steps need no such care: the kernel ends them, `infra.engine.sandbox`.)
+Prefect's embedded server is a process of its own, which would serve nobody for ever. A small
+process waits until the command is gone, however that happens, and then ends what carries the
+command's mark in its environment. (Steps need no such care: the kernel ends them,
+`infra.engine.sandbox`.)
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     """Return what no child but the signing one may read: keys, and the served stack's passwords.
 
     Empty where that can't be had: the folders above must be none in which children make files,
-    because they couldn't read these (`infra.engine.landlock`). Where the platform's temporary folder is
-    one, a compiler would fail.
+    because they couldn't read these (`infra.engine.landlock`). Where the platform's temporary
+    folder is one, a compiler would fail.
     """
     named = os.environ.get("HANDOFF_SIGNING_KEY", "")
     paths = [home_folder() / "keys" / "private", home_folder() / "stack"]

@@ -41,15 +41,15 @@ _POLL_S = 1.0
 class ProcessPlan:
     """How a step process is started.
 
-    `preload` names modules below `tasks` to import before the first job, and `extensions` those of the recipe.
-    `environment` is added to what the launcher lets through: `bare` is what a compiler needs,
-    `stores` adds the stores' credentials, `sources` those that deliveries are fetched with, `keys`
-    what signing needs, `whole` is everything. Only the last two can read this machine's signing
-    key, where the kernel has Landlock.
+    `preload` names modules below `tasks` to import before the first job, and `extensions` those of
+    the recipe. `environment` is added to what the launcher lets through: `bare` is what a compiler
+    needs, `stores` adds the stores' credentials, `sources` those that deliveries are fetched with,
+    `keys` what signing needs, `whole` is everything. Only the last two can read this machine's
+    signing key, where the kernel has Landlock.
 
-    A bare one is confined (`infra.engine.confinement`): beside the system it reads what `reads` names,
-    runs programs of `runs`, and writes to the folders that `writes` names, where nothing can be
-    run, and to a scratch folder of its own.
+    A bare one is confined (`infra.engine.confinement`): beside the system it reads what `reads`
+    names, runs programs of `runs`, and writes to the folders that `writes` names, where nothing can
+    be run, and to a scratch folder of its own.
     """
 
     name: str

@@ -116,8 +116,8 @@ def still_possible() -> tuple[str, ...]:
         secret, beside = Path(folder, "secret"), Path(folder, "beside")
         secret.touch(mode=0o600)
         command = isolated(
-            "handoff.infra.engine.sandbox", "--confined", "--", sys.executable, "-I", "-c", _ATTEMPTS,
-            str(secret), str(beside),
+            "handoff.infra.engine.sandbox", "--confined", "--",
+            sys.executable, "-I", "-c", _ATTEMPTS, str(secret), str(beside),
         )  # fmt: skip
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if ended.returncode:

@@ -1,8 +1,8 @@
 """Ends groups of processes that grow without bound: a fork bomb is over before the machine is.
 
 What the kernel has against them doesn't hold root (RLIMIT_NPROC), or has to be set up by somebody
-else (cgroups). A confined process can't leave its group (`infra.engine.seccomp`), so that one signal ends
-all of it, however fast it grows.
+else (cgroups). A confined process can't leave its group (`infra.engine.seccomp`), so that one
+signal ends all of it, however fast it grows.
 """
 
 from __future__ import annotations

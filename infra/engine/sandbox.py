@@ -8,11 +8,11 @@
 `--stores` lets the stores' settings and credentials through, `--sources` what deliveries are
 fetched with (S3's, git's, ssh's), `--keys` those for signing, `--whole` the whole environment (for
 the training side's own code, which is delivered from its own environment). Nothing below a PATH can
-be read, and, without `--keys` or `--whole`, no signing key of this machine (see `infra.engine.landlock`);
-where the kernel can't do that the command runs all the same, and `handoff doctor` says so.
-`--confined` leaves the command the system, the PATHs and FOLDERs, and little else
-(`infra.engine.confinement`). The
-command stands in FOLDER; what the environment names by relative paths it finds all the same.
+be read, and, without `--keys` or `--whole`, no signing key of this machine (see
+`infra.engine.landlock`); where the kernel can't do that the command runs all the same, and `handoff
+doctor` says so. `--confined` leaves the command the system, the PATHs and FOLDERs, and little else
+(`infra.engine.confinement`). The command stands in FOLDER; what the environment names by relative
+paths it finds all the same.
 
 It is started as a program and never imported by a step or a flow. A launcher that execs is used
 rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.

@@ -4,12 +4,12 @@
     tasks.worker STEP JOB.json                                 run one job again, print its result
 
 It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
-(`infra.engine.looking`). The modules named are imported before the first request, and their `prepare()`
-is called where they have one; `extension:NAME@DIGEST` is an extension (`tasks.optimize.extensions`). A
-request is one line of JSON, `[step, job, path of a file that holds the job, too]`; an answer is
-one, too: the `result` or the `error`, and the `seconds` that it took; lines before it tell how far
-the step is, in bytes (`done` of `total`).
-Answers have a descriptor of their own, because compilers and compiled code print.
+(`infra.engine.looking`). The modules named are imported before the first request, and their
+`prepare()` is called where they have one; `extension:NAME@DIGEST` is an extension
+(`tasks.optimize.extensions`). A request is one line of JSON, `[step, job, path of a file that holds
+the job, too]`; an answer is one, too: the `result` or the `error`, and the `seconds` that it took;
+lines before it tell how far the step is, in bytes (`done` of `total`). Answers have a descriptor of
+their own, because compilers and compiled code print.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ STEPS: dict[type[Any], Step] = {
     conformance.SignTableJob: Step("conformance.sign_table", conformance.SignedTable),
     conformance.KeepTableJob: Step("conformance.keep_table", conformance.KeptTable),
     conformance.ReadTablesJob: Step("conformance.read_tables", conformance.Tables),
-    known_faults.KnownWrongJob: Step(
-        "conformance.known_wrong", known_faults.KnownWrong
-    ),
+    known_faults.KnownWrongJob: Step("conformance.known_wrong", known_faults.KnownWrong),
     conformance.PairsJob: Step("conformance.list_pairs", conformance.Pairs),
     conformance.ConformJob: Step("conformance.conform", conformance.ConformResult),
     surveying.SurveyJob: Step("nightly.survey", surveying.Survey),

@@ -8,7 +8,8 @@ import torch
 import torch.fx
 
 BUILT_IN = frozenset({"aten", "prims"})
-# The namespace of `tasks.optimize.kernels`, whose operators passes put in and deliveries don't bring.
+# The namespace of `tasks.optimize.kernels`, whose operators passes put in and deliveries don't
+# bring.
 OWN = "handoff"
 _allowed: set[str] = set()
 

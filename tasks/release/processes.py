@@ -148,9 +148,7 @@ class Lanes:
 
     def signer(self) -> StepProcess:
         """Return the one process that can read the signing key; start it at the first call."""
-        return self._started(
-            ProcessPlan("sign", preload=("registry.sign",), sees="keys")
-        )
+        return self._started(ProcessPlan("sign", preload=("registry.sign",), sees="keys"))
 
     def close(self) -> None:
         """End all processes."""

@@ -149,9 +149,7 @@ def compilers_of(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
         for child in process.children(recursive=True):
             with suppress(psutil.Error):
-                if {"handoff.infra.engine.worker", "compile.step"} <= set(
-                    child.cmdline()
-                ):
+                if {"handoff.infra.engine.worker", "compile.step"} <= set(child.cmdline()):
                     found.append(child)
     return found
 

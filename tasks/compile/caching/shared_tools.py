@@ -2,7 +2,8 @@
 
 It takes seconds to make and is the same for every model. What compiles a stranger's graph reads it
 and can't write it: another model's build would run what it left there. It is made from our own code
-alone (`tasks.compile.caching.make_tools`); what isn't there is made once more, in the build's own folder.
+alone (`tasks.compile.caching.make_tools`); what isn't there is made once more, in the build's own
+folder.
 """
 
 from __future__ import annotations

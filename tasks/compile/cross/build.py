@@ -52,11 +52,11 @@ def compile_for(
 ) -> CrossBuilt:
     """Write `model.pt2` for this GPU to `folder`, kernels and weights embedded, all or nothing.
 
-    With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile
-    it for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). `options` are
+    With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile it
+    for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). `options` are
     AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3, where this torch
-    lets that be chosen. Nothing is timed; `tasks.compile.cross.choice` says how configurations are chosen.
-    `program` is left as it is.
+    lets that be chosen. Nothing is timed; `tasks.compile.cross.choice` says how configurations are
+    chosen. `program` is left as it is.
 
     Raises `EnvironmentLacking` for a torch that isn't known, or tools that are missing,
     `UsageProblem` for an option that needs a GPU, and `BlessingRefused` where the program can't be

@@ -40,8 +40,8 @@ class _PlainAVX512(VecAVX512):
 def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     """Return Inductor's description of the level, once it was seen to compile and load here.
 
-    It was seen where the folder `shared` says so (`tasks.compile.caching.shared_tools`); the test program
-    takes seconds to compile, and is kept in the platform's temporary folder. Raises
+    It was seen where the folder `shared` says so (`tasks.compile.caching.shared_tools`); the test
+    program takes seconds to compile, and is kept in the platform's temporary folder. Raises
     `EnvironmentLacking` where this machine or its compiler lacks the level.
     """
     chosen: VecISA = {

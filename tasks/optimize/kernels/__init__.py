@@ -10,7 +10,11 @@ from __future__ import annotations
 import torch
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.kernels import attention, attention_pooling, fake_quantize
+from handoff.tasks.optimize.kernels import (
+    attention,
+    attention_pooling,
+    fake_quantize,  # noqa: F401 - which registers it
+)
 
 # The operators that stand for a C++ function, with the function's definition. AOTInductor writes
 # it into the package's code where it takes declarations of functions that it is to call.

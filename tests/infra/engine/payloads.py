@@ -1,4 +1,4 @@
-"""python -m tests.infra.engine.payloads: what a payload can do in each kind of process, tried there.
+"""python -m tests.infra.engine.payloads: what a payload can do in each kind of process here.
 
 A release's own processes are started, with a payload planted in each (as an extension of the
 recipe, which runs where a hole in torch or in Inductor would let a delivery's text run). `--write

@@ -18,6 +18,7 @@ from handoff.infra.engine.landlock import landlock_version
 
 with_landlock = pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
 
+SANDBOX = (sys.executable, "-m", "handoff.infra.engine.sandbox")
 REPORT = (
     "import ctypes, json, os, resource, sys\n"
     "signal = ctypes.c_int()\n"
@@ -33,7 +34,7 @@ def launch(*options: str, command: tuple[str, ...] = ()) -> subprocess.Completed
     """Run the launcher on a program that tells what it is and sees, or on `command`."""
     reporting = (sys.executable, "-c", REPORT, "--", "--stores")
     return subprocess.run(
-        [sys.executable, "-m", "handoff.infra.engine.sandbox", *options, "--", *(command or reporting)],
+        [*SANDBOX, *options, "--", *(command or reporting)],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
@@ -48,8 +49,7 @@ def test_the_child_can_leave_no_core_gain_no_rights_and_not_outlive_its_parent()
 def test_the_launcher_becomes_the_command_and_leaves_its_arguments_alone() -> None:
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "handoff.infra.engine.sandbox", "--", sys.executable, "-c", REPORT,
-            "--", "--set",
+            *SANDBOX, "--", sys.executable, "-c", REPORT, "--", "--set",
         ],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
