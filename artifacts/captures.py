@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.job import Job
+
 Road = Literal[
     "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",
     "torch.jit.script", "torch.onnx", "lazy tensors",
@@ -18,7 +20,7 @@ ROADS: tuple[Road, ...] = (
 
 
 @dataclass(frozen=True)
-class CaptureJob:
+class CaptureJob(Job["CaptureRow"]):
     """Go one road with the delivery in `staging`."""
 
     staging: Path

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.job import Job
 from handoff.artifacts.ledger import LedgerEntry
 from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.record import later
@@ -49,7 +50,7 @@ class ReleaseRequest:
 
 
 @dataclass(frozen=True)
-class SideBySideJob:
+class SideBySideJob(Job["SideBySide"]):
     """Time two pulled releases' packages for `target`, call by call in turns, on one example.
 
     `folders` are the one that is served and the one that may replace it, whose first example is
@@ -131,7 +132,7 @@ Request = ReleaseRequest | PromoteRequest | RollBackRequest | RetireRequest
 
 
 @dataclass(frozen=True)
-class DraftJob:
+class DraftJob(Job["Draft"]):
     """Draft the ledger's next entry for `request`.
 
     `attempt` counts the drafts. `expected` is the version that the alias stood for at the first
@@ -159,7 +160,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class SignJob:
+class SignJob(Job["Signed"]):
     """Sign an entry, and with `uploaded` the release of `manifest` that it makes a version of."""
 
     key: SigningKey
@@ -178,7 +179,7 @@ class Signed:
 
 
 @dataclass(frozen=True)
-class CommitJob:
+class CommitJob(Job["CommitResult"]):
     """Append the signed entry to the ledger."""
 
     stores: Stores

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.job import Job
 from handoff.artifacts.manifest import TargetRecord
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.record import later
@@ -127,7 +128,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ThreeWayJob:
+class ThreeWayJob(Job["Comparison"]):
     """Compare the packages for `target` in the release folders `old` and `new`, beside eager.
 
     A release's folder is a pulled one, or the one that a build has made; `old` is None where it

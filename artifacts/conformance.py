@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.job import Job
 from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
 from handoff.artifacts.registering import SigningKey, Stores
 from handoff.artifacts.strict_json import parse_json
@@ -206,7 +207,7 @@ def told_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ConformJob:
+class ConformJob(Job["ConformResult"]):
     """Ask the pairs of operator and dtype (`amax:int8`) what a package for `target` makes of them.
 
     `eager_only` asks eager alone: whether a crash is the package's at all.
@@ -227,7 +228,7 @@ class ConformResult:
 
 
 @dataclass(frozen=True)
-class PairsJob:
+class PairsJob(Job["Pairs"]):
     """Name every pair of operator and dtype that PyTorch's test suite has for the CPU."""
 
     target: CpuTarget
@@ -245,7 +246,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class SignTableJob:
+class SignTableJob(Job["SignedTable"]):
     """Sign a table with the key that releases are signed with."""
 
     table: Conformance
@@ -260,7 +261,7 @@ class SignedTable:
 
 
 @dataclass(frozen=True)
-class KeepTableJob:
+class KeepTableJob(Job["KeptTable"]):
     """Keep a signed table in the store, and show it in MLflow; `folder` is for what is shown."""
 
     table: Conformance
@@ -282,7 +283,7 @@ class KeptTable:
 
 
 @dataclass(frozen=True)
-class ReadTablesJob:
+class ReadTablesJob(Job["Tables"]):
     """Read the tables of a target: today's toolchain's, and the newest of another one.
 
     A step process answers equal jobs once: `at` tells one question from the next.

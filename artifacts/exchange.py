@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.job import Job
 from handoff.artifacts.manifest import TargetRecord
 from handoff.artifacts.registering import Stores
 
@@ -14,7 +15,7 @@ ANSWER_FILE = "answer.json"
 
 
 @dataclass(frozen=True)
-class SendJob:
+class SendJob(Job["Sent"]):
     """Keep every file below `folder` as objects, which the garbage collector removes in time.
 
     Packages that were made from the `delivery` in another folder are cut as a release will cut
@@ -34,7 +35,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class ReceiveJob:
+class ReceiveJob(Job["Received"]):
     """Fetch the folder that was sent as `parts` into the new folder `folder`."""
 
     stores: Stores

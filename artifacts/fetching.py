@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.job import Job
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class FetchLimits:
 
 
 @dataclass(frozen=True)
-class FetchJob:
+class FetchJob(Job["FetchResult"]):
     """Fetch the delivery at `uri` (`artifacts.delivery_uri`) into `folder`, which is new."""
 
     uri: str

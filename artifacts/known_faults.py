@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from handoff.artifacts.conformance import PlainTensor
 from handoff.artifacts.evidence import Finding
+from handoff.artifacts.job import Job
 from handoff.artifacts.registering import Stores
 from handoff.artifacts.target import Target
 
 
 @dataclass(frozen=True)
-class KnownWrongJob:
+class KnownWrongJob(Job["KnownWrong"]):
     """Look a graph's calls up in the tables of today's toolchain, for each of the targets.
 
     `calls` are the graph's operators with the dtypes of their tensors, and `options` those of the

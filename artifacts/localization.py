@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.job import Job
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.target import CpuTarget
 
@@ -22,7 +23,7 @@ Subsystem = Literal[
 
 
 @dataclass(frozen=True)
-class LocalizeJob:
+class LocalizeJob(Job["LocalizeResult"]):
     """Find out where the package of `program` for `target` goes wrong, compiled with `options`.
 
     `program` is what the optimize step wrote, `staging` the delivery that it was made from and
@@ -118,7 +119,7 @@ class LeaveOut:
 
 
 @dataclass(frozen=True)
-class TrialJob:
+class TrialJob(Job["TrialResult"]):
     """Compile the exported program in `program`, run it on all `inputs`, keep what it gives.
 
     `inputs` and `outputs` are files of a list of tuples of tensors. `left_out` is what the compiler

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.job import Job
 from handoff.artifacts.layout import night_row_key
 from handoff.artifacts.night import NIGHT_LIMIT_BYTES, Night, NightRow
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
@@ -19,7 +20,7 @@ from handoff.artifacts.strict_json import parse_json
 
 
 @dataclass(frozen=True)
-class NoteRowsJob:
+class NoteRowsJob(Job["NotedRows"]):
     """Keep models' rows of the night that began at `stamp`; the first one of a model counts."""
 
     stores: Stores
@@ -28,7 +29,7 @@ class NoteRowsJob:
 
 
 @dataclass(frozen=True)
-class ReadRowsJob:
+class ReadRowsJob(Job["NotedRows"]):
     """Read the rows of the night that began at `stamp`, as they are at the moment `at`.
 
     A step process answers equal jobs once: `at` tells one question from the next.
@@ -47,7 +48,7 @@ class NotedRows:
 
 
 @dataclass(frozen=True)
-class ShowNightJob:
+class ShowNightJob(Job["ShownNight"]):
     """Keep a night's record, draw it and the trends over nights, and show all of it in MLflow.
 
     What is drawn is written below `folder`. `flow_run` is the page or the id of the night's run.

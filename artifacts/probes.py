@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.job import Job
 from handoff.artifacts.manifest import PackageFile
 from handoff.artifacts.mechanics import USUAL_LIMITS, Limits, Mechanics
 from handoff.artifacts.recipe import Recipe
@@ -14,7 +15,7 @@ from handoff.artifacts.target import Fit
 
 
 @dataclass(frozen=True)
-class ProbeJob:
+class ProbeJob(Job["ProbeResult"]):
     """Run the packages in `folder`, whose name is the target's slug, in a C++ program.
 
     `source` is the folder of the program's source; what is compiled of it is kept in `programs`.
@@ -63,7 +64,7 @@ class ProbeResult:
 
 
 @dataclass(frozen=True)
-class MeasureJob:
+class MeasureJob(Job["ProbeResult"]):
     """Time the packages that `probing` has `probed`, in the same workspace."""
 
     probing: ProbeJob

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.job import Job
 from handoff.artifacts.signature import Dimension, TensorSpec
 
 
 @dataclass(frozen=True)
-class ProposeJob:
+class ProposeJob(Job["ProposeResult"]):
     """Copy the bare folder `folder` to `staging` and propose its inputs; `given` ones are known."""
 
     folder: Path
@@ -42,7 +43,7 @@ class ProposeResult:
 
 
 @dataclass(frozen=True)
-class TryJob:
+class TryJob(Job["TryResult"]):
     """Run the staged model on inputs as `contract` declares them."""
 
     staging: Path

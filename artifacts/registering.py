@@ -11,6 +11,7 @@ from pathlib import Path
 from handoff.artifacts.delivery import Lineage
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.evidence import Served
+from handoff.artifacts.job import Job
 from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.recipe import Recipe
 
@@ -47,7 +48,7 @@ class SigningKey:
 
 
 @dataclass(frozen=True)
-class KeyJob:
+class KeyJob(Job["KeyResult"]):
     """Open the signing key, or make it, before anything is built that it would have to sign.
 
     It has to be one of the keys in the places `trusted`, unless that is None.
@@ -66,7 +67,7 @@ class KeyResult:
 
 
 @dataclass(frozen=True)
-class LookUpJob:
+class LookUpJob(Job["LookUpResult"]):
     """Find the version of `model` that was released from what `fingerprint` stands for.
 
     `alias` is the one that the release is going to move. The `delivery`, the `recipe` and the
@@ -95,7 +96,7 @@ class LookUpResult:
 
 
 @dataclass(frozen=True)
-class UploadJob:
+class UploadJob(Job["Uploaded"]):
     """Store the files below `folder` that `manifest` names, the manifest, and its evidence.
 
     `delivery` is the staged copy of the delivery, which is stored, too; None leaves it out.
@@ -121,7 +122,7 @@ class Uploaded:
 
 
 @dataclass(frozen=True)
-class CatalogueJob:
+class CatalogueJob(Job["Catalogued"]):
     """Show in MLflow, and in the store's copies for people, what a model's ledger says.
 
     `folder` holds the files of `version`, where they are still here. `flow_run` is the page of the
@@ -143,7 +144,7 @@ class Catalogued:
 
 
 @dataclass(frozen=True)
-class PullJob:
+class PullJob(Job["PullResult"]):
     """Fetch the version that `reference` names (None: the newest) into the folder `to`.
 
     `target` is a slug, or `auto` for the best one that fits this machine and the torch of
@@ -171,7 +172,7 @@ class PullResult:
 
 
 @dataclass(frozen=True)
-class RestoreJob:
+class RestoreJob(Job["RestoreResult"]):
     """Fetch the delivery that a version of `model` was made from into the new folder `folder`."""
 
     stores: Stores
@@ -190,7 +191,7 @@ class RestoreResult:
 
 
 @dataclass(frozen=True)
-class CollectJob:
+class CollectJob(Job["CollectResult"]):
     """Remove what no version needs from the store, once it is older than `grace_h` hours.
 
     With `pretend` nothing is removed.

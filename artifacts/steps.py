@@ -13,6 +13,7 @@ from handoff.artifacts.delivery import NOTHING_SAID, DeliveryContract, Lineage
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.evidence import Finding, PassEffect, Timing, Verdict
 from handoff.artifacts.folded_graph import FoldedGraphs
+from handoff.artifacts.job import Job
 from handoff.artifacts.known_faults import KnownFault
 from handoff.artifacts.manifest import PackageFile
 from handoff.artifacts.recipe import Recipe, VerifyPlan
@@ -22,7 +23,7 @@ from handoff.artifacts.tolerance import Deviation, ErrorSpread
 
 
 @dataclass(frozen=True)
-class IntakeJob:
+class IntakeJob(Job["IntakeResult"]):
     """Copy the delivery in `delivery` into the private folder `staging` and read it there."""
 
     delivery: Path
@@ -43,7 +44,7 @@ class IntakeResult:
 
 
 @dataclass(frozen=True)
-class TraceabilityJob:
+class TraceabilityJob(Job["TraceabilityResult"]):
     """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names.
 
     `said` is what was told about its source by who asks for the release.
@@ -63,7 +64,7 @@ class TraceabilityResult:
 
 
 @dataclass(frozen=True)
-class OptimizeJob:
+class OptimizeJob(Job["OptimizeResult"]):
     """Run the recipe's passes on the delivery in `staging`; write the programs into `folder`."""
 
     staging: Path
@@ -92,7 +93,7 @@ class OptimizeResult:
 
 
 @dataclass(frozen=True)
-class CompileJob:
+class CompileJob(Job["CompileResult"]):
     """Compile the exported program in `program` for `target`; write the packages to `folder`.
 
     Packages that were compiled before are looked for in the folder `cache` (None: nowhere), unless
@@ -110,7 +111,7 @@ class CompileJob:
 
 
 @dataclass(frozen=True)
-class ToolsJob:
+class ToolsJob(Job["ToolsResult"]):
     """Make ready what compilations for `target` with these `options` share, in `shared`.
 
     Beside it the C++ runner, whose source is the folder `runner`, is built into `programs`.
@@ -178,7 +179,7 @@ class CompileResult:
 
 
 @dataclass(frozen=True)
-class FindPackageJob:
+class FindPackageJob(Job["FoundPackage"]):
     """Find out what the compilation `compiling` would take from its cache; change nothing."""
 
     compiling: CompileJob
@@ -192,7 +193,7 @@ class FoundPackage:
 
 
 @dataclass(frozen=True)
-class ReferenceJob:
+class ReferenceJob(Job["ReferenceResult"]):
     """Run the reference, in its own precision and in float64, on the input plan; keep it all.
 
     The graph is asked for the faults that are `known` of its operators, too.
@@ -223,7 +224,7 @@ class ReferenceResult:
 
 
 @dataclass(frozen=True)
-class VerifyJob:
+class VerifyJob(Job["VerifyResult"]):
     """Compare the packages in `folder` with the reference outputs in `reference`.
 
     `library` is the digest that the `.so` has to have; '' leaves that out. Beyond the ranges that
@@ -270,7 +271,7 @@ class VerifyResult:
 
 
 @dataclass(frozen=True)
-class TapJob:
+class TapJob(Job["TapResult"]):
     """Find where the program in `program` says more than its outputs `blind` do.
 
     Cases are those of `reference`; what is written goes to `folder`.
@@ -292,7 +293,7 @@ class TapResult:
 
 
 @dataclass(frozen=True)
-class BenchmarkJob:
+class BenchmarkJob(Job["BenchmarkResult"]):
     """Time the packages in `folder` against the delivered module in `staging`, interleaved.
 
     Both run where packages of the target of the slug `target` do; '' is the CPU.
@@ -316,7 +317,7 @@ class BenchmarkResult:
 
 
 @dataclass(frozen=True)
-class RaceJob:
+class RaceJob(Job["RaceResult"]):
     """Time the packages in `folders`, the plain one first, call by call in turns."""
 
     folders: tuple[Path, ...]
@@ -341,7 +342,7 @@ class RaceResult:
 
 
 @dataclass(frozen=True)
-class PrepareJob:
+class PrepareJob(Job["Prepared"]):
     """Make the model that `factory` (`module:function`) returns, for the `DeliverJob` that follows.
 
     `search_path` is where the module is looked for first. `folder` is where it is to go. With
@@ -368,7 +369,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class DeliverJob:
+class DeliverJob(Job["DeliverResult"]):
     """Make the model that `factory` (`module:function`) returns, and deliver it to `folder`.
 
     `search_path` is where the module is looked for first. An empty `name` leaves the factory's.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from handoff.artifacts.job import Job
 from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.registering import Stores
 
 
 @dataclass(frozen=True)
-class SurveyJob:
+class SurveyJob(Job["Survey"]):
     """Look at every model that `alias` serves, or at those of `models` where some are named.
 
     What an earlier night has found out about the same rebuild counts, but for a model that is
@@ -63,7 +64,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class RecordsJob:
+class RecordsJob(Job["Records"]):
     """Read the records of some versions of a model."""
 
     stores: Stores

@@ -12,15 +12,15 @@ from handoff.artifacts.registering import CollectJob, CollectResult
 from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.site import here
+from handoff.tasks import steps
 from handoff.tasks.registry.moving import opened_registrar
 
 
-@task(**policies.COLLECT)
+@task(**policies.step(steps.COLLECT.name))
 def collect(site: Site, grace_h: float, pretend: bool) -> CollectResult:
     """Remove what isn't needed and is old enough."""
     with opened_registrar(site) as (registrar, _):
-        job = CollectJob(site.stores, grace_h, pretend)
-        return cast(CollectResult, registrar.run(job, limit_s=policies.LIMITS_S["collect"]))
+        return registrar.run(CollectJob(site.stores, grace_h, pretend))
 
 
 @flow(**policies.COLLECT_GARBAGE)

@@ -19,7 +19,7 @@ from handoff.flows.site import here
 from handoff.flows.steps import conform, keep_table, sign_table
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.conformance.running import Plan, Progress
-from handoff.tasks.registry.moving import KEY_LIMIT_S, SIGNER, opened_registrar
+from handoff.tasks.registry.moving import SIGNER, opened_registrar
 
 LOGGER = logging.getLogger("handoff.conformance")
 
@@ -52,7 +52,7 @@ def make_conformance(
         opened_registrar(site) as (registrar, scratch),
         closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
     ):
-        signer.run(KeyJob(site.key, site.stores.trusted), limit_s=KEY_LIMIT_S)
+        signer.run(KeyJob(site.key, site.stores.trusted))
         envelope = sign_table(signer, site, table)
         keeping = KeepTableJob(table, envelope, site.stores, scratch / "conformance")
         kept = keep_table(registrar, keeping)

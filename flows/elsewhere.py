@@ -101,7 +101,7 @@ def collect_targets(
     A run that fails, or answers for something else than was asked, is its target's refusal. What
     gave no package that can be shipped isn't found again by a later release, which starts anew.
     """
-    ended = wait_for(runs.values(), policies.LIMITS_S["elsewhere"])
+    ended = wait_for(runs.values(), policies.WAITS_S["elsewhere"])
     records = {record.slug: record for record in own.records}
     toolchain, plan, asked = dict(own.toolchain), own.plan, dict(own.asked)
     for slug, first in runs.items():

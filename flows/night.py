@@ -131,7 +131,7 @@ def _by_workers(stamp: str, due: list[RebuildParameters]) -> Mapping[str, str]:
         ]
         started = start_all(client, children)
     runs = {wanted.model: run for wanted, run in zip(due, started, strict=True)}
-    ended = wait_for(runs.values(), policies.LIMITS_S["night"])
+    ended = wait_for(runs.values(), policies.WAITS_S["night"])
     states = {model: ended[run.id].state for model, run in runs.items()}
     return {
         model: f"{state.name}: {state.message}" if state else "no state"

@@ -72,5 +72,5 @@ def _make(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) -> 
         wanted = {"parameters": {"target": target.slug}}
         key = f"conformance:{stamp}:{target.slug}"
         run = start(client, Child(deployment, key, wanted, (f"night:{stamp}",)))
-    wait_for([run], policies.LIMITS_S["conformance"])
+    wait_for([run], policies.WAITS_S["conformance"])
     return _read(site, registrar, target).today

@@ -17,7 +17,7 @@ from handoff.tasks.registry import moving
 from handoff.tasks.registry.appending import Appended
 
 
-@task(**policies.MOVE)
+@task(**policies.step("move alias"))
 def move_alias(site: Site, wanted: moving.Promotion, author: Author) -> Appended:
     """Time the version beside the one that is served, and append the promotion to the ledger."""
     return moving.promote(site, wanted, author)

@@ -23,10 +23,10 @@ from handoff.artifacts.steps import (
 )
 from handoff.artifacts.target import CudaTarget, Target
 from handoff.artifacts.tolerance import largest_difference
-from handoff.flows import policies
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
 from handoff.tasks.registry import target_record
 from handoff.tasks.release.processes import Lanes
+from handoff.tasks.steps import COMPILE
 
 PLAIN = "plain"
 
@@ -57,7 +57,7 @@ def check(
     name: str,
     job: CompileJob,
     compiled: CompileResult,
-    limit_s: float = policies.LIMITS_S["compile"],
+    limit_s: float = COMPILE.limit_s,
 ) -> Variant:
     """Verify a variant; return it, accepted or not.
 
@@ -170,7 +170,7 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
         optimized = optimize(lanes.optimizer(), lanes.jobs.variant(variation.passes))
         effects = target_record.require_effect(optimized, work.optimized)
     job = lanes.jobs.candidate(optimized, target, name, variation.options)
-    limit_s = min(policies.LIMITS_S["compile"], left_s)
+    limit_s = min(COMPILE.limit_s, left_s)
     compiled = compile_variant(work, name, job, limit_s)
     target_record.require_new(compiled, made)
     made[compiled.library.digest] = name

@@ -14,7 +14,7 @@ from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.registry.repeating import verify_released
 
 
-@task(**policies.REPEAT)
+@task(**policies.step("repeat comparison"))
 def repeat_comparison(site: Site, parameters: VerifyParameters, scratch: Path) -> str:
     """Pull the version and its delivery, and compare them again."""
     return verify_released(

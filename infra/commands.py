@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.captures import CaptureRow, recommend
 from handoff.artifacts.printable import one_line
@@ -27,7 +27,6 @@ from handoff.infra.release import require_folder
 from handoff.infra.settings import read_settings
 from handoff.tasks.captures.rows import fill_rows
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
-from handoff.tasks.release.processes import INTAKE_LIMIT_S, TRACEABILITY_LIMIT_S
 
 
 def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
@@ -53,16 +52,15 @@ def judge_delivery(
     delivery: Path, staging: Path, recipe: Recipe
 ) -> tuple[IntakeResult, TraceabilityResult]:
     """Take a delivery in to the new folder `staging` and judge it, in a process of its own."""
-    taken, judged = _run_alone(
-        ProcessPlan(
-            "inspect", extensions=recipe.extensions, reads=(delivery,), writes=(staging.parent,)
-        ),
-        [
-            (IntakeJob(delivery, staging), INTAKE_LIMIT_S),
-            (TraceabilityJob(staging, recipe.required_lineage), TRACEABILITY_LIMIT_S),
-        ],
+    plan = ProcessPlan(
+        "inspect", extensions=recipe.extensions, reads=(delivery,), writes=(staging.parent,)
     )
-    return cast(IntakeResult, taken), cast(TraceabilityResult, judged)
+    with (
+        tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
+        closing(StepProcess(plan, Path(logs) / "inspect.log")) as process,
+    ):
+        taken = process.run(IntakeJob(delivery, staging))
+        return taken, process.run(TraceabilityJob(staging, recipe.required_lineage))
 
 
 def _tell_inspection(
@@ -97,16 +95,6 @@ def _inspection(
     if rows:
         plain["captures"] = {"rows": to_plain(rows), "recommendation": recommend(rows)}
     return plain
-
-
-def _run_alone(plan: ProcessPlan, jobs: list[tuple[object, float]]) -> list[object]:
-    """Run the jobs one after the other in a process of their own and return their results."""
-    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
-        process = StepProcess(plan, Path(logs) / f"{plan.name}.log")
-        try:
-            return [process.run(job, limit_s=limit_s) for job, limit_s in jobs]
-        finally:
-            process.close()
 
 
 def list_passes(*, as_json: bool) -> None:

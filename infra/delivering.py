@@ -6,19 +6,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.signature import TensorSpec
-from handoff.artifacts.steps import DeliverJob, DeliverResult, Prepared, PrepareJob
+from handoff.artifacts.steps import DeliverJob, DeliverResult, PrepareJob
 from handoff.infra.cli_options import is_quiet
 from handoff.infra.console import fitted, print_json
 from handoff.infra.contract import print_contract
 from handoff.infra.echoing import echo
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.questions import ask_name, ask_values
-
-_LIMIT_S = 3600.0
 
 
 def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: bool) -> None:
@@ -31,7 +28,7 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     asks, tells = ask and not as_json, not (as_json or is_quiet())
     with _process() as process:
         preparing = PrepareJob(factory, search_path, place, reads_ranges=asks)
-        prepared = cast(Prepared, process.run(preparing, limit_s=_LIMIT_S))
+        prepared = process.run(preparing)
         asks_name = asks and not (name or prepared.is_chosen)
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
         if tells:
@@ -39,7 +36,7 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
             echo(f"{chosen}: delivering {factory}{named}")
         ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
         job = DeliverJob(factory, search_path, place, chosen, ranges)
-        result = cast(DeliverResult, process.run(job, limit_s=_LIMIT_S))
+        result = process.run(job)
     if as_json:
         print_json({"folder": str(result.folder), "contract": to_plain(result.contract),
                     "notes": list(result.notes)})  # fmt: skip

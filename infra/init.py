@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.delivery import (
     CONTRACT_FILE,
@@ -31,8 +30,6 @@ from handoff.infra.input_flags import format_spec, parse_dimension, parse_input,
 from handoff.infra.questions import ask_dimension, ask_input, ask_name, ask_values
 from handoff.infra.release import require_folder
 
-_PROPOSE_LIMIT_S = 600.0
-_TRY_LIMIT_S = 600.0
 # So much of why a range was inferred goes into the contract.
 _WHY_LENGTH = 200
 
@@ -96,10 +93,9 @@ def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_js
         process = StepProcess(plan, Path(scratch) / "init.log")
         try:
             job = ProposeJob(folder, staging, wishes.inputs, wishes.dimensions)
-            proposal = cast(ProposeResult, process.run(job, limit_s=_PROPOSE_LIMIT_S))
+            proposal = process.run(job)
             contract = _decide(folder, wishes, proposal, ask=ask and not as_json)
-            trial = process.run(TryJob(staging, contract), limit_s=_TRY_LIMIT_S)
-            _require_running(cast(TryResult, trial))
+            _require_running(process.run(TryJob(staging, contract)))
         finally:
             process.close()
     write_whole(path, format_contract(contract), mode=0o644)

@@ -7,7 +7,6 @@ import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.registering import KeyJob, KeyResult
@@ -16,7 +15,7 @@ from handoff.infra.console import print_json
 from handoff.infra.echoing import echo
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.settings import Settings, read_settings, trusted_folder
-from handoff.tasks.registry.moving import KEY_LIMIT_S, SIGNER
+from handoff.tasks.registry.moving import SIGNER
 
 
 def show_keys(*, as_json: bool) -> None:
@@ -48,7 +47,7 @@ def _own_key(settings: Settings) -> KeyResult | None:
         closing(StepProcess(SIGNER, Path(logs) / "sign.log")) as signer,
     ):
         job = KeyJob(replace(key, make_missing=False), None)
-        return cast(KeyResult, signer.run(job, limit_s=KEY_LIMIT_S))
+        return signer.run(job)
 
 
 def trust_key(file: Path) -> None:

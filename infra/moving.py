@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from handoff.artifacts.changes import Author, Request, RetireRequest, RollBackRequest
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.ledger import LedgerEntry
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.registering import CatalogueJob, CollectJob, CollectResult
+from handoff.artifacts.registering import CatalogueJob, CollectJob
 from handoff.artifacts.site import Site
 from handoff.infra.console import print_json, size
 from handoff.infra.echoing import echo
@@ -16,14 +14,11 @@ from handoff.infra.registry import parse_reference, parse_version, releases_of, 
 from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
 from handoff.tasks.registry.appending import Appended
 from handoff.tasks.registry.moving import (
-    CATALOGUE_LIMIT_S,
     Promotion,
     change_ledger,
     opened_registrar,
 )
 from handoff.tasks.registry.moving import promote as promote_version
-
-_COLLECT_LIMIT_S = 3600.0
 
 
 def promote(
@@ -78,7 +73,7 @@ def sync(reference: str, *, as_json: bool) -> None:
         models = releases_of(read_settings()).models()
     with opened_registrar(site) as (registrar, _):
         for model in models:
-            registrar.run(CatalogueJob(site.stores, model), limit_s=CATALOGUE_LIMIT_S)
+            registrar.run(CatalogueJob(site.stores, model))
     if as_json:
         print_json({"models": list(models)})
         return
@@ -90,7 +85,7 @@ def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
     site = read_site(read_settings())
     with opened_registrar(site) as (registrar, _):
         job = CollectJob(site.stores, grace_h, pretend)
-        found = cast(CollectResult, registrar.run(job, limit_s=_COLLECT_LIMIT_S))
+        found = registrar.run(job)
     if as_json:
         print_json(to_plain(found))
         return

@@ -21,19 +21,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 from handoff.artifacts.errors import StepCrashed, error_from_record
 from handoff.artifacts.isolated import isolated
+from handoff.artifacts.job import Job
 from handoff.artifacts.record import absolute, from_plain, to_plain
 from handoff.infra.engine import looking
 from handoff.infra.engine.budget import killed_by_others, out_of_time, time_factor, too_many
 from handoff.infra.engine.crowds import CROWDS, MOST_THREADS
-from handoff.infra.engine.worker import STEPS, step_name
+from handoff.tasks.steps import step_of
 
 # What the flow announces its steps by, too.
 LOGGER = logging.getLogger("handoff.progress")
 _LOG_TAIL_CHARACTERS = 1500
+R = TypeVar("R")
 _POLL_S = 1.0
 
 
@@ -86,19 +88,23 @@ class StepProcess:
         if after:
             self._queue.submit(wait, after)
 
-    def submit(self, job: object, *, limit_s: float) -> Future[Any]:
-        """Queue `job` behind those before it and return its future; once for equal jobs."""
+    def submit(self, job: Job[R], *, limit_s: float | None = None) -> Future[R]:
+        """Queue `job` behind those before it and return its future; once for equal jobs.
+
+        The step is ended after `limit_s` seconds, or after those of its row.
+        """
         key = _key(job)
         with self._lock:
             if key not in self._futures:
-                self._futures[key] = self._queue.submit(self._run, job, limit_s)
+                most_s = step_of(job).limit_s if limit_s is None else limit_s
+                self._futures[key] = self._queue.submit(self._run, job, most_s)
             return self._futures[key]
 
-    def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
+    def run(self, job: Job[R], *, limit_s: float | None = None) -> R:
         """Return the result of `job`; raise what the step raised, or `StepCrashed`."""
         return self.submit(job, limit_s=limit_s).result()
 
-    def seconds(self, job: object) -> float | None:
+    def seconds(self, job: Job[Any]) -> float | None:
         """Return how long a finished job took in the process, without waiting; None if unknown."""
         return self._seconds.get(_key(job))
 
@@ -170,7 +176,7 @@ class StepProcess:
             told.append(f"--{plan.sees}")
         return [*told, *_each("--set", [f"{k}={v}" for k, v in environment.items()])]
 
-    def _run(self, job: object, limit_s: float) -> object:
+    def _run(self, job: Job[Any], limit_s: float) -> object:
         with self._lifecycle:
             # Not after `close`, which has ended what there was and waits for this.
             if self._process.poll() is not None and not self._closed:
@@ -182,7 +188,7 @@ class StepProcess:
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
-            record = self._read_result(step_name(job), limit_s)
+            record = self._read_result(step_of(job).name, limit_s)
         except BrokenPipeError:
             record = None
         if record is None:
@@ -190,9 +196,9 @@ class StepProcess:
         self._seconds[_key(job)] = record["seconds"]
         if "error" in record:
             raise error_from_record(record["error"])
-        return from_plain(STEPS[type(job)].result, record["result"])
+        return from_plain(step_of(job).result, record["result"])
 
-    def _ended(self, job: object, log_began: int) -> StepCrashed:
+    def _ended(self, job: Job[Any], log_began: int) -> StepCrashed:
         """End the process; return what is told of a job that has no result."""
         was_killed = False
         if self._out_of_time_s is None and not self._closed:
@@ -201,24 +207,26 @@ class StepProcess:
         crowded = CROWDS.leave(self._process.pid)
         self._kill()
         if crowded:
-            return too_many(step_name(job), MOST_THREADS)
+            return too_many(step_of(job).name, MOST_THREADS)
         if self._out_of_time_s is not None:
-            return out_of_time(step_name(job), self._out_of_time_s)
+            return out_of_time(step_of(job).name, self._out_of_time_s)
         if was_killed and not self._closed:
-            return killed_by_others(step_name(job), self.log)
+            return killed_by_others(step_of(job).name, self.log)
         return self._crash(job, log_began)
 
-    def _write_job(self, job: object) -> str:
+    def _write_job(self, job: Job[Any]) -> str:
         """Write the job beside the log, so that one line repeats it, and return the request.
 
         The request holds the job itself: other processes than ours can write to the log's folder.
         """
         self._jobs += 1
-        path = self.log.with_name(f"{self.log.stem}-{self._jobs}-{step_name(job)}.json")
+        path = self.log.with_name(
+            f"{self.log.stem}-{self._jobs}-{step_of(job).name.replace(' ', '-')}.json"
+        )
         # It is read in another folder.
         plain = to_plain(absolute(job))
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        return json.dumps([step_name(job), plain, str(path)])
+        return json.dumps([step_of(job).name, plain, str(path)])
 
     def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
         """Return the step's answer, None where it ended without one; log how far it is until then.
@@ -272,7 +280,7 @@ class StepProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def _crash(self, job: object, log_began: int) -> StepCrashed:
+    def _crash(self, job: Job[Any], log_began: int) -> StepCrashed:
         code = self._process.returncode
         with self.log.open("rb") as stream:
             stream.seek(log_began)
@@ -280,7 +288,7 @@ class StepProcess:
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
         return StepCrashed(
-            f"the step {step_name(job)} ended without a result",
+            f"the step {step_of(job).name} ended without a result",
             expected="a result or a refusal",
             got=f"{how}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
@@ -305,6 +313,6 @@ def _signal_name(number: int) -> str:
     return next((known.name for known in signal.Signals if known == number), str(number))
 
 
-def _key(job: object) -> str:
+def _key(job: Job[Any]) -> str:
     """Return what equal jobs share."""
-    return step_name(job) + json.dumps(to_plain(job), sort_keys=True)
+    return step_of(job).name + json.dumps(to_plain(job), sort_keys=True)

@@ -1,7 +1,7 @@
 """The program inside a step process: reads jobs, runs steps, answers.
 
-    tasks.worker --answers FD [--look FOLDER ...] MODULE ...   serve; requests are lines of stdin
-    tasks.worker STEP JOB.json                                 run one job again, print its result
+    worker --answers FD [--look FOLDER ...] MODULE ...   serve; requests are lines of stdin
+    worker STEP JOB.json                                 run one job again, print its result
 
 It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
 (`infra.engine.looking`). The modules named are imported before the first request, and their
@@ -21,96 +21,16 @@ import shlex
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from handoff.artifacts import (
-    captures,
-    changes,
-    comparison,
-    conformance,
-    exchange,
-    fetching,
-    known_faults,
-    localization,
-    night_notes,
-    probes,
-    proposals,
-    registering,
-    steps,
-    surveying,
-)
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, StepCrashed
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step: the module below `tasks` whose `run(job)` does it, and the type of its result."""
-
-    module: str
-    result: type[Any]
-
-    @property
-    def name(self) -> str:
-        """What it is called: as its room, or, where a room has several, as its module."""
-        room, _, last = self.module.rpartition(".")
-        return room if last == "step" else last
-
-
-STEPS: dict[type[Any], Step] = {
-    fetching.FetchJob: Step("tasks.fetch", fetching.FetchResult),
-    steps.PrepareJob: Step("deliver.prepare", steps.Prepared),
-    steps.DeliverJob: Step("deliver.step", steps.DeliverResult),
-    steps.IntakeJob: Step("intake", steps.IntakeResult),
-    steps.TraceabilityJob: Step("inspect.step", steps.TraceabilityResult),
-    captures.CaptureJob: Step("captures.step", captures.CaptureRow),
-    proposals.ProposeJob: Step("propose.step", proposals.ProposeResult),
-    proposals.TryJob: Step("propose.try_contract", proposals.TryResult),
-    steps.OptimizeJob: Step("optimize.step", steps.OptimizeResult),
-    steps.ToolsJob: Step("compile.caching.make_tools", steps.ToolsResult),
-    steps.CompileJob: Step("compile.step", steps.CompileResult),
-    steps.FindPackageJob: Step("compile.caching.find_package", steps.FoundPackage),
-    steps.ReferenceJob: Step("verify.reference", steps.ReferenceResult),
-    steps.TapJob: Step("verify.tap", steps.TapResult),
-    steps.VerifyJob: Step("verify.step", steps.VerifyResult),
-    localization.LocalizeJob: Step("localize.step", localization.LocalizeResult),
-    localization.TrialJob: Step("localize.trial", localization.TrialResult),
-    probes.ProbeJob: Step("probe.step", probes.ProbeResult),
-    probes.MeasureJob: Step("probe.measure", probes.ProbeResult),
-    steps.BenchmarkJob: Step("timing.benchmark", steps.BenchmarkResult),
-    steps.RaceJob: Step("timing.race", steps.RaceResult),
-    registering.KeyJob: Step("registry.open_key", registering.KeyResult),
-    registering.LookUpJob: Step("registry.look_up", registering.LookUpResult),
-    registering.UploadJob: Step("registry.upload", registering.Uploaded),
-    changes.DraftJob: Step("registry.draft", changes.Draft),
-    changes.SignJob: Step("registry.sign", changes.Signed),
-    changes.CommitJob: Step("registry.commit", changes.CommitResult),
-    registering.CatalogueJob: Step("registry.catalogue", registering.Catalogued),
-    changes.SideBySideJob: Step("timing.side_by_side", changes.SideBySide),
-    registering.RestoreJob: Step("registry.restore", registering.RestoreResult),
-    comparison.ThreeWayJob: Step("timing.three_way", comparison.Comparison),
-    registering.CollectJob: Step("registry.collect", registering.CollectResult),
-    exchange.SendJob: Step("fetch.send", exchange.Sent),
-    exchange.ReceiveJob: Step("fetch.receive", exchange.Received),
-    registering.PullJob: Step("registry.pull", registering.PullResult),
-    night_notes.NoteRowsJob: Step("nightly.note_rows", night_notes.NotedRows),
-    night_notes.ReadRowsJob: Step("nightly.read_rows", night_notes.NotedRows),
-    night_notes.ShowNightJob: Step("nightly.show_night", night_notes.ShownNight),
-    surveying.RecordsJob: Step("registry.records", surveying.Records),
-    conformance.SignTableJob: Step("conformance.sign_table", conformance.SignedTable),
-    conformance.KeepTableJob: Step("conformance.keep_table", conformance.KeptTable),
-    conformance.ReadTablesJob: Step("conformance.read_tables", conformance.Tables),
-    known_faults.KnownWrongJob: Step("conformance.known_wrong", known_faults.KnownWrong),
-    conformance.PairsJob: Step("conformance.list_pairs", conformance.Pairs),
-    conformance.ConformJob: Step("conformance.conform", conformance.ConformResult),
-    surveying.SurveyJob: Step("nightly.survey", surveying.Survey),
-}
+from handoff.tasks.steps import step_named
 
 
 def import_step(module: str) -> ModuleType:
@@ -118,17 +38,12 @@ def import_step(module: str) -> ModuleType:
     return importlib.import_module(f"handoff.tasks.{module}")
 
 
-def step_name(job: object) -> str:
-    """Return the name of the step that does `job`: `compile` for a `CompileJob`."""
-    return STEPS[type(job)].name
-
-
 def run_step(name: str, plain_job: object) -> dict[str, Any]:
     """Run the step `name` on a plain job and return the plain answer."""
-    kind = next(kind for kind, step in STEPS.items() if step.name == name)
+    step = step_named(name)
     try:
-        job = from_plain(kind, plain_job)
-        return {"result": to_plain(import_step(STEPS[kind].module).run(job))}
+        job = from_plain(step.job, plain_job)
+        return {"result": to_plain(import_step(step.module).run(job))}
     except HandoffError as error:
         if error.__cause__ is not None:
             # What is told is a sentence; the log keeps the whole.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.captures import ROADS, CaptureJob, CaptureRow, Road
 from handoff.artifacts.errors import StepCrashed
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-
-_LIMIT_S = 180.0
+from handoff.tasks.steps import CAPTURE
 
 
 def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[CaptureRow, ...]:
@@ -22,10 +20,12 @@ def _row(staging: Path, road: Road, extensions: tuple[str, ...], logs: Path) -> 
     plan = ProcessPlan(name, extensions=extensions, reads=(staging,))
     process = StepProcess(plan, logs / f"{name}.log")
     try:
-        return cast(CaptureRow, process.run(CaptureJob(staging, road), limit_s=_LIMIT_S))
+        return process.run(CaptureJob(staging, road))
     except StepCrashed as error:
         late = "no result within" in error.got
-        reason = f"no result within {_LIMIT_S:.0f} s" if late else error.got.partition(";")[0]
+        reason = (
+            f"no result within {CAPTURE.limit_s:.0f} s" if late else error.got.partition(";")[0]
+        )
         return CaptureRow(road, captured=False, reason=f"crashed: {reason}")
     finally:
         process.close()

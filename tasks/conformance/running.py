@@ -20,7 +20,6 @@ from handoff.artifacts.conformance import (
     Conformance,
     ConformJob,
     ConformResult,
-    Pairs,
     PairsJob,
     Row,
     toolchain_digest,
@@ -36,8 +35,6 @@ from handoff.tasks.conformance.reports import with_reports
 
 # Some 200 samples: what is fixed about a compilation is a tenth of it then.
 _PAIRS_A_BUNDLE = 150
-_LIMIT_S = 900.0
-_LISTING_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def make_table(plan: Plan, tell: Tell) -> Conformance:
     ]
     try:
         listing = PairsJob(plan.target, plan.options, plan.compiler, plan.operators)
-        listed: Pairs = processes[0].run(listing, limit_s=_LISTING_S)
+        listed = processes[0].run(listing)
         digest = toolchain_digest(listed.toolchain)
         shipped = shipped_table(digest)
         begun = shipped if shipped and shipped.questions == QUESTIONS else None
@@ -180,7 +177,7 @@ def _ask(process: StepProcess, plan: Plan, bundle: tuple[str, ...]) -> tuple[Row
     """Ask a bundle; in halves where it crashes, down to the pair that does."""
     job = ConformJob(plan.target, plan.options, bundle)
     try:
-        result: ConformResult = process.run(job, limit_s=_LIMIT_S)
+        result = process.run(job)
     except StepCrashed as error:
         if len(bundle) > 1:
             middle = len(bundle) // 2
@@ -193,7 +190,7 @@ def _crashed(process: StepProcess, job: ConformJob, error: StepCrashed) -> Row:
     operator, _, dtype = job.pairs[0].rpartition(":")
     told = str(error)[-300:].strip()
     try:
-        process.run(replace(job, eager_only=True), limit_s=_LIMIT_S)
+        process.run(replace(job, eager_only=True))
     except StepCrashed:
         return Row(operator, dtype, "not compiled", "eager itself crashes on its samples")
     return Row(operator, dtype, "crashes", told)

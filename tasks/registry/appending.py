@@ -7,33 +7,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol, TypeVar
 
 from handoff.artifacts.changes import (
     Author,
     CommitJob,
-    CommitResult,
-    Draft,
     DraftJob,
     Request,
-    Signed,
     SignJob,
 )
 from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
+from handoff.artifacts.job import Job
 from handoff.artifacts.ledger import LedgerEntry
 from handoff.artifacts.manifest import Manifest
 from handoff.artifacts.registering import SigningKey, Stores, Uploaded
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64
-_STEP_LIMIT_S = 600.0
 _PAUSE_S = 0.5
+R = TypeVar("R")
 
 
 class RunsSteps(Protocol):
     """What runs a job and returns its step's result: a `StepProcess`."""
 
-    def run(self, job: object, *, limit_s: float) -> Any:  # noqa: ANN401 - the job's own result
+    def run(self, job: Job[R]) -> R:
         """Return the result of `job`; raise what the step raised."""
 
 
@@ -99,7 +97,7 @@ def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
         drafting = DraftJob(
             change.stores, change.request, change.author, attempt, expected, change.is_conditional
         )
-        draft = cast(Draft, registrar.run(drafting, limit_s=_STEP_LIMIT_S))
+        draft = registrar.run(drafting)
         if draft.entry is None:
             assert draft.known is not None
             return Appended(None, draft.known, draft.aliases)
@@ -112,9 +110,9 @@ def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
             change.manifest if is_new else None,
             change.uploaded if is_new else None,
         )
-        signed = cast(Signed, signer.run(signing, limit_s=_STEP_LIMIT_S))
+        signed = signer.run(signing)
         committing = CommitJob(change.stores, signed)
-        committed = cast(CommitResult, registrar.run(committing, limit_s=_STEP_LIMIT_S))
+        committed = registrar.run(committing)
         if committed.won:
             version = signed.entry.version
             return Appended(signed.entry, version, signed.entry.aliases_of(version))

@@ -19,8 +19,6 @@ from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.registry.appending import Appended, Change, append, told_as_done
 from handoff.tasks.registry.racing import race_with_served
 
-KEY_LIMIT_S = 120.0
-CATALOGUE_LIMIT_S = 3600.0
 SIGNER = ProcessPlan("sign", preload=("registry.sign",), sees="keys")
 _REGISTRAR = ProcessPlan("register", preload=("registry.draft",), sees="stores")
 
@@ -71,7 +69,7 @@ def change_ledger(
         opened_registrar(site) as (registrar, scratch),
         closing(StepProcess(SIGNER, scratch / "sign.log")) as signer,
     ):
-        signer.run(KeyJob(site.key, site.stores.trusted), limit_s=KEY_LIMIT_S)
+        signer.run(KeyJob(site.key, site.stores.trusted))
         change = Change(
             request, author, site.stores, site.key,
             expected=expected or None, is_conditional=expected is not None,
@@ -79,7 +77,7 @@ def change_ledger(
         appended = append(registrar, signer, change)
         job = CatalogueJob(site.stores, request.model)
         with told_as_done(request.model, appended):
-            registrar.run(job, limit_s=CATALOGUE_LIMIT_S)
+            registrar.run(job)
     return appended
 
 

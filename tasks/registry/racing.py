@@ -6,7 +6,6 @@ import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.changes import SideBySide, SideBySideJob
 from handoff.artifacts.delivery import EXAMPLES_FILE
@@ -17,7 +16,6 @@ from handoff.artifacts.target import installed_torch
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.registry.pull import run as pull
 
-_LIMIT_S = 600.0
 # Compiled code runs there: no store's credentials, no key.
 _RUNNER = ProcessPlan("side-by-side", preload=("timing.side_by_side",))
 
@@ -49,7 +47,7 @@ def race_with_served(
         runner = replace(_RUNNER, reads=(*folders, *trusted))
         with closing(StepProcess(runner, Path(scratch) / "side-by-side.log")) as process:
             job = SideBySideJob(tuple(folders), target, stores.trusted)
-            return (cast(SideBySide, process.run(job, limit_s=_LIMIT_S)),), held.version
+            return (process.run(job),), held.version
 
 
 def _raced_target(before: Manifest, after: Manifest) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
 from handoff.artifacts.manifest import Manifest
@@ -15,7 +14,6 @@ from handoff.artifacts.signing import read_trust
 from handoff.artifacts.steps import (
     IntakeJob,
     IntakeResult,
-    OptimizeResult,
     ReferenceResult,
     VerifyJob,
     VerifyResult,
@@ -23,14 +21,7 @@ from handoff.artifacts.steps import (
 from handoff.artifacts.target import installed_torch, parse_target
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.registry.restore import run as restore
-from handoff.tasks.release.processes import (
-    INTAKE_LIMIT_S,
-    OPTIMIZE_LIMIT_S,
-    REFERENCE_LIMIT_S,
-    Lanes,
-)
-
-_VERIFY_LIMIT_S = 3600.0
+from handoff.tasks.release.processes import Lanes
 
 
 def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Path) -> str:
@@ -52,20 +43,18 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
     ):
         jobs = lanes.jobs
         intake = IntakeJob(delivery.absolute(), jobs.staging)
-        taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=INTAKE_LIMIT_S))
+        taken = lanes.graph.run(intake)
         _require_the_same(manifest, taken, delivery)
-        optimizing = lanes.graph.run(jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
-        optimized = cast(OptimizeResult, optimizing)
-        referring = lanes.runner().run(jobs.reference(optimized), limit_s=REFERENCE_LIMIT_S)
-        reference = cast(ReferenceResult, referring)
+        optimized = lanes.graph.run(jobs.optimize())
+        reference = lanes.runner().run(jobs.reference(optimized))
         names = tuple(spec.name for spec in manifest.signature.outputs)
         job = VerifyJob(
             folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
             target=slug, staging=jobs.staging, program=optimized.reference,
             atomic_sums=record.atomic_sums,
         )  # fmt: skip
-        verified = lanes.runner(target).run(job, limit_s=_VERIFY_LIMIT_S)
-    return _tell(manifest, slug, reference, cast(VerifyResult, verified))
+        verified = lanes.runner(target).run(job)
+    return _tell(manifest, slug, reference, verified)
 
 
 def verify_released(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.isolated import imported_from
+from handoff.artifacts.job import Job
 from handoff.artifacts.manifest import is_large
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.steps import IntakeJob, OptimizeResult, TraceabilityResult
@@ -22,15 +23,6 @@ from handoff.artifacts.target import Target, native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
 from handoff.tasks.release.jobs import Jobs
-
-# Seconds after which a step's process is ended. A step that needs longer has hung.
-INTAKE_LIMIT_S = 600.0
-TRACEABILITY_LIMIT_S = 900.0
-OPTIMIZE_LIMIT_S = 1800.0
-COMPILE_LIMIT_S = 3600.0
-REFERENCE_LIMIT_S = 3600.0
-# Somewhat longer than the step itself gives a download.
-FETCH_LIMIT_S = 3900.0
 
 # The process that fetches deliveries: it alone sees git's credentials.
 FETCHER = ProcessPlan("fetch", preload=("tasks.fetch",), sees="sources")
@@ -108,9 +100,7 @@ class Lanes:
                 )  # fmt: skip
                 process = self._open(plan)
                 self._later[plan.name] = process
-                self._tools[target.slug] = process.submit(
-                    self.jobs.tools(target), limit_s=COMPILE_LIMIT_S
-                )
+                self._tools[target.slug] = process.submit(self.jobs.tools(target))
                 process.renew()
             return self._tools[target.slug]
 
@@ -200,7 +190,7 @@ class BegunStep:
     """A step that runs before the flow asks for it."""
 
     process: StepProcess
-    job: object
+    job: Job[Any]
     future: Future[Any]
 
     @property
@@ -223,9 +213,9 @@ def begin(
     _BEGUN[workspace] = lanes
     graph = lanes.graph
     taking = IntakeJob(delivery, lanes.jobs.staging)
-    taken = graph.submit(taking, limit_s=INTAKE_LIMIT_S)
-    judged = graph.submit(lanes.jobs.traceability(), limit_s=TRACEABILITY_LIMIT_S)
-    optimized = graph.submit(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
+    taken = graph.submit(taking)
+    judged = graph.submit(lanes.jobs.traceability())
+    optimized = graph.submit(lanes.jobs.optimize())
     optimized.add_done_callback(lambda done: _go_on(lanes, judged, done))
     jobs = (taking, lanes.jobs.traceability(), lanes.jobs.optimize())
     futures: tuple[Future[Any], ...] = (taken, judged, optimized)
@@ -243,9 +233,9 @@ def _go_on(
     program = optimized.result()
     for target in lanes.targets:
         compiler = lanes.compiler(target)
-        compiler.submit(lanes.jobs.compile(program, target), limit_s=COMPILE_LIMIT_S)
+        compiler.submit(lanes.jobs.compile(program, target))
     if fit_side_by_side(program):
-        lanes.runner().submit(lanes.jobs.reference(program), limit_s=REFERENCE_LIMIT_S)
+        lanes.runner().submit(lanes.jobs.reference(program))
 
 
 def fit_side_by_side(optimized: OptimizeResult) -> bool:

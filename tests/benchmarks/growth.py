@@ -81,7 +81,7 @@ def _tell_registry(root: Path, counts: list[int]) -> list[str]:
     manifest, folder = registry.write()
     # Every version is another entry of the same packages, as rebuilds are that come out the same:
     # drawing a report for each would take half an hour.
-    uploaded = Here().run(UploadJob(manifest, folder, registry.stores), limit_s=_STEP_LIMIT_S)
+    uploaded = Here().run(UploadJob(manifest, folder, registry.stores))
     request = ReleaseRequest(
         manifest.model, manifest.digest, manifest.fingerprint, "candidate", rebuild=True
     )

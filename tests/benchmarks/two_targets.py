@@ -30,7 +30,7 @@ import psutil
 from handoff.artifacts.recipe import Recipe
 from handoff.artifacts.steps import IntakeJob, OptimizeResult
 from handoff.infra.console import print_table
-from handoff.tasks.release.processes import COMPILE_LIMIT_S, INTAKE_LIMIT_S, OPTIMIZE_LIMIT_S, Lanes
+from handoff.tasks.release.processes import Lanes
 from tests.benchmarks.processes import cpu_seconds, handoff, handoff_command, measure
 from tests.benchmarks.step_lines import step_seconds
 
@@ -97,8 +97,8 @@ def _optimize(folder: Path) -> OptimizeResult:
         folder / "builds" / "program", Recipe(targets=_SLUGS[:1]), delivery=folder / "delivery"
     ) as lanes:
         taking = IntakeJob(folder / "delivery", lanes.jobs.staging)
-        lanes.graph.run(taking, limit_s=INTAKE_LIMIT_S)
-        found: OptimizeResult = lanes.graph.run(lanes.jobs.optimize(), limit_s=OPTIMIZE_LIMIT_S)
+        lanes.graph.run(taking)
+        found: OptimizeResult = lanes.graph.run(lanes.jobs.optimize())
         return found
 
 
@@ -112,7 +112,7 @@ def _compile(folder: Path, program: OptimizeResult, targets: tuple[str, ...]) ->
         jobs = {t: lanes.jobs.compile(program, t) for t in lanes.targets}
         load = psutil.getloadavg()[0]
         # A process that is busy with its imports takes the job when it is through with them.
-        futures = [lanes.compiler(t).submit(job, limit_s=COMPILE_LIMIT_S)
+        futures = [lanes.compiler(t).submit(job)
                    for t, job in jobs.items()]  # fmt: skip
         wait(futures)
         for future in futures:

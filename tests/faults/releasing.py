@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
@@ -143,7 +142,7 @@ class Verifier:
             staging=prepared.staging, program=prepared.intended, atomic_sums=compiled.atomic_sums,
         )  # fmt: skip
         try:
-            return cast(VerifyResult, self._process.run(job, limit_s=_VERIFY_LIMIT_S))
+            return self._process.run(job, limit_s=_VERIFY_LIMIT_S)
         except StepCrashed as error:
             return VerifyResult((), (f"verify crashed: {error.got.partition(';')[0]}",))
 

@@ -124,7 +124,7 @@ def parts_of_a_release(place: Place) -> dict[str, tuple[Callable[[], object], bo
     job = CatalogueJob(stores, place.model, 2, place.second.folder)
     return {
         "upload, draft, sign, commit, publish": (lambda: append_only(place), False),
-        "catalogue, from the build": (lambda: Here().run(job, limit_s=60), True),
+        "catalogue, from the build": (lambda: Here().run(job), True),
         "catalogue, from the store": (lambda: show(stores, model=place.model), True),
         "a whole release": (lambda: release(place.registry, place.second), False),
     }

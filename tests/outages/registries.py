@@ -96,13 +96,14 @@ def release(
         manifest.recipe,
         "g++",
     )
-    known = here.run(looking, limit_s=_STEP_LIMIT_S)
+    known = here.run(looking)
     if known.version and not rebuild:
+        assert known.manifest is not None
         request = ReleaseRequest(manifest.model, known.manifest, manifest.fingerprint, alias)
         appended = registry.change(request)
     else:
         job = UploadJob(manifest, delivery.folder, stores, delivery.staged)
-        uploaded = here.run(job, limit_s=_STEP_LIMIT_S)
+        uploaded = here.run(job)
         request = ReleaseRequest(
             manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
         )
@@ -118,7 +119,7 @@ def show(
     stores: Stores, version: int | None = None, folder: Path | None = None, model: str = MODEL
 ) -> None:
     """Show in MLflow, and in the store's copies, what the ledger says."""
-    Here().run(CatalogueJob(stores, model, version, folder), limit_s=_STEP_LIMIT_S)
+    Here().run(CatalogueJob(stores, model, version, folder))
 
 
 def append_only(place: Place) -> None:

@@ -101,7 +101,7 @@ def drop_delivery(place: Place) -> None:
 def keep_other_delivery(place: Place) -> None:
     registry, second = place.registry, place.second
     job = UploadJob(second.manifest, second.folder, registry.stores, second.staged)
-    uploaded = Here().run(job, limit_s=60)
+    uploaded = Here().run(job)
     assert place.first.staged is not None
     objects = registry.releases.objects
     other = {path.name: objects.put_parts(path) for path in place.first.staged.iterdir()}

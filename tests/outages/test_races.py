@@ -72,7 +72,7 @@ def test_a_delivery_that_another_releases_meanwhile_is_found_though_no_copy_tell
     release_first(place, is_shown=False)
     registry, manifest = place.registry, place.second.manifest
     job = UploadJob(manifest, place.second.folder, registry.stores, place.second.staged)
-    uploaded = Here().run(job, limit_s=60)
+    uploaded = Here().run(job)
     request = ReleaseRequest(place.model, manifest.digest, manifest.fingerprint, "candidate")
 
     def release() -> Appended:

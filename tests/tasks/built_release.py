@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,7 @@ from handoff.artifacts.manifest import Manifest, TargetRecord
 from handoff.artifacts.recipe import Recipe, VerifyPlan
 from handoff.artifacts.signature import Dimension
 from handoff.artifacts.steps import (
-    CompileResult,
     IntakeJob,
-    IntakeResult,
-    OptimizeResult,
-    ReferenceResult,
     TraceabilityResult,
 )
 from handoff.artifacts.target import native_cpu_target
@@ -88,12 +84,12 @@ def release_of_delivery(folder: Path) -> BuiltRelease:
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe, delivery=delivery) as lanes:
         intake = IntakeJob(delivery, lanes.jobs.staging)
-        taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=LIMIT_S))
-        optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
+        taken = lanes.graph.run(intake, limit_s=LIMIT_S)
+        optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S)
         compiling = lanes.jobs.compile(optimized, target)
-        compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
+        compiled = lanes.compiler(target).run(compiling, limit_s=LIMIT_S)
         referring = lanes.jobs.reference(optimized)
-        reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
+        reference = lanes.runner().run(referring, limit_s=LIMIT_S)
         manifest = assemble.assemble(
             lanes.jobs.release,
             recipe=recipe,

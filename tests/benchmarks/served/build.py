@@ -18,7 +18,7 @@ import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from handoff.artifacts.delivery import Lineage
 from handoff.artifacts.digest import Digest, digest_bytes
@@ -29,11 +29,9 @@ from handoff.artifacts.signature import ModelSignature
 from handoff.artifacts.steps import (
     CompileResult,
     IntakeJob,
-    IntakeResult,
     OptimizeResult,
     ReferenceResult,
     VerifyJob,
-    VerifyResult,
 )
 from handoff.artifacts.target import Target, native_cpu_target
 from handoff.tasks.registry.assemble import signature_of
@@ -91,10 +89,10 @@ def main() -> None:
 
 def _build(lanes: Lanes, target: Target, releases: Path, delivery: Path) -> list[dict[str, Any]]:
     intake = IntakeJob(delivery, lanes.jobs.staging)
-    taken = cast(IntakeResult, lanes.graph.run(intake, limit_s=_LIMIT_S))
-    optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=_LIMIT_S))
+    taken = lanes.graph.run(intake, limit_s=_LIMIT_S)
+    optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=_LIMIT_S)
     referring = lanes.jobs.reference(optimized)
-    reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=_LIMIT_S))
+    reference = lanes.runner().run(referring, limit_s=_LIMIT_S)
     signature = signature_of(taken.contract, optimized)
     work = _Work(lanes, target, optimized, reference, signature, releases)
     return [_attempt(work, name) for name in ("plain", *lanes.jobs.recipe.search.candidates)]
@@ -126,10 +124,10 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
                 found = lanes.optimizer().run(
                     lanes.jobs.variant(variation.passes), limit_s=_LIMIT_S
                 )
-                plain, optimized = optimized, cast(OptimizeResult, found)
+                plain, optimized = optimized, found
                 require_effect(optimized, plain)
             job = lanes.jobs.candidate(optimized, target, name, variation.options)
-        compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=_LIMIT_S))
+        compiled = lanes.compiler(target).run(job, limit_s=_LIMIT_S)
         require_new(compiled, work.made)
         work.made[compiled.library.digest] = name
         outputs = tuple(spec.name for spec in optimized.outputs)
@@ -137,7 +135,7 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
             job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
             compiled.assumed, outputs, target.slug, atomic_sums=compiled.atomic_sums,
         )  # fmt: skip
-        verified = cast(VerifyResult, lanes.runner(target).run(verifying, limit_s=_LIMIT_S))
+        verified = lanes.runner(target).run(verifying, limit_s=_LIMIT_S)
     except HandoffError as error:
         return told | {"reasons": [str(error)]}
     release = work.releases / name

@@ -6,7 +6,6 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -83,7 +82,7 @@ class Builder:
         folder = self.folder / f"package-{self.count}"
         job = CompileJob(program, TARGET, folder, options, self.cache, fresh)
         result = self.lanes.compiler(TARGET).run(job, limit_s=LIMIT_S)
-        return folder, cast(CompileResult, result)
+        return folder, result
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from handoff.artifacts.recipe import Recipe, VerifyPlan
 from handoff.artifacts.steps import (
     AssumedRange,
     BenchmarkJob,
-    BenchmarkResult,
     CompileJob,
     CompileResult,
     IntakeJob,
@@ -74,11 +72,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(folder / "workspace", recipe, delivery=delivery) as lanes:
         lanes.graph.run(IntakeJob(delivery, lanes.jobs.staging), limit_s=LIMIT_S)
-        optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
+        optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S)
         compiling = lanes.jobs.compile(optimized, target)
-        compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
+        compiled = lanes.compiler(target).run(compiling, limit_s=LIMIT_S)
         referring = lanes.jobs.reference(optimized)
-        reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
+        reference = lanes.runner().run(referring, limit_s=LIMIT_S)
         yield Built(lanes, target, recipe, optimized, compiled, reference, module)
 
 
@@ -185,7 +183,7 @@ def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
         tmp_path / "workspace", Recipe(targets=("cpu-avx2",)), reads=(built.lanes.jobs.workspace,)
     ) as lanes:
         job = lanes.jobs.compile(built.optimized, target)
-        compiled = cast(CompileResult, lanes.compiler(target).run(job, limit_s=LIMIT_S))
+        compiled = lanes.compiler(target).run(job, limit_s=LIMIT_S)
         assert set(compiled.instruction_sets) <= target.cpu_flags
         assert compiled.fit.cpu_flags == tuple(sorted(target.cpu_flags))
         verifying = VerifyJob(lanes.jobs.package(target), built.reference.file, built.recipe)
@@ -287,7 +285,7 @@ def test_what_can_not_be_compiled_leaves_no_folder(built: Built) -> None:
 
 def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
     job = BenchmarkJob(built.lanes.jobs.staging, built.folder, built.reference.file)
-    result = cast(BenchmarkResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
+    result = built.lanes.runner().run(job, limit_s=LIMIT_S)
     # The example's six are nearest to 4, a third of the way from 1 to 64 in the logarithm.
     sizes = ["batch=1 seed=0", "batch=6 example=0", "batch=17 seed=0", "batch=64 seed=0"]
     assert [t.case for t in result.timings] == sizes
@@ -300,7 +298,7 @@ def test_a_size_that_takes_too_much_is_left_out_and_named(built: Built) -> None:
     plan = VerifyPlan(seeds=1, max_bytes=20_000)
     file = built.lanes.jobs.workspace / "less.pt"
     job = ReferenceJob(built.lanes.jobs.staging, None, plan, file)
-    result = cast(ReferenceResult, built.lanes.runner().run(job, limit_s=LIMIT_S))
+    result = built.lanes.runner().run(job, limit_s=LIMIT_S)
     assert "batch=1 seed=0" in result.cases
     assert "batch=64 seed=0" not in result.cases
     assert any(text.startswith("batch=64: about") for text in result.skipped)
@@ -327,12 +325,12 @@ def test_an_awkward_model_is_built_and_accepted(built: Built) -> None:
     staging, folder = place / "staging", place / "package"
     lanes.graph.run(IntakeJob(delivery, staging), limit_s=LIMIT_S)
     optimizing = OptimizeJob(staging, place / "program", built.recipe)
-    optimized = cast(OptimizeResult, lanes.graph.run(optimizing, limit_s=LIMIT_S))
+    optimized = lanes.graph.run(optimizing, limit_s=LIMIT_S)
     assert [spec.dtype for spec in optimized.outputs] == ["float32", "float32", "float32", "int64"]
     compiling = CompileJob(optimized.program, built.target, folder, {})
     lanes.compiler(built.target).run(compiling, limit_s=LIMIT_S)
     referring = ReferenceJob(staging, None, built.recipe.verify, place / "reference.pt")
-    reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
+    reference = lanes.runner().run(referring, limit_s=LIMIT_S)
     result = verify.run(VerifyJob(folder, reference.file, built.recipe))
     assert result.accepted, result.reasons
     assert {d.output for d in result.deviations} == {0, 1, 2, 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -15,13 +15,9 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
 from handoff.artifacts.steps import (
-    CompileResult,
     IntakeJob,
     OptimizeJob,
-    OptimizeResult,
-    ReferenceResult,
     VerifyJob,
-    VerifyResult,
 )
 from handoff.artifacts.target import native_cpu_target
 from handoff.tasks.deliver.step import deliver
@@ -87,13 +83,13 @@ def test_a_model_with_sizes_that_data_decide_is_released(
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
     with Lanes(tmp_path / "workspace", recipe, delivery=tmp_path / "toy") as lanes:
         lanes.graph.run(IntakeJob(tmp_path / "toy", lanes.jobs.staging), limit_s=LIMIT_S)
-        optimized = cast(OptimizeResult, lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S))
+        optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S)
         compiling = lanes.jobs.compile(optimized, target)
-        compiled = cast(CompileResult, lanes.compiler(target).run(compiling, limit_s=LIMIT_S))
+        compiled = lanes.compiler(target).run(compiling, limit_s=LIMIT_S)
         referring = lanes.jobs.reference(optimized)
-        reference = cast(ReferenceResult, lanes.runner().run(referring, limit_s=LIMIT_S))
+        reference = lanes.runner().run(referring, limit_s=LIMIT_S)
         job = VerifyJob(lanes.jobs.package(target), reference.file, recipe, compiled.library.digest)
-        verified = cast(VerifyResult, lanes.runner().run(job, limit_s=LIMIT_S))
+        verified = lanes.runner().run(job, limit_s=LIMIT_S)
     assert verified.accepted, verified.reasons
     assert not any(effect.left_out for effect in optimized.effects)
 

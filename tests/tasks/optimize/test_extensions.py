@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -190,7 +189,7 @@ def test_a_teams_own_pass_is_applied_and_checked_like_any_other(
         process = StepProcess(plan, tmp_path / f"{folder}.log")
         try:
             job = OptimizeJob(delivery, tmp_path / folder, recipe)
-            return cast(OptimizeResult, process.run(job, limit_s=120))
+            return process.run(job, limit_s=120)
         finally:
             process.close()
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from handoff.artifacts.changes import (
     Author,
@@ -17,6 +16,7 @@ from handoff.artifacts.changes import (
 )
 from handoff.artifacts.copies import publish
 from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.job import Job
 from handoff.artifacts.key_pair import make_key
 from handoff.artifacts.ledger import LedgerEntry
 from handoff.artifacts.manifest import Manifest
@@ -24,18 +24,21 @@ from handoff.artifacts.mechanics import Mechanics
 from handoff.artifacts.registering import PullJob, PullResult, SigningKey, Stores, UploadJob
 from handoff.artifacts.releases import Releases, open_releases
 from handoff.artifacts.target import native_cpu_target
-from handoff.infra.engine.worker import STEPS
+from handoff.infra.engine.worker import import_step
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.appending import Appended, Change, append
+from handoff.tasks.steps import step_of
 from tests.artifacts.samples import TORCH, sample_target, write_release
+
+R = TypeVar("R")
 
 
 class Here:
     """Runs steps in this process."""
 
-    def run(self, job: object, *, limit_s: float) -> Any:
-        assert limit_s > 0
-        return importlib.import_module(STEPS[type(job)].module).run(job)
+    def run(self, job: Job[R]) -> R:
+        result: R = import_step(step_of(job).module).run(job)
+        return result
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class SomeRegistry:
         self, manifest: Manifest, folder: Path, alias: str = "candidate", *,
         rebuild: bool = True, delivery: Path | None = None,
     ) -> Appended:  # fmt: skip
-        uploaded = Here().run(UploadJob(manifest, folder, self.stores, delivery), limit_s=60)
+        uploaded = Here().run(UploadJob(manifest, folder, self.stores, delivery))
         request = ReleaseRequest(
             manifest.model, manifest.digest, manifest.fingerprint, alias, rebuild
         )

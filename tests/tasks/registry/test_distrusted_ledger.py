@@ -107,7 +107,7 @@ def test_nothing_is_released_whose_objects_are_not_there(local: SomeRegistry) ->
     from handoff.artifacts.registering import UploadJob
     from tests.tasks.registry.registering import Here
 
-    uploaded = Here().run(UploadJob(manifest, folder, local.stores), limit_s=60)
+    uploaded = Here().run(UploadJob(manifest, folder, local.stores))
     library = Path(local.stores.objects) / object_key(manifest.targets[0].files[1].digest)
     library.unlink()
     request = ReleaseRequest("toy", manifest.digest, manifest.fingerprint, "candidate")

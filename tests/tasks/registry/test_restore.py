@@ -135,7 +135,7 @@ def test_nothing_is_released_whose_delivery_is_gone_by_then(
     from handoff.artifacts.changes import ReleaseRequest
 
     manifest, folder = registry.write_from(delivery)
-    uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery), limit_s=60)
+    uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery))
     object_of(registry, delivery / "module.py").unlink()
     request = ReleaseRequest("toy", manifest.digest, manifest.fingerprint, "candidate")
     with pytest.raises(StoreFailed, match="an object of the release is not in the store any more"):
@@ -161,7 +161,7 @@ def test_a_list_that_names_another_delivery_is_refused(
     registry: SomeRegistry, delivery: Path, tmp_path: Path
 ) -> None:
     manifest, folder = registry.write_from(delivery)
-    uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery), limit_s=60)
+    uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery))
     objects = Objects(registry.releases.store)
     kept = {path.name: objects.put_parts(path) for path in delivery.iterdir()}
     for version, listed in enumerate(
