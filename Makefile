@@ -163,6 +163,7 @@ docs: reference $(DOCS)/.ready
 
 reference: ready
 	$(BIN)/python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
+	$(BIN)/python -m handoff.infra.documenting.house docs/how-it-works.md
 
 $(DOCS)/.ready: docs/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)
