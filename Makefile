@@ -18,7 +18,7 @@
 # make outages  kills, failing stores, full disks, many at once: what a release survives (an hour)
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
 # make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
-# make stack-check  what can be checked of infra/stack without a container engine
+# make stack-check  what can be checked of infra/containers without a container engine
 # make stack-ready  the tools for that, in .venv-stack
 # make docs    README.md and docs/ as a site in site/, each warning an error
 # make reference  docs/recipe-reference.md, from the models that recipes are read into
@@ -133,14 +133,14 @@ s3: ready
 stack-ready: ready $(STACK)/.ready
 
 stack-check: stack-ready
-	infra/stack/check.sh $(CURDIR)/$(STACK)/bin
+	infra/containers/check.sh $(CURDIR)/$(STACK)/bin
 	$(BIN)/python -m pytest -q tests/infra/test_stack_files.py tests/infra/test_stack_tools.py \
 	  tests/infra/test_stack_servers.py
 
-$(STACK)/.ready: infra/stack/images/server.lock infra/stack/tools.lock
+$(STACK)/.ready: infra/containers/images/server.lock infra/containers/tools.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(STACK)
 	$(BIN)/uv pip install --quiet --python $(STACK)/bin/python --require-hashes --no-deps \
-	  -r infra/stack/images/server.lock -r infra/stack/tools.lock
+	  -r infra/containers/images/server.lock -r infra/containers/tools.lock
 	@touch $@
 
 $(CORPUS)/.ready: tests/corpus/requirements.lock
@@ -197,7 +197,7 @@ $(READY): pyproject.toml $(LOCKS)
 lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade --all-extras --group dev pyproject.toml -o .venv/all.lock
-	$(BIN)/python -m handoff.infra.split_lock .venv/all.lock requirements.lock requirements-torch.lock
+	$(BIN)/python -m handoff.infra.documenting.split_lock .venv/all.lock requirements.lock requirements-torch.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
 	  -o tests/corpus/requirements.lock
@@ -210,7 +210,7 @@ lock:
 	for name in images/server images/build tools; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-header --no-annotate --no-emit-index-url --constraint requirements.lock \
-	    --upgrade infra/stack/$$name.in -o infra/stack/$$name.lock || exit 1; \
+	    --upgrade infra/containers/$$name.in -o infra/containers/$$name.lock || exit 1; \
 	done
 
 # The same wheel, byte for byte, from the same commit.

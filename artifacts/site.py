@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.registering import SigningKey, Stores
+from handoff.artifacts.messages.registering import SigningKey, Stores
 
 
 @dataclass(frozen=True)

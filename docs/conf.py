@@ -18,7 +18,7 @@ include_patterns = [
     "SECURITY.md",
     "docs/**",
     "infra/runner/README.md",
-    "infra/stack/README.md",
+    "infra/containers/README.md",
     "tests/artifacts/tampering.md",
     "tests/benchmarks/README.md",
     "tests/corpus/README.md",

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from handoff.infra.console import print_table, seconds
+from handoff.infra.terminal.console import print_table, seconds
 
 MODELS = (("resnet18", "examples.resnet18:build"), ("user-model", "examples.user_model:build"))
 DELIVERIES = Path(".demo")

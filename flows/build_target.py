@@ -10,11 +10,11 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
+from handoff.artifacts.conformance.known_faults import KnownWrongJob
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
-from handoff.artifacts.known_faults import KnownWrongJob
+from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.steps import IntakeJob
 from handoff.flows import policies
 from handoff.flows.elsewhere import told_answer
 from handoff.flows.parameters import Attempt, BuildTargetParameters

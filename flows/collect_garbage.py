@@ -7,8 +7,8 @@ from typing import Annotated, Any, cast
 from prefect import flow, task
 from pydantic import Field
 
+from handoff.artifacts.messages.registering import CollectJob, CollectResult
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.registering import CollectJob, CollectResult
 from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.site import here

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from prefect import flow
 
-from handoff.artifacts.conformance import Conformance, KeepTableJob
+from handoff.artifacts.conformance.table import Conformance, KeepTableJob
+from handoff.artifacts.messages.registering import KeyJob
+from handoff.artifacts.recipe.target import CpuTarget, parse_target
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.registering import KeyJob
 from handoff.artifacts.site import Site
-from handoff.artifacts.target import CpuTarget, parse_target
 from handoff.flows import policies
 from handoff.flows.parameters import Attempt, ConformanceParameters
 from handoff.flows.site import here

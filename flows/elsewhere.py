@@ -16,12 +16,12 @@ from prefect.states import Failed
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
-from handoff.artifacts.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
-from handoff.artifacts.manifest import TargetRecord
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.strict_json import parse_json
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows import policies
 from handoff.flows.children import Child, find_deployment, start, wait_for
 from handoff.flows.names import deployed, target_pool

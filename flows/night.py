@@ -16,11 +16,11 @@ from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.night import Night, NightRow, Outcome
-from handoff.artifacts.night_notes import NoteRowsJob, ReadRowsJob, ShowNightJob
+from handoff.artifacts.nightly.night import Night, NightRow, Outcome
+from handoff.artifacts.nightly.night_notes import NoteRowsJob, ReadRowsJob, ShowNightJob
+from handoff.artifacts.nightly.surveying import Survey, Surveyed
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
-from handoff.artifacts.surveying import Survey, Surveyed
 from handoff.flows import policies
 from handoff.flows.children import MOST_ATTEMPTS, Child, read_deployment, start_all, wait_for
 from handoff.flows.names import RECOMPILE_MODEL

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from prefect.client.orchestration import get_client
 
-from handoff.artifacts.conformance import Conformance, ReadTablesJob, Tables, told_changes
+from handoff.artifacts.conformance.table import Conformance, ReadTablesJob, Tables, told_changes
 from handoff.artifacts.errors import HandoffError, first_line
+from handoff.artifacts.nightly.surveying import Surveyed
+from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.artifacts.site import Site
-from handoff.artifacts.surveying import Surveyed
-from handoff.artifacts.target import CpuTarget, host_cpu_flags
 from handoff.flows import policies
 from handoff.flows.children import Child, find_deployment, start, wait_for
 from handoff.flows.conformance import make_conformance

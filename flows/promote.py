@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.runtime import flow_run
 
-from handoff.artifacts.changes import Author
+from handoff.artifacts.messages.changes import Author
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies

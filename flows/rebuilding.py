@@ -8,8 +8,6 @@ from pathlib import Path
 
 from prefect.runtime import flow_run
 
-from handoff.artifacts.changes import Author, PromoteRequest
-from handoff.artifacts.comparison import Comparison, ThreeWayJob
 from handoff.artifacts.errors import (
     BlessingRefused,
     BuildCrashed,
@@ -20,12 +18,14 @@ from handoff.artifacts.errors import (
     PackageRefused,
     RegistryFailed,
 )
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.night import NightRow, Outcome
-from handoff.artifacts.registering import CatalogueJob, PullJob, RestoreJob
+from handoff.artifacts.messages.changes import Author, PromoteRequest
+from handoff.artifacts.messages.registering import CatalogueJob, PullJob, RestoreJob
+from handoff.artifacts.nightly.night import NightRow, Outcome
+from handoff.artifacts.nightly.surveying import RecordsJob
+from handoff.artifacts.recipe.target import parse_target
+from handoff.artifacts.release.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
-from handoff.artifacts.surveying import RecordsJob
-from handoff.artifacts.target import parse_target
 from handoff.flows.elsewhere import Elsewhere, find_routes
 from handoff.flows.parameters import RebuildParameters
 from handoff.flows.registering import Wanted

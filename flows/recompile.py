@@ -14,10 +14,10 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from handoff.artifacts.errors import NightFailed
-from handoff.artifacts.night import ALARMING
-from handoff.artifacts.night_notes import NoteRowsJob
+from handoff.artifacts.nightly.night import ALARMING
+from handoff.artifacts.nightly.night_notes import NoteRowsJob
+from handoff.artifacts.nightly.surveying import SurveyJob
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.surveying import SurveyJob
 from handoff.flows import policies
 from handoff.flows.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
 from handoff.flows.night_conformance import conform_tonight

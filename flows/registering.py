@@ -8,12 +8,12 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from handoff.artifacts.changes import ReleaseRequest
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.registering import CatalogueJob, LookUpResult, UploadJob
+from handoff.artifacts.messages.changes import ReleaseRequest
+from handoff.artifacts.messages.registering import CatalogueJob, LookUpResult, UploadJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.showing import own_page, show_released

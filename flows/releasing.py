@@ -9,14 +9,14 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from handoff.artifacts.delivery import read_contract
-from handoff.artifacts.delivery_uri import LocalSource, parse_delivery_uri
+from handoff.artifacts.conformance.known_faults import KnownWrongJob
+from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.delivery.uri import LocalSource, parse_delivery_uri
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.fetching import FetchJob
-from handoff.artifacts.known_faults import KnownWrongJob
-from handoff.artifacts.registering import KeyJob, LookUpJob
+from handoff.artifacts.messages.fetching import FetchJob
+from handoff.artifacts.messages.registering import KeyJob, LookUpJob
+from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.site import Site
-from handoff.artifacts.steps import IntakeJob
 from handoff.flows.elsewhere import Elsewhere, collect_targets, send_targets
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.registering import Wanted, register, register_again

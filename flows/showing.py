@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
-from handoff.artifacts.catalogue.description import as_code, taken_over, targets_table
-from handoff.artifacts.delivery_uri import without_login
-from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.delivery.uri import without_login
+from handoff.artifacts.mlflow.description import as_code, taken_over, targets_table
+from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
 
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from prefect import Task, task
 
-from handoff.artifacts.captures import CaptureRow
-from handoff.artifacts.conformance import Conformance, SignTableJob
-from handoff.artifacts.job import Job
-from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.conformance.table import Conformance, SignTableJob
+from handoff.artifacts.delivery.captures import CaptureRow
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.messages.steps import CompileJob, CompileResult
 from handoff.artifacts.site import Site
-from handoff.artifacts.steps import CompileJob, CompileResult
 from handoff.flows import policies
 from handoff.flows.progress import announced
 from handoff.infra.engine.child import StepProcess

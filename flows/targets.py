@@ -17,15 +17,20 @@ from typing import TypeVar
 
 from prefect.futures import PrefectFuture, wait
 
+from handoff.artifacts.conformance.known_faults import KnownWrong
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
-from handoff.artifacts.evidence import Candidate, choose
-from handoff.artifacts.known_faults import KnownWrong
-from handoff.artifacts.manifest import TargetRecord, is_large
-from handoff.artifacts.probes import MeasureJob, ProbeJob, ProbeResult
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import BenchmarkJob, BenchmarkResult, CompileResult, OptimizeResult
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.messages.probes import MeasureJob, ProbeJob, ProbeResult
+from handoff.artifacts.messages.steps import (
+    BenchmarkJob,
+    BenchmarkResult,
+    CompileResult,
+    OptimizeResult,
+)
+from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.release.evidence import Candidate, choose
+from handoff.artifacts.release.manifest import TargetRecord, is_large
 from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
 from handoff.flows.variants import PLAIN, Variant, Work, check, rate, try_variants
 from handoff.infra.engine.child import StepProcess

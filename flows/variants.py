@@ -6,12 +6,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
-from handoff.artifacts.evidence import Candidate, PassEffect
-from handoff.artifacts.recipe import Search
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     CompileJob,
     CompileResult,
     OptimizeResult,
@@ -21,8 +19,10 @@ from handoff.artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from handoff.artifacts.target import CudaTarget, Target
-from handoff.artifacts.tolerance import largest_difference
+from handoff.artifacts.recipe.recipe import Search
+from handoff.artifacts.recipe.target import CudaTarget, Target
+from handoff.artifacts.recipe.tolerance import largest_difference
+from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
 from handoff.tasks.registry import target_record
 from handoff.tasks.release.processes import Lanes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from handoff.artifacts.delivery import Lineage
+    from handoff.artifacts.delivery.contract import Lineage
     from handoff.artifacts.errors import (
         BlessingRefused,
         BudgetSpent,
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
         StoreFailed,
         UsageProblem,
     )
-    from handoff.artifacts.evidence import Finding
-    from handoff.artifacts.loader import LoadedModel, load
-    from handoff.artifacts.manifest import Manifest
-    from handoff.artifacts.recipe import Recipe
-    from handoff.artifacts.registering import PullResult
-    from handoff.artifacts.signing import Trust
-    from handoff.artifacts.steps import DeliverResult
+    from handoff.artifacts.messages.registering import PullResult
+    from handoff.artifacts.messages.steps import DeliverResult
+    from handoff.artifacts.recipe.recipe import Recipe
+    from handoff.artifacts.release.evidence import Finding
+    from handoff.artifacts.release.manifest import Manifest
+    from handoff.artifacts.release.signing import Trust
+    from handoff.artifacts.serve.loader import LoadedModel, load
     from handoff.infra.api import (
         Inspection,
         Released,

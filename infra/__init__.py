@@ -9,10 +9,11 @@ def _leave_the_folder() -> None:
 
     A person who imports Handoff in a program of their own keeps their path.
     """
-    is_program = sys.argv[:1] == ["-m"] or os.path.basename(sys.argv[0] or "") == "handoff"  # noqa: PTH119
-    root = os.path.abspath(__file__)  # noqa: PTH100
-    for _ in range(3):
-        root = os.path.dirname(root)  # noqa: PTH120
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    root, program = os.path.dirname(package), sys.argv[0] if sys.argv else ""  # noqa: PTH120
+    is_program = program in {"-m", os.path.join(package, "__main__.py")} or (  # noqa: PTH118
+        os.path.basename(program) == "handoff"  # noqa: PTH119
+    )
     try:
         here = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handoff.artifacts.delivery import Lineage
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.registering import PullJob, PullResult
-from handoff.artifacts.signing import Trust, read_trust
-from handoff.artifacts.steps import DeliverResult
-from handoff.artifacts.target import installed_torch
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.messages.registering import PullJob, PullResult
+from handoff.artifacts.messages.steps import DeliverResult
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.release.evidence import Finding
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.signing import Trust, read_trust
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,8 +91,8 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
     `recipe` brings extensions and the lineage that is required. Raises `DeliveryUnreadable` for a
     folder that is none.
     """
-    from handoff.infra.commands import judge_delivery
-    from handoff.infra.release import require_folder
+    from handoff.infra.commands.others import judge_delivery
+    from handoff.infra.commands.release import require_folder
 
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
@@ -113,9 +113,14 @@ def release(
     is set. Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
-    from handoff.infra.release import begin_release, end_release, read_outcome, require_folder
+    from handoff.infra.commands.release import (
+        begin_release,
+        end_release,
+        read_outcome,
+        require_folder,
+    )
+    from handoff.infra.commands.unchanged import find_unchanged
     from handoff.infra.settings import read_settings
-    from handoff.infra.unchanged import find_unchanged
 
     settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
     known = None if rebuild else find_unchanged(settings, folder, wanted, alias)
@@ -140,8 +145,8 @@ def promote(
     `narrower`. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
     another promotion was quicker.
     """
-    from handoff.artifacts.changes import Author
-    from handoff.infra.registry import parse_version, require_alias
+    from handoff.artifacts.messages.changes import Author
+    from handoff.infra.commands.registry import parse_version, require_alias
     from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
     from handoff.tasks.registry.moving import Promotion
     from handoff.tasks.registry.moving import promote as promote_version
@@ -162,7 +167,7 @@ def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullRes
     Raises `PackageRefused` for what isn't as it was signed or doesn't fit, `StoreFailed` and
     `RegistryFailed`.
     """
-    from handoff.infra.registry import parse_reference
+    from handoff.infra.commands.registry import parse_reference
     from handoff.infra.settings import read_settings
     from handoff.tasks.registry.pull import run
 

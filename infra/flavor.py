@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import InputsRefused, UsageProblem
-from handoff.artifacts.loader import LoadedModel, load
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.infra.settings import read_settings
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Settings: the one place that reads them, with `infra.home`, which it begins with.
 
-What a child process sees of the environment is decided in `infra.environments`.
+What a child process sees of the environment is decided in `infra.engine.environments`.
 
 | variable | what it sets | default |
 |---|---|---|
@@ -36,7 +36,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.registering import SigningKey, Stores
+from handoff.artifacts.messages.registering import SigningKey, Stores
 from handoff.artifacts.site import Site
 from handoff.infra.home import home_folder, store_location
 

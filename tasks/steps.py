@@ -9,23 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from handoff.artifacts import (
-    captures,
+from handoff.artifacts.conformance import known_faults
+from handoff.artifacts.conformance import table as conformance
+from handoff.artifacts.delivery import captures
+from handoff.artifacts.messages import (
     changes,
-    comparison,
-    conformance,
     exchange,
     fetching,
-    known_faults,
     localization,
-    night_notes,
     probes,
     proposals,
     registering,
     steps,
-    surveying,
 )
-from handoff.artifacts.job import Job
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.nightly import night_notes, surveying
+from handoff.artifacts.release import comparison
 
 J = TypeVar("J", bound=Job[Any])
 R = TypeVar("R")

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from handoff.infra.environments import STACK_MARK
-from handoff.infra.orphans import marked
-from handoff.infra.serving import postgres
-from handoff.infra.serving.place import Place
+from handoff.infra.engine.environments import STACK_MARK
+from handoff.infra.prefect.orphans import marked
+from handoff.infra.stack import postgres
+from handoff.infra.stack.place import Place
 from tests.prefect_server import free_port
 
 
@@ -42,7 +42,7 @@ class Home:
             if not name.startswith(("HANDOFF_", "PREFECT_", "MLFLOW_", "AWS_"))
         }  # fmt: skip
         return subprocess.run(
-            [sys.executable, "-m", "handoff.infra.cli", *arguments], capture_output=True, text=True,
+            [sys.executable, "-m", "handoff", *arguments], capture_output=True, text=True,
             check=False, timeout=400,
             env={**kept, "HANDOFF_HOME": str(self.folder), **self.settings, **environment},
         )  # fmt: skip

@@ -11,10 +11,10 @@ ROOMS = ("artifacts", "tasks", "flows", "infra", "examples")
 MOST_LINES = 40
 # Those that were longer when the rule got its test. Cut one and its line goes; none is added.
 LONGER = {
-    "artifacts/registry.py:list_release",
-    "artifacts/statement.py:release_statement",
+    "artifacts/mlflow/registry.py:list_release",
+    "artifacts/release/statement.py:release_statement",
     "flows/releasing.py:make_release",
-    "infra/automations.py:automations",
+    "infra/prefect/automations.py:automations",
     "tasks/registry/assemble.py:assemble",
     "tasks/deliver/step.py:deliver",
     "tasks/intake/source.py:_read_init",

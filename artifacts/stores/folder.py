@@ -14,7 +14,7 @@ from stat import S_ISREG
 from typing import BinaryIO
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.store import (
+from handoff.artifacts.stores.store import (
     Guarantees,
     Progress,
     Stored,
@@ -23,7 +23,7 @@ from handoff.artifacts.store import (
     oversized_key,
     require_key,
 )
-from handoff.artifacts.unfinished import UnfinishedFiles
+from handoff.artifacts.stores.unfinished import UnfinishedFiles
 
 _CHUNK_BYTES = 8 << 20
 # No key's name begins with a dot.

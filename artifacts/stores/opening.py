@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.store import Store
+from handoff.artifacts.stores.store import Store
 
 
 def open_store(location: str, *, patience_s: float = 60.0) -> Store:

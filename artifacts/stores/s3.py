@@ -14,11 +14,11 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.store import Guarantees, Progress, Stored, changed_file, missing_key
 from handoff.artifacts.stores.s3_bucket import Bucket
 from handoff.artifacts.stores.s3_requests import DamagedOnTheWay, Requests, run_ahead
 from handoff.artifacts.stores.s3_selftest import find_guarantees
 from handoff.artifacts.stores.s3_transfer import MultipartUpload
+from handoff.artifacts.stores.store import Guarantees, Progress, Stored, changed_file, missing_key
 
 _MULTIPART_BYTES = 64 << 20
 _RANGE_BYTES = 8 << 20

@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from handoff.artifacts.store import Stored, oversized_key, require_key
 from handoff.artifacts.stores.s3_requests import (
     DamagedOnTheWay,
     is_absence,
@@ -17,6 +16,7 @@ from handoff.artifacts.stores.s3_requests import (
     status_of,
 )
 from handoff.artifacts.stores.s3_transfer import Sums, sums_of
+from handoff.artifacts.stores.store import Stored, oversized_key, require_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

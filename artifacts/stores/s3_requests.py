@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.store import missing_key
+from handoff.artifacts.stores.store import missing_key
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.store import Guarantees
 from handoff.artifacts.stores.s3_bucket import Bucket
 from handoff.artifacts.stores.s3_requests import Requests, status_of
 from handoff.artifacts.stores.s3_transfer import sums_of
+from handoff.artifacts.stores.store import Guarantees
 
 Result = TypeVar("Result")
 

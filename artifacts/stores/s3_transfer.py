@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from handoff.artifacts.store import Progress, changed_file
 from handoff.artifacts.stores.s3_requests import Requests, code_of, run_ahead
+from handoff.artifacts.stores.store import Progress, changed_file
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

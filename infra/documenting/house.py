@@ -1,6 +1,6 @@
 """The picture of the house in docs/how-it-works.md: the folders, and what each says of itself.
 
-    python -m handoff.infra.documenting.house docs/how-it-works.md
+python -m handoff.infra.documenting.house docs/how-it-works.md
 """
 
 from __future__ import annotations

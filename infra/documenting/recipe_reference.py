@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from handoff.artifacts.delivery import Lineage
-from handoff.artifacts.recipe import (
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.recipe.recipe import (
     DEFAULT_PASSES,
     KNOBS,
     OPTIONS,
@@ -30,14 +30,14 @@ from handoff.artifacts.recipe import (
     Variation,
     VerifyPlan,
 )
-from handoff.artifacts.target import TARGETS, CpuTarget, Target
-from handoff.artifacts.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
+from handoff.artifacts.recipe.target import TARGETS, CpuTarget, Target
+from handoff.artifacts.recipe.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
 
 _HEAD = """\
 # The reference of recipes
 
-<!-- Written by `make reference` from artifacts/recipe.py, artifacts/target.py,
-     artifacts/tolerance.py and tasks/optimize/passes/: change it there. -->
+<!-- Written by `make reference` from artifacts/recipe/recipe.py, artifacts/recipe/target.py,
+     artifacts/recipe/tolerance.py and tasks/optimize/passes/: change it there. -->
 
 A recipe is a TOML file; every key may be left out, and an unknown one is refused with its place.
 The default one with words: [the recipe](recipe.md)."""

@@ -30,8 +30,8 @@ from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.confinement import Reach, confine_to
+from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.engine.landlock import bar_reading
-from handoff.infra.environments import child_environment, with_absolute_paths
 from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_PDEATHSIG = 1

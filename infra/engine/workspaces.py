@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.held_folder import held
-from handoff.artifacts.whole_file import UNFINISHED
+from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.whole_file import UNFINISHED
 
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
 _KEPT_BUILDS = 4

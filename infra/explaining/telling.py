@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from handoff.artifacts.errors import HandoffError, UsageProblem
-from handoff.artifacts.evidence import Finding
-from handoff.infra.console import print_json
-from handoff.infra.echoing import echo, styled
+from handoff.artifacts.release.evidence import Finding
 from handoff.infra.explaining.texts import (
     Explanation,
     code_of,
@@ -19,6 +17,8 @@ from handoff.infra.explaining.texts import (
     explanations,
     find_explanation,
 )
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo, styled
 
 _WIDEST = 100
 _HINTS = 3

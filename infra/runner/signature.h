@@ -20,7 +20,7 @@ struct Trust {
   std::optional<std::int64_t> version;
 };
 
-// What a release's signature vouches for; artifacts/statement.py writes it.
+// What a release's signature vouches for; artifacts/release/statement.py writes it.
 struct Claim {
   std::string model;
   std::int64_t version = 0;

@@ -1,1 +1,1 @@
-"""The served stack as containers: images, compose, Kubernetes, and what prepares their stores."""
+"""The served stack on one machine: Prefect, MLflow, PostgreSQL and workers, under supervisor."""

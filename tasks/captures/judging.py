@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from handoff.artifacts.captures import CaptureRow, Road
+from handoff.artifacts.delivery.captures import CaptureRow, Road
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.signature import ModelSignature
 from handoff.tasks.captures.roads import Capture, RoadClosed, Tensors, go
 from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.timing.benchmark import time_in_turns

@@ -15,8 +15,8 @@ import torch
 import torch.fx
 from torch import nn
 
-from handoff.artifacts.captures import Road
-from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.delivery.captures import Road
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.tasks.deliver.capture.lines import written_line
 from handoff.tasks.optimize.capture import capture, dynamic_shapes
 from handoff.tasks.verify.float64 import flat_tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.captures import ROADS, CaptureJob, CaptureRow, Road
+from handoff.artifacts.delivery.captures import ROADS, CaptureJob, CaptureRow, Road
 from handoff.artifacts.errors import StepCrashed
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.steps import CAPTURE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.captures import CaptureJob, CaptureRow
+from handoff.artifacts.delivery.captures import CaptureJob, CaptureRow
 from handoff.tasks.captures.judging import try_road
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.verify.plan import plan_cases

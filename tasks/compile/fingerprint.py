@@ -10,9 +10,9 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
 from handoff.artifacts.isolated import own_package
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.target import CudaTarget
 
 
 def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Digest:

@@ -22,9 +22,9 @@ from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import AssumedRange
+from handoff.artifacts.messages.steps import AssumedRange
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.optimize.ranges import dimension_of
 

@@ -12,11 +12,11 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import BlessingRefused, HandoffError
-from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
-from handoff.artifacts.held_folder import held
-from handoff.artifacts.manifest import PackageFile
-from handoff.artifacts.steps import AssumedRange, CompileJob, CompileResult, Reused
-from handoff.artifacts.target import CpuTarget, CudaTarget
+from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.messages.steps import AssumedRange, CompileJob, CompileResult, Reused
+from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
+from handoff.artifacts.release.manifest import PackageFile
+from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
 from handoff.tasks.compile.caching.cache import (
     Compiled,
     find_entry,

@@ -6,9 +6,9 @@ import platform
 from importlib.metadata import version
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.target import base_version
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import base_version
+from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.compile.fingerprint import compiler_banner
 
 

@@ -22,7 +22,7 @@ import torch
 from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 from torch.export import ExportedProgram
 
-from handoff.artifacts.elf import find_section
+from handoff.artifacts.machine.elf import find_section
 from handoff.tasks.compile.patching import replaced
 
 # Without it, Inductor writes weights of up to 8 elements into the code.

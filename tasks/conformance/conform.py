@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 
-from handoff.artifacts.conformance import ConformJob, ConformResult, PlainTensor, Row, Showing
+from handoff.artifacts.conformance.table import ConformJob, ConformResult, PlainTensor, Row, Showing
 from handoff.tasks.compile.machine.here import require_compiler
 from handoff.tasks.conformance.bundling import (
     Captured,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.catalogue.description import with_gaps
-from handoff.artifacts.conformance import KeepTableJob, KeptTable
-from handoff.artifacts.conformance_tables import keep_table, read_table
+from handoff.artifacts.conformance.keeping import keep_table, read_table
+from handoff.artifacts.conformance.table import KeepTableJob, KeptTable
 from handoff.artifacts.errors import RegistryFailed, first_line
-from handoff.artifacts.registry import Catalogue
-from handoff.artifacts.signing import read_trust
+from handoff.artifacts.mlflow.description import with_gaps
+from handoff.artifacts.mlflow.registry import Catalogue
+from handoff.artifacts.release.signing import read_trust
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.conformance.page import render_table
 from handoff.tasks.report.standalone import render_page

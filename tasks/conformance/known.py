@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from handoff.artifacts.conformance import Conformance, PlainTensor, Row
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.known_faults import KnownFault, KnownWrong
+from handoff.artifacts.conformance.known_faults import KnownFault, KnownWrong
+from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row
+from handoff.artifacts.release.evidence import Finding
 
 _SHOWN_VALUES = 6
 

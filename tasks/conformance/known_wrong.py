@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance import Conformance, toolchain_digest
-from handoff.artifacts.conformance_tables import read_table, shipped_table
-from handoff.artifacts.known_faults import KnownFault, KnownWrong, KnownWrongJob
-from handoff.artifacts.signing import Trust, read_trust
-from handoff.artifacts.store import Store
+from handoff.artifacts.conformance.keeping import read_table, shipped_table
+from handoff.artifacts.conformance.known_faults import KnownFault, KnownWrong, KnownWrongJob
+from handoff.artifacts.conformance.table import Conformance, toolchain_digest
+from handoff.artifacts.recipe.target import CpuTarget
+from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.artifacts.stores.opening import open_store
-from handoff.artifacts.target import CpuTarget
+from handoff.artifacts.stores.store import Store
 from handoff.tasks.conformance.known import known_faults, no_table
 from handoff.tasks.conformance.toolchain import conformance_toolchain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance import Pairs, PairsJob
+from handoff.artifacts.conformance.table import Pairs, PairsJob
 from handoff.tasks.conformance.sampling import all_pairs
 from handoff.tasks.conformance.toolchain import conformance_toolchain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from handoff.artifacts.conformance import STANDINGS, Conformance, Row
+from handoff.artifacts.conformance.table import STANDINGS, Conformance, Row
 from handoff.artifacts.printable import markdown_text
 
 _COLUMNS = ("operator", "dtype", "standing", "what shows it", "got", "expected", "public report")

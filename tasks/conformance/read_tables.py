@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance import Conformance, ReadTablesJob, Tables, toolchain_digest
-from handoff.artifacts.conformance_tables import (
+from handoff.artifacts.conformance.keeping import (
     kept_toolchains,
     read_table,
     shipped_table,
     shipped_tables,
 )
-from handoff.artifacts.signing import read_trust
+from handoff.artifacts.conformance.table import Conformance, ReadTablesJob, Tables, toolchain_digest
+from handoff.artifacts.release.signing import read_trust
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.conformance.toolchain import conformance_toolchain
 

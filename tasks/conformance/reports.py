@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from handoff.artifacts.conformance import Row
+from handoff.artifacts.conformance.table import Row
 
 _BYTES = ("int8", "uint8")
 _FLOATS = ("float32", "float64", "bfloat16", "float16")

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from handoff.artifacts.conformance import (
+from handoff.artifacts.conformance.keeping import shipped_table
+from handoff.artifacts.conformance.table import (
     QUESTIONS,
     Conformance,
     ConformJob,
@@ -24,12 +25,11 @@ from handoff.artifacts.conformance import (
     Row,
     toolchain_digest,
 )
-from handoff.artifacts.conformance_tables import shipped_table
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.recipe.target import CpuTarget, host_cpu_model
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.strict_json import parse_json
-from handoff.artifacts.target import CpuTarget, host_cpu_model
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.reports import with_reports
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import textwrap
 
-from handoff.artifacts.conformance import Conformance, PlainTensor, Row
-from handoff.artifacts.target import CpuTarget, parse_target
+from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row
+from handoff.artifacts.recipe.target import CpuTarget, parse_target
 
 _SCRIPT = '''\
 """{title}"""

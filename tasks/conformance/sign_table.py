@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance import SignedTable, SignTableJob
-from handoff.artifacts.conformance_tables import conformance_statement
-from handoff.artifacts.signing import open_signer, sign_statement
+from handoff.artifacts.conformance.keeping import conformance_statement
+from handoff.artifacts.conformance.table import SignedTable, SignTableJob
+from handoff.artifacts.release.signing import open_signer, sign_statement
 
 
 def run(job: SignTableJob) -> SignedTable:

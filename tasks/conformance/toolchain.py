@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from handoff.artifacts.target import CpuTarget, base_version
+from handoff.artifacts.recipe.target import CpuTarget, base_version
 from handoff.tasks.compile.toolchain import toolchain_today
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.signature import (
+from handoff.artifacts.delivery.signature import (
     DECLARED,
     FROM_EXAMPLE,
     REAL_INPUTS,
@@ -16,6 +15,7 @@ from handoff.artifacts.signature import (
     ModelSignature,
     TensorSpec,
 )
+from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.deliver.capture.calls import Tensors
 
 Dynamic = Mapping[str, Mapping[int, str]]

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.looking import hidden_names, searched
 from handoff.tasks.deliver.golden import one_line

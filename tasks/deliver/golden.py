@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from handoff.artifacts.delivery import Draw, Structure
+from handoff.artifacts.delivery.contract import Draw, Structure
+from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError
-from handoff.artifacts.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
 from handoff.tasks.deliver.capture.losses import LossWatch
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out

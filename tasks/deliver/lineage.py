@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
 
 
 def lineage_from_git(folder: Path) -> Lineage:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from handoff.artifacts.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
+from handoff.artifacts.delivery.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
 from handoff.tasks.deliver.capture.calls import Call, Tensors
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.golden import one_line, other_size, undisturbed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch.fx
 
-from handoff.artifacts.delivery import SOURCES_FILE
+from handoff.artifacts.delivery.contract import SOURCES_FILE
 from handoff.tasks.deliver.capture.lines import line_of_trace, written_line
 
 

@@ -18,10 +18,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from handoff.artifacts.delivery import DeliveryContract, Lineage, ModelSection
+from handoff.artifacts.delivery.contract import DeliveryContract, Lineage, ModelSection
+from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
-from handoff.artifacts.signature import ModelSignature, TensorSpec
-from handoff.artifacts.steps import DeliverJob, DeliverResult
+from handoff.artifacts.messages.steps import DeliverJob, DeliverResult
 from handoff.infra.engine.looking import searched
 from handoff.tasks.deliver.arguments import (
     Dynamic,

@@ -12,15 +12,15 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import nn
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     DeliveryContract,
     format_contract,
 )
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import DeliverResult
+from handoff.artifacts.messages.steps import DeliverResult
 from handoff.tasks.deliver.capture.calls import Call
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
 from handoff.tasks.deliver.capture.roads import ROADS, Captured, Request, Road

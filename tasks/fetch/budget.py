@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import PurePosixPath
 
-from handoff.artifacts.delivery_uri import is_plain_path
+from handoff.artifacts.delivery.uri import is_plain_path
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
-from handoff.artifacts.fetching import FetchLimits
+from handoff.artifacts.messages.fetching import FetchLimits
 
 _DEEPEST = 16
 

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from handoff.artifacts.delivery import IGNORED_FOLDER
+from handoff.artifacts.delivery.contract import IGNORED_FOLDER
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.artifacts.stores.s3_reading import changed
 from handoff.tasks.fetch.budget import Budget, refuse_kind

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from handoff.artifacts.delivery_uri import ArchiveSource, redacted
+from handoff.artifacts.delivery.uri import ArchiveSource, redacted
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, HandoffError
 from handoff.tasks.fetch.budget import Budget
 

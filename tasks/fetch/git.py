@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from handoff.artifacts.delivery_uri import GitSource
+from handoff.artifacts.delivery.uri import GitSource
 from handoff.artifacts.errors import (
     DeliveryUnreachable,
     DeliveryUnreadable,

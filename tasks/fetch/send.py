@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.exchange import SendJob, Sent
-from handoff.artifacts.objects import Objects
-from handoff.artifacts.part_list import write_parts
+from handoff.artifacts.messages.exchange import SendJob, Sent
+from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors, delivered_parts

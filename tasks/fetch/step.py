@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from handoff.artifacts.delivery_uri import (
+from handoff.artifacts.delivery.uri import (
     ArchiveSource,
     GitSource,
     LocalSource,
@@ -19,7 +19,7 @@ from handoff.artifacts.delivery_uri import (
 )
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
-from handoff.artifacts.fetching import FetchJob, FetchResult
+from handoff.artifacts.messages.fetching import FetchJob, FetchResult
 from handoff.artifacts.stores.s3_reading import S3Place
 from handoff.tasks.fetch.budget import Budget
 from handoff.tasks.fetch.copying import copy_file, copy_folder, require_there

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.signature import REAL_OUTPUTS
+from handoff.artifacts.delivery.signature import REAL_OUTPUTS
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.random_draws import RandomDraws
 from handoff.tasks.inspect.places import place_of
 from handoff.tasks.intake import LoadedDelivery

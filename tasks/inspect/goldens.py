@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from handoff.artifacts.evidence import Finding
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.inspect.behaviour import Tensors, call, example_fails, same
 from handoff.tasks.intake import LoadedDelivery
 

@@ -11,8 +11,8 @@ import torch.fx
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.signature import TensorSpec
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.inspect.constants import looks_random
 from handoff.tasks.inspect.places import place_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from handoff.artifacts.delivery import DeliveryContract
-from handoff.artifacts.evidence import Finding
+from handoff.artifacts.delivery.contract import DeliveryContract
+from handoff.artifacts.release.evidence import Finding
 
 
 def left_out(contract: DeliveryContract) -> Iterator[Finding]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from handoff.artifacts.delivery import CONTRACT_FILE, Lineage
-from handoff.artifacts.evidence import Finding
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, Lineage
+from handoff.artifacts.release.evidence import Finding
 
 
 def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Finding]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.signature import DECLARED, TensorSpec
+from handoff.artifacts.delivery.signature import DECLARED, TensorSpec
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.ranges.reading import Reading, read_ranges, state_of, watch_values
 from handoff.tasks.inspect.behaviour import Tensors, call
 from handoff.tasks.intake import LoadedDelivery

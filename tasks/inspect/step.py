@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from handoff.artifacts.evidence import Finding, judge
-from handoff.artifacts.steps import TraceabilityJob, TraceabilityResult
+from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
+from handoff.artifacts.release.evidence import Finding, judge
 from handoff.tasks.inspect import behaviour, graph
 from handoff.tasks.inspect.goldens import compare_goldens
 from handoff.tasks.inspect.left_out import left_out

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE, DeliveryContract
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.intake.refusal import DAMAGED, refuse
 
 _KEY = re.compile(r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outputs/([0-9]{1,4}))")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 import torch.fx
 
-from handoff.artifacts.evidence import Finding
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.intake.rebuild import Rebuilt
 from handoff.tasks.intake.recipe import ModuleSource
 from handoff.tasks.intake.refusal import shorten

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.fx
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     INIT_FILE,
@@ -24,8 +24,8 @@ from handoff.artifacts.delivery import (
 )
 from handoff.artifacts.digest import digest_tree
 from handoff.artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.steps import IntakeJob, IntakeResult
+from handoff.artifacts.messages.steps import IntakeJob, IntakeResult
+from handoff.artifacts.release.evidence import Finding
 from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks.intake.arithmetic import require_small
 from handoff.tasks.intake.examples import ExampleCase, read_examples

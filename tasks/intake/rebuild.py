@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.fx
 
-from handoff.artifacts.delivery import STATE_FILE
+from handoff.artifacts.delivery.contract import STATE_FILE
 from handoff.tasks.intake.files.tensors import TensorFile, find_dtype
 from handoff.tasks.intake.modules import ModuleBuilder, build_layer
 from handoff.tasks.intake.recipe import ModuleSource, Ref

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from handoff.artifacts.localization import LeaveOut, Subsystem
+from handoff.artifacts.messages.localization import LeaveOut, Subsystem
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 
 _PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre_grad_passes")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.tolerance import Deviation
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.tasks.localize.rounding import is_eagers_own
 from handoff.tasks.verify.compare import compare, typical_error
 from handoff.tasks.verify.conditioning import Conditioning

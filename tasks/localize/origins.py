@@ -13,8 +13,8 @@ from typing import Any
 
 import torch.fx
 
-from handoff.artifacts.delivery import MODULE_FILE
-from handoff.artifacts.localization import FaultyNode
+from handoff.artifacts.delivery.contract import MODULE_FILE
+from handoff.artifacts.messages.localization import FaultyNode
 from handoff.tasks.intake import LoadedDelivery
 
 

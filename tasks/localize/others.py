@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.localize.measure import judge
 from handoff.tasks.localize.subgraph import cut, is_tensor, writes
 

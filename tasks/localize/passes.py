@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.localization import LocalizeJob
+from handoff.artifacts.messages.localization import LocalizeJob
 from handoff.tasks.intake import LoadedDelivery
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.optimize.check import PassCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from handoff.artifacts.tolerance import Deviation
+from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.tasks.verify.compare import is_decision
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, room_of_moves

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
 from handoff.infra.engine import looking
 from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.patching import environment

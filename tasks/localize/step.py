@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from handoff.artifacts.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.localize.causes import find_cause
 from handoff.tasks.localize.measure import Judged, judge_case, worst, worst_fault

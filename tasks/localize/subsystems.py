@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from torch._inductor.compiler_bisector import CompilerBisector
 
-from handoff.artifacts.localization import LeaveOut, Site, Subsystem
+from handoff.artifacts.messages.localization import LeaveOut, Site, Subsystem
 from handoff.tasks.compile.patching import replaced
 
 _OPERATOR = re.compile(r"<OpOverload\(op='(.+)', overload='(.+)'\)>")

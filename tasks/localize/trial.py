@@ -12,8 +12,8 @@ import shutil
 
 import torch
 
-from handoff.artifacts.localization import TrialJob, TrialResult
-from handoff.artifacts.steps import CompileJob
+from handoff.artifacts.messages.localization import TrialJob, TrialResult
+from handoff.artifacts.messages.steps import CompileJob
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.localize.subsystems import left_out
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.night_notes import NotedRows, NoteRowsJob, note_row
+from handoff.artifacts.nightly.night_notes import NotedRows, NoteRowsJob, note_row
 from handoff.artifacts.stores.opening import open_store
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.night_notes import NotedRows, ReadRowsJob, read_rows
+from handoff.artifacts.nightly.night_notes import NotedRows, ReadRowsJob, read_rows
 from handoff.artifacts.stores.opening import open_store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 
 
 def recipe_for(folder: Path, model: str) -> Recipe:

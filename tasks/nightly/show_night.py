@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.catalogue.description import linked_run, with_gaps
-from handoff.artifacts.night import Night, read_nights, write_night
-from handoff.artifacts.night_notes import ShowNightJob, ShownNight
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.description import linked_run, with_gaps
+from handoff.artifacts.mlflow.registry import Catalogue
+from handoff.artifacts.nightly.night import Night, read_nights, write_night
+from handoff.artifacts.nightly.night_notes import ShowNightJob, ShownNight
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.nightly.night_page import headline, render_night, render_night_page, text_table
 from handoff.tasks.nightly.trends import trends

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from handoff.artifacts.errors import HandoffError, StoreFailed
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.night import NightRow, read_nights
-from handoff.artifacts.recipe import Recipe, read_recipe
-from handoff.artifacts.releases import Releases, open_releases
-from handoff.artifacts.surveying import Survey, Surveyed, SurveyJob
+from handoff.artifacts.nightly.night import NightRow, read_nights
+from handoff.artifacts.nightly.surveying import Survey, Surveyed, SurveyJob
+from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.toolchain import changes_since, toolchain_today
 

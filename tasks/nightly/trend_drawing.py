@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from handoff.artifacts.comparison import PackageFigures
-from handoff.artifacts.night import ALARMING, NightRow
+from handoff.artifacts.nightly.night import ALARMING, NightRow
+from handoff.artifacts.release.comparison import PackageFigures
 
 # Okabe and Ito's colours, which people who don't tell red from green can tell apart.
 _TARGETS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")

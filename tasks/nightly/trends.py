@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
 
-from handoff.artifacts.comparison import PackageFigures
-from handoff.artifacts.night import QUIET, Night, NightRow
+from handoff.artifacts.nightly.night import QUIET, Night, NightRow
+from handoff.artifacts.release.comparison import PackageFigures
 from handoff.tasks.nightly.trend_drawing import (
     PANELS,
     Point,

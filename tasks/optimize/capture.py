@@ -12,8 +12,8 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
+from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound
-from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
 from handoff.tasks.deliver.capture.lines import written_line
 from handoff.tasks.inspect.places import place_of

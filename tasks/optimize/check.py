@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, first_line
-from handoff.artifacts.evidence import PassEffect
-from handoff.artifacts.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.optimize.exporting import ExportBroken
 from handoff.tasks.optimize.folding import ModuleMemory, changes_between
 from handoff.tasks.optimize.passes.base import Pass, PassBroken, apply_pass, held_tensors

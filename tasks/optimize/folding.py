@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.artifacts.evidence import ModuleChange, PassEffect
-from handoff.artifacts.folded_graph import (
+from handoff.artifacts.release.evidence import ModuleChange, PassEffect
+from handoff.artifacts.release.folded_graph import (
     INPUTS,
     MODEL,
     OUTPUTS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handoff.artifacts.signature import Dimension
+from handoff.artifacts.delivery.signature import Dimension
 
 # Beyond any tensor's size, and a whole number to whoever reads a record's numbers as float64.
 LARGEST_SIZE = 1 << 48

@@ -7,10 +7,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-from handoff.artifacts.delivery import DeliveryContract, read_contract
+from handoff.artifacts.delivery.contract import DeliveryContract, read_contract
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.tolerance import DEFAULT_TOLERANCES
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES
 
 _PASSES = Path(__file__).parent / "passes"
 # What an output without a name is called.

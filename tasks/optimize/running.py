@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.verify.elements import root_mean_square, same_elements
 from handoff.tasks.verify.float64 import (
     Float64Interpreter,

@@ -13,9 +13,9 @@ import torch
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import UsageProblem, first_line
-from handoff.artifacts.evidence import PassEffect
-from handoff.artifacts.recipe import PassChoice
-from handoff.artifacts.steps import OptimizeJob, OptimizeResult
+from handoff.artifacts.messages.steps import OptimizeJob, OptimizeResult
+from handoff.artifacts.recipe.recipe import PassChoice
+from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.capture import capture, describe_outputs

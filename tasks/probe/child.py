@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.mechanics import Limits, Outcome
+from handoff.artifacts.release.mechanics import Limits, Outcome
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.loader import load_unreleased
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
-from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.messages.probes import ProbeJob
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
+from handoff.artifacts.serve.loader import load_unreleased
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
 # What the cases may take: seconds of one call of each, and bytes. The smallest is always taken.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from handoff.artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 
 # What a careless caller gives instead, wider and narrower: bytes that are read as others.
 _OTHER_DTYPES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.mechanics import Mechanics, is_survived
+from handoff.artifacts.release.mechanics import Mechanics, is_survived
 
 # From so many threads a package is called at once.
 THREADS = (1, 2, 8)

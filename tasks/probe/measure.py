@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handoff.artifacts.mechanics import Growth, Opening, Rate
-from handoff.artifacts.probes import MeasureJob, ProbeResult
+from handoff.artifacts.messages.probes import MeasureJob, ProbeResult
+from handoff.artifacts.release.mechanics import Growth, Opening, Rate
 from handoff.tasks.probe.judging import THREADS, judge_measures
 from handoff.tasks.probe.session import Session, told
 from handoff.tasks.verify.loading import PACKAGE

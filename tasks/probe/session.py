@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from handoff.artifacts.mechanics import Limits
-from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.messages.probes import ProbeJob
 from handoff.artifacts.record import from_plain
+from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks.probe.child import Ended, run_limited
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import torch
 
-from handoff.artifacts.manifest import is_large
-from handoff.artifacts.mechanics import Mechanics, Replay, Trial
-from handoff.artifacts.probes import ProbeJob, ProbeResult
+from handoff.artifacts.messages.probes import ProbeJob, ProbeResult
+from handoff.artifacts.release.manifest import is_large
+from handoff.artifacts.release.mechanics import Mechanics, Replay, Trial
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.child import run_limited
 from handoff.tasks.probe.golden import Written, write_cases, write_trial_release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from handoff.artifacts.mechanics import Outcome
+from handoff.artifacts.release.mechanics import Outcome
 from handoff.tasks.probe.child import Ended
 
 Tried = dict[str, tuple[Outcome, str]]

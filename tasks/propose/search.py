@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 import torch.fx
 
-from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.propose.hints import BATCH, LENGTH, Axis, Hint, candidates
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handoff.artifacts.proposals import InputProposal, ProposeJob, ProposeResult
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.signature import TensorSpec
+from handoff.artifacts.messages.proposals import InputProposal, ProposeJob, ProposeResult
 from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.loading import read_bare
 from handoff.tasks.propose.hints import SPATIAL, Hint, candidates, find_hint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from handoff.artifacts.delivery import CONTRACT_FILE, format_contract
-from handoff.artifacts.proposals import TryJob, TryResult
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract
+from handoff.artifacts.messages.proposals import TryJob, TryResult
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from handoff.artifacts.changes import (
+from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
+from handoff.artifacts.messages.changes import (
     Author,
     CommitJob,
     DraftJob,
     Request,
     SignJob,
 )
-from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
-from handoff.artifacts.job import Job
-from handoff.artifacts.ledger import LedgerEntry
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.registering import SigningKey, Stores, Uploaded
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.manifest import Manifest
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from handoff.artifacts.captures import CaptureRow
-from handoff.artifacts.changes import TRIAL_ALIAS, TRIAL_ALIASES
-from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract, Lineage
+from handoff.artifacts.conformance.known_faults import NOTHING_KNOWN, KnownWrong
+from handoff.artifacts.delivery.captures import CaptureRow
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE, DeliveryContract, Lineage
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import (
     BlessingRefused,
@@ -20,17 +21,16 @@ from handoff.artifacts.errors import (
     DeliveryUnsound,
     UsageProblem,
 )
-from handoff.artifacts.evidence import Served
-from handoff.artifacts.known_faults import NOTHING_KNOWN, KnownWrong
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.changes import TRIAL_ALIAS, TRIAL_ALIASES
+from handoff.artifacts.messages.steps import (
     IntakeResult,
     OptimizeResult,
     TraceabilityResult,
 )
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.release.evidence import Served
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.tasks.conformance.known import told_faults
 from handoff.tasks.report.evidence import evidence
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.changes import CommitJob, CommitResult
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.releases import Releases, open_releases
-from handoff.artifacts.statement import open_release
+from handoff.artifacts.messages.changes import CommitJob, CommitResult
+from handoff.artifacts.release.releases import Releases, open_releases
+from handoff.artifacts.release.statement import open_release
 
 
 def run(job: CommitJob) -> CommitResult:

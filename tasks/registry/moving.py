@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from handoff.artifacts.changes import Author, PromoteRequest, Request
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.registering import CatalogueJob, KeyJob
+from handoff.artifacts.messages.changes import Author, PromoteRequest, Request
+from handoff.artifacts.messages.registering import CatalogueJob, KeyJob
 from handoff.artifacts.site import Site
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.workspaces import scratch_workspace

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from handoff.artifacts.changes import SideBySide
-from handoff.artifacts.comparison import Standing
-from handoff.artifacts.manifest import Manifest, TargetRecord
-from handoff.artifacts.recipe import Promotion
+from handoff.artifacts.messages.changes import SideBySide
+from handoff.artifacts.recipe.recipe import Promotion
+from handoff.artifacts.release.comparison import Standing
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 
 
 def broken_rules(

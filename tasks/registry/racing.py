@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from handoff.artifacts.changes import SideBySide, SideBySideJob
-from handoff.artifacts.delivery import EXAMPLES_FILE
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.registering import PullJob, Stores
-from handoff.artifacts.releases import open_releases
-from handoff.artifacts.target import installed_torch
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE
+from handoff.artifacts.messages.changes import SideBySide, SideBySideJob
+from handoff.artifacts.messages.registering import PullJob, Stores
+from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.releases import open_releases
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.registry.pull import run as pull
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.releases import open_releases
-from handoff.artifacts.surveying import Records, RecordsJob
+from handoff.artifacts.nightly.surveying import Records, RecordsJob
+from handoff.artifacts.release.releases import open_releases
 
 
 def run(job: RecordsJob) -> Records:

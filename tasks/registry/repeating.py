@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.package import check_release
-from handoff.artifacts.registering import PullJob, RestoreJob, Stores
-from handoff.artifacts.signing import read_trust
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.registering import PullJob, RestoreJob, Stores
+from handoff.artifacts.messages.steps import (
     IntakeJob,
     IntakeResult,
     ReferenceResult,
     VerifyJob,
     VerifyResult,
 )
-from handoff.artifacts.target import installed_torch, parse_target
+from handoff.artifacts.recipe.target import installed_torch, parse_target
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.package import check_release
+from handoff.artifacts.release.signing import read_trust
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.registry.restore import run as restore
 from handoff.tasks.release.processes import Lanes

@@ -11,13 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.driver import host_gpu_capabilities
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
-from handoff.artifacts.evidence import Candidate, PassEffect
-from handoff.artifacts.localization import LocalizeResult
-from handoff.artifacts.manifest import TargetRecord
-from handoff.artifacts.probes import ProbeResult
-from handoff.artifacts.steps import (
+from handoff.artifacts.machine.driver import host_gpu_capabilities
+from handoff.artifacts.messages.localization import LocalizeResult
+from handoff.artifacts.messages.probes import ProbeResult
+from handoff.artifacts.messages.steps import (
     BenchmarkResult,
     CompileResult,
     OptimizeResult,
@@ -25,7 +23,9 @@ from handoff.artifacts.steps import (
     ReferenceResult,
     VerifyResult,
 )
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.release.evidence import Candidate, PassEffect
+from handoff.artifacts.release.manifest import TargetRecord
 
 
 def bless(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.manifest import PackageFile
-from handoff.artifacts.objects import Objects
-from handoff.artifacts.part_list import write_parts
-from handoff.artifacts.registering import Uploaded, UploadJob
-from handoff.artifacts.statement import release_files
+from handoff.artifacts.messages.registering import Uploaded, UploadJob
+from handoff.artifacts.release.manifest import PackageFile
+from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.release.statement import release_files
+from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors

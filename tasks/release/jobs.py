@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from handoff.artifacts.delivery import NOTHING_SAID, Lineage
+from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
-from handoff.artifacts.known_faults import KnownFault
-from handoff.artifacts.localization import LocalizeJob
-from handoff.artifacts.mechanics import Limits
-from handoff.artifacts.probes import ProbeJob
-from handoff.artifacts.recipe import PassChoice, Recipe
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.localization import LocalizeJob
+from handoff.artifacts.messages.probes import ProbeJob
+from handoff.artifacts.messages.steps import (
     CompileJob,
     CompileResult,
     OptimizeJob,
@@ -24,7 +22,9 @@ from handoff.artifacts.steps import (
     TraceabilityJob,
     VerifyResult,
 )
-from handoff.artifacts.target import CpuTarget, Target
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.target import CpuTarget, Target
+from handoff.artifacts.release.mechanics import Limits
 
 # The C++ program, which serving teams start from, too.
 RUNNER_SOURCE = Path(own_package(), "infra", "runner")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.captures import COLUMNS, CaptureRow
-from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
+from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.report.view import Cell, Table, Tone, table
 
 

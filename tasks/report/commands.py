@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.release.manifest import Manifest
 
 
 def repeating_commands(manifest: Manifest) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from handoff.artifacts.manifest import Manifest, TargetRecord
-from handoff.artifacts.tolerance import LOWEST_BIN, Deviation, ErrorSpread, Tolerance
+from handoff.artifacts.recipe.tolerance import LOWEST_BIN, Deviation, ErrorSpread, Tolerance
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.pictures import (
     FAINT,
     FIRST,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.layout import REPORT_FILE
-from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.release.layout import REPORT_FILE
+from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.report.page import render_release
 
 

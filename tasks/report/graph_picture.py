@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from handoff.artifacts.evidence import PassEffect
-from handoff.artifacts.folded_graph import INPUTS, FoldedGraph, FoldedGraphs, FoldedModule
-from handoff.artifacts.manifest import Manifest
+from handoff.artifacts.release.evidence import PassEffect
+from handoff.artifacts.release.folded_graph import INPUTS, FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.release.manifest import Manifest
 
 WIDTH = 800
 GRAPH_COLUMNS = ("module", "as delivered", "as compiled", "what passes changed", "leads to")

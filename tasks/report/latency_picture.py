@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handoff.artifacts.evidence import Timing
-from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.release.evidence import Timing
+from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.report.pictures import FIRST, INK, SECOND, Picture, draw, make_logarithmic
 
 if TYPE_CHECKING:

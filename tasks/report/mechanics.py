@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.release.mechanics import Mechanics
 
 Rows = list[tuple[str, ...]]
 

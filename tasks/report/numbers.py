@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from handoff.artifacts.manifest import Manifest, TargetRecord
-from handoff.artifacts.tolerance import Tolerance, pooled_rmse
+from handoff.artifacts.recipe.tolerance import Tolerance, pooled_rmse
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.error_pictures import is_inside, output_name
 from handoff.tasks.report.view import Cell, Table, table
 

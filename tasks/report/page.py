@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from handoff.artifacts.captures import recommend
-from handoff.artifacts.manifest import Manifest, TargetRecord
-from handoff.artifacts.mechanics import Mechanics
+from handoff.artifacts.delivery.captures import recommend
 from handoff.artifacts.printable import printable
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.report import view
 from handoff.tasks.report.captures import captures_table
 from handoff.tasks.report.commands import repeating_commands

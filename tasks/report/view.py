@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from handoff.artifacts.evidence import PassEffect, ServedTiming
-from handoff.artifacts.manifest import Manifest, TargetRecord
+from handoff.artifacts.release.evidence import PassEffect, ServedTiming
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.latency_picture import milliseconds
 
 Tone = Literal["", "good", "warn", "bad", "code"]

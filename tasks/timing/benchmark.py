@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.evidence import Timing
-from handoff.artifacts.steps import BenchmarkJob, BenchmarkResult
+from handoff.artifacts.messages.steps import BenchmarkJob, BenchmarkResult
+from handoff.artifacts.release.evidence import Timing
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.loading import (

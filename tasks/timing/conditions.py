@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.target import host_cpu_model
+from handoff.artifacts.recipe.target import host_cpu_model
 
 # Of the environment: what threads, the loader and the allocator go by.
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "GOMP_", "LD_", "MALLOC_", "GLIBC_")

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from handoff.artifacts.delivery import MODULE_FILE
+from handoff.artifacts.delivery.contract import MODULE_FILE
 from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
-from handoff.artifacts.evidence import TakenOver, Timing
-from handoff.artifacts.mechanics import Mechanics
-from handoff.artifacts.probes import ProbeJob
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.files.whole_file import keep_newest, write_whole
+from handoff.artifacts.messages.probes import ProbeJob
+from handoff.artifacts.messages.steps import CompileResult, ReferenceResult
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
-from handoff.artifacts.steps import CompileResult, ReferenceResult
-from handoff.artifacts.strict_json import parse_json
-from handoff.artifacts.whole_file import keep_newest, write_whole
+from handoff.artifacts.release.evidence import TakenOver, Timing
+from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.compile.fingerprint import own_code
 from handoff.tasks.probe.judging import judge_calls, judge_measures
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.steps import RaceJob, RaceLap, RaceResult
+from handoff.artifacts.messages.steps import RaceJob, RaceLap, RaceResult
 from handoff.tasks.timing.benchmark import (
     LEAST_ROUNDS,
     elements,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from safetensors.torch import load_file
 
-from handoff.artifacts.changes import SideBySide, SideBySideJob
-from handoff.artifacts.delivery import EXAMPLES_FILE
-from handoff.artifacts.loader import LoadedModel, load
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE
+from handoff.artifacts.messages.changes import SideBySide, SideBySideJob
+from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.tasks.timing.race import race_in_turns, summarize
 from handoff.tasks.verify.loading import Tensors
 

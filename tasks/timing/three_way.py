@@ -15,7 +15,9 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.comparison import (
+from handoff.artifacts.errors import first_line
+from handoff.artifacts.recipe.tolerance import Deviation, pooled_rmse
+from handoff.artifacts.release.comparison import (
     Comparison,
     Heat,
     Interval,
@@ -24,9 +26,7 @@ from handoff.artifacts.comparison import (
     ThreeWayJob,
     recorded_figures,
 )
-from handoff.artifacts.errors import first_line
-from handoff.artifacts.manifest import TargetRecord
-from handoff.artifacts.tolerance import Deviation, pooled_rmse
+from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.registry.promotion import judge
 from handoff.tasks.timing.benchmark import timed_cases

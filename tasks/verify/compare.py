@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from handoff.artifacts.tolerance import FEW, Deviation, Tolerance, luck
+from handoff.artifacts.recipe.tolerance import FEW, Deviation, Tolerance, luck
 from handoff.tasks.verify.elements import (
     FEWEST_RUNS,
     MOST_AT_STEPS,

@@ -8,7 +8,7 @@ from functools import reduce
 
 import torch
 
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.verify.scale import NO_SCALE, Scale
 from handoff.tasks.verify.special import OVERFLOWING, Values
 

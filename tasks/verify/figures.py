@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from handoff.artifacts.tolerance import Figures
+from handoff.artifacts.recipe.tolerance import Figures
 from handoff.tasks.verify.elements import finite_in_all
 
 _QUANTILES = (0.5, 0.99, 0.999)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from handoff.artifacts.steps import VerifyJob
-from handoff.artifacts.tolerance import Deviation, Tolerance
+from handoff.artifacts.messages.steps import VerifyJob
+from handoff.artifacts.recipe.tolerance import Deviation, Tolerance
 from handoff.tasks.verify.compare import (
     Typical,
     compare,

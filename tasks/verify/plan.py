@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from handoff.artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.tasks.verify.special import PARTS, SPECIAL, Values, applies, put_in
 
 # Sizes that catch what compilers get wrong: one element, one more, an odd number, and one that no

@@ -14,7 +14,7 @@ import torch
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import first_line
-from handoff.artifacts.steps import ReferenceJob, ReferenceResult
+from handoff.artifacts.messages.steps import ReferenceJob, ReferenceResult
 from handoff.tasks.intake import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.timing.conditions import digest_conditions

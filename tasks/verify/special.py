@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.signature import TensorSpec
 
 Values = Literal[
     "drawn", "asked", "asked far", "asked not finite",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from handoff.artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
+from handoff.artifacts.recipe.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
 from handoff.tasks.verify.elements import finite_in_all
 
 # Of more outputs than this a page shows no pictures, and a record holds no counts.

@@ -9,8 +9,8 @@ import torch
 
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import first_line
-from handoff.artifacts.extern_kernels import EXTERN_KERNELS_FILE
-from handoff.artifacts.steps import AssumedRange, VerifyJob, VerifyResult
+from handoff.artifacts.messages.steps import AssumedRange, VerifyJob, VerifyResult
+from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
 from handoff.tasks.compile.packages import digest_library, read_kernels
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.optimize.programs import load_program

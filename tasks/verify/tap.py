@@ -16,7 +16,7 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
-from handoff.artifacts.steps import TapJob, TapResult
+from handoff.artifacts.messages.steps import TapJob, TapResult
 from handoff.tasks.optimize.programs import load_program, save_program
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
-from handoff.artifacts.signing import sign_statement
-from handoff.artifacts.statement import RELEASE_FILE, release_statement
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from handoff.artifacts.release.signing import sign_statement
+from handoff.artifacts.release.statement import RELEASE_FILE, release_statement
 from tests.artifacts.samples import SampleKey, sample_key, sample_manifest, sample_target
 
 # The variable that names the file which an opened package writes its name to.

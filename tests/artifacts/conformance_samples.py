@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance import Conformance, PlainTensor, Row, Showing
+from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row, Showing
 
 AMAX = "aten.amax.default(int8)"
 ADD = "aten.add.Tensor(float32, float32)"

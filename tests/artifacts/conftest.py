@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.store import Store
 from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.store import Store
 from tests.artifacts.stores import s3_store
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.digest import Digest, digest_file
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest
-from handoff.artifacts.registry import Catalogue
-from handoff.artifacts.statement import RELEASE_FILE, Claim, open_release
+from handoff.artifacts.mlflow.registry import Catalogue
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
+from handoff.artifacts.release.statement import RELEASE_FILE, Claim, open_release
 from tests.artifacts.samples import sample_key, sign_release, write_release
 
 EVIDENCE = {
@@ -27,7 +27,7 @@ _PROGRAM = """
 import json, os, sys
 from pathlib import Path
 from tests.artifacts.listing import list_signed, read_signed
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue
 
 options = json.loads(sys.argv[1])
 if options["stage"]:
@@ -70,8 +70,8 @@ def signed_release(
 
 def read_signed(folder: Path) -> Signed:
     """Return the signed release in a folder that another process may have written."""
-    from handoff.artifacts.manifest import read_manifest
-    from handoff.artifacts.signing import read_trust
+    from handoff.artifacts.release.manifest import read_manifest
+    from handoff.artifacts.release.signing import read_trust
 
     data = (folder / RELEASE_FILE).read_bytes()
     claim = open_release(data, read_trust([folder / "key.pub"]), "the sample")

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from handoff.artifacts.comparison import Comparison, Heat, Interval, OutputErrors, PackageFigures
-from handoff.artifacts.night import Night, NightRow, Outcome
+from handoff.artifacts.nightly.night import Night, NightRow, Outcome
+from handoff.artifacts.release.comparison import (
+    Comparison,
+    Heat,
+    Interval,
+    OutputErrors,
+    PackageFigures,
+)
 
 FIRST = datetime(2026, 10, 20, 2, 0, tzinfo=UTC)
 

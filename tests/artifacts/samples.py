@@ -14,16 +14,16 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.signer import CryptoSigner, Signer
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_bytes, digest_file
-from handoff.artifacts.evidence import Finding, PassEffect, Timing
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.signing import Trust, public_key_of, sign_statement
-from handoff.artifacts.statement import RELEASE_FILE, release_statement
-from handoff.artifacts.target import Fit, native_cpu_target
-from handoff.artifacts.tolerance import Deviation
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import Fit, native_cpu_target
+from handoff.artifacts.recipe.tolerance import Deviation
+from handoff.artifacts.release.evidence import Finding, PassEffect, Timing
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
+from handoff.artifacts.release.signing import Trust, public_key_of, sign_statement
+from handoff.artifacts.release.statement import RELEASE_FILE, release_statement
 
 TORCH = "2.15.0"
 

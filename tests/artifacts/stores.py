@@ -6,10 +6,10 @@ import uuid
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.objects import Objects
-from handoff.artifacts.store import Progress, Store
 from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.s3 import S3Store
+from handoff.artifacts.stores.store import Progress, Store
 
 
 def s3_store(*, patience_s: float = 60.0, prefix: str = "") -> S3Store:

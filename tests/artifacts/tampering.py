@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.ledger import LedgerEntry, entry_statement
-from handoff.artifacts.loader import FileName
-from handoff.artifacts.manifest import MANIFEST_FILE
-from handoff.artifacts.signing import sign_statement
+from handoff.artifacts.release.ledger import LedgerEntry, entry_statement
+from handoff.artifacts.release.manifest import MANIFEST_FILE
+from handoff.artifacts.release.signing import sign_statement
+from handoff.artifacts.serve.loader import FileName
 from tests.artifacts.canaries import BEST, OTHER, Pulled, pull_canaries, write_record
 from tests.artifacts.samples import sample_key
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.loader import load
-from handoff.artifacts.package import check_release
+from handoff.artifacts.release.package import check_release
+from handoff.artifacts.serve.loader import load
 from handoff.tasks.probe.build import build_runner
 from tests.artifacts.canaries import CANARY, Pulled, pull_canaries
 from tests.artifacts.samples import sample_key

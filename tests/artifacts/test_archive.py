@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.archive import require_known_members, require_plain_members
 from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.serve.archive import require_known_members, require_plain_members
 
 
 def check(path: Path) -> None:

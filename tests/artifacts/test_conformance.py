@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.conformance import (
-    Conformance,
-    PlainTensor,
-    Row,
-    changed_rows,
-    parse_conformance,
-    told_changes,
-)
-from handoff.artifacts.conformance_tables import (
+from handoff.artifacts.conformance.keeping import (
     conformance_statement,
     keep_table,
     kept_toolchains,
@@ -25,11 +17,19 @@ from handoff.artifacts.conformance_tables import (
     shipped_tables,
     table_key,
 )
+from handoff.artifacts.conformance.table import (
+    Conformance,
+    PlainTensor,
+    Row,
+    changed_rows,
+    parse_conformance,
+    told_changes,
+)
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
-from handoff.artifacts.key_pair import make_key
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.release.key_pair import make_key
+from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
 from handoff.artifacts.stores.folder import FolderStore
 from tests.artifacts.conformance_samples import right_add, table, wrong_amax
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.artifacts.delivery_uri import (
+from handoff.artifacts.delivery.uri import (
     ArchiveSource,
     GitSource,
     LocalSource,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.evidence import Candidate, choose, pareto
+from handoff.artifacts.release.evidence import Candidate, choose, pareto
 
 
 def candidate(name: str, *ratios: tuple[float, float, float], error: float = 1e-6) -> Candidate:

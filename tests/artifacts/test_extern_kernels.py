@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.extern_kernels import operators_in, require_known_operators, side_by_side
+from handoff.artifacts.serve.extern_kernels import (
+    operators_in,
+    require_known_operators,
+    side_by_side,
+)
 
 
 def naming(*operators: str) -> bytes:

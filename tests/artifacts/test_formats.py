@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     DeliveryContract,
     Lineage,
     ModelSection,
@@ -20,6 +20,7 @@ from handoff.artifacts.delivery import (
     parse_contract,
     read_contract,
 )
+from handoff.artifacts.delivery.signature import DTYPES, Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_folder
 from handoff.artifacts.errors import (
     ERRORS,
@@ -29,11 +30,10 @@ from handoff.artifacts.errors import (
     UsageProblem,
     error_from_record,
 )
-from handoff.artifacts.manifest import PackageFile, parse_manifest
-from handoff.artifacts.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.recipe.target import CpuTarget, Fit, Target, parse_target
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
-from handoff.artifacts.signature import DTYPES, Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.target import CpuTarget, Fit, Target, parse_target
+from handoff.artifacts.release.manifest import PackageFile, parse_manifest
 from tests.artifacts.samples import sample_manifest
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifest-1.json"
@@ -289,7 +289,7 @@ def test_machine_code_for_a_gpu_fits_its_capability_and_later_minor_ones(
         ((), False),
     ):
         monkeypatch.setattr(
-            "handoff.artifacts.target.host_gpu_capabilities", lambda here=here: here
+            "handoff.artifacts.recipe.target.host_gpu_capabilities", lambda here=here: here
         )
         misfit = fit.misfit("2.15.0+cu130")
         assert (misfit is None) == fits

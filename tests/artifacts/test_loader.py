@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handoff.artifacts.checked_inputs import InputChecks
+from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import HandoffError, InputsRefused, PackageRefused, UsageProblem
-from handoff.artifacts.loader import load
-from handoff.artifacts.manifest import MANIFEST_FILE, read_manifest
-from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.release.manifest import MANIFEST_FILE, read_manifest
+from handoff.artifacts.serve.checked_inputs import InputChecks
+from handoff.artifacts.serve.loader import load
 from tests.artifacts.samples import sample_key, sample_target, sign_release, write_release
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
@@ -229,7 +229,9 @@ def test_what_is_not_as_released_or_does_not_fit_is_not_opened(
     spoiled: Callable[[Path, str], object], told: str,
 ) -> None:  # fmt: skip
     spoiled(pulled, built_release.slug)
-    monkeypatch.setattr("handoff.artifacts.loader._open", lambda *_: pytest.fail("it was opened"))
+    monkeypatch.setattr(
+        "handoff.artifacts.serve.loader._open", lambda *_: pytest.fail("it was opened")
+    )
     with pytest.raises(PackageRefused, match=told):
         load(pulled, keys=built_release.key)
 
@@ -270,7 +272,7 @@ def test_of_several_that_fit_the_one_that_asks_most_is_opened(
         opened.append(path)
         return list
 
-    monkeypatch.setattr("handoff.artifacts.loader._open", note)
+    monkeypatch.setattr("handoff.artifacts.serve.loader._open", note)
     assert load(tmp_path, keys=sample_key().trust).target == "cpu-avx512"
     assert (
         load(tmp_path, keys=sample_key().trust, target="cpu-avx2", file="model.pt2").target

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.driver import MINIMUM_DRIVERS
-from handoff.artifacts.glibc import host_glibc, needed_glibc, parse_version
+from handoff.artifacts.machine.driver import MINIMUM_DRIVERS
+from handoff.artifacts.machine.glibc import host_glibc, needed_glibc, parse_version
+from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
-from handoff.artifacts.target import Fit
 
 # The `.symver` asks for a version by name, so that the file doesn't depend on the building machine.
 SOURCE = """
@@ -80,9 +80,9 @@ def test_a_machine_with_an_older_glibc_is_refused() -> None:
 
 
 def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handoff.artifacts.target.host_glibc", lambda: "2.9")
+    monkeypatch.setattr("handoff.artifacts.recipe.target.host_glibc", lambda: "2.9")
     assert "glibc 2.10" in str(Fit((), "2.15.0", platform.machine(), glibc="2.10").misfit(None))
-    monkeypatch.setattr("handoff.artifacts.target.host_glibc", lambda: "2.35")
+    monkeypatch.setattr("handoff.artifacts.recipe.target.host_glibc", lambda: "2.35")
     assert Fit((), "2.15.0", platform.machine(), glibc="2.9").misfit(None) is None
 
 
@@ -101,8 +101,8 @@ def test_glibcs_are_compared_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_driver_serves_its_cudas_major_version_and_those_before(
     cuda: str, driver: tuple[int, int], told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handoff.artifacts.target.host_gpu_capabilities", lambda: (90,))
-    monkeypatch.setattr("handoff.artifacts.target.host_cuda", lambda: driver)
+    monkeypatch.setattr("handoff.artifacts.recipe.target.host_gpu_capabilities", lambda: (90,))
+    monkeypatch.setattr("handoff.artifacts.recipe.target.host_cuda", lambda: driver)
     misfit = Fit((), "2.15.0", platform.machine(), gpu_capability=90, cuda=cuda).misfit("2.15.0")
     assert (misfit is None) == (told is None)
     if told:

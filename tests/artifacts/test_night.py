@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.artifacts.comparison import Comparison, Heat, Interval, OutputErrors, PackageFigures
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.night import (
+from handoff.artifacts.nightly.night import (
     OUTCOMES,
     Night,
     NightRow,
@@ -22,6 +21,13 @@ from handoff.artifacts.night import (
     write_night,
 )
 from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.release.comparison import (
+    Comparison,
+    Heat,
+    Interval,
+    OutputErrors,
+    PackageFigures,
+)
 from handoff.artifacts.stores.opening import open_store
 from tests.artifacts.nights import busy_night, comparison, figures, month, night
 

@@ -12,10 +12,10 @@ import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
-from handoff.artifacts.objects import GRACE, Objects, object_key
-from handoff.artifacts.parts import Part
-from handoff.artifacts.store import Store
 from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.objects import GRACE, Objects, object_key
+from handoff.artifacts.stores.parts import Part
+from handoff.artifacts.stores.store import Store
 from tests.artifacts.stores import overwrite, put_file, sizes_below
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     DeliveryContract,
     Lineage,
     ModelSection,
@@ -21,12 +21,12 @@ from handoff.artifacts.delivery import (
     parse_contract,
     read_contract,
 )
+from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
-from handoff.artifacts.recipe import read_recipe
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.files.strict_toml import parse_toml
+from handoff.artifacts.recipe.recipe import read_recipe
 from handoff.artifacts.record import RecordInvalid
-from handoff.artifacts.signature import Dimension, TensorSpec
-from handoff.artifacts.strict_json import parse_json
-from handoff.artifacts.strict_toml import parse_toml
 
 CONTRACT = DeliveryContract(
     ModelSection("toy", "Toy", "2.15.0", "torch.fx"),

@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from handoff.artifacts.catalogue.description import describe_version, linked_run
-from handoff.artifacts.catalogue.tags import run_parameters, run_tags
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import UsageProblem, error_from_record
-from handoff.artifacts.evidence import Finding
+from handoff.artifacts.mlflow.description import describe_version, linked_run
+from handoff.artifacts.mlflow.tags import run_parameters, run_tags
 from handoff.artifacts.printable import markdown_text, one_line, printable, printable_json
-from handoff.artifacts.statement import Claim
-from handoff.infra.arrivals.serving import _OneLine
-from handoff.infra.console import print_findings, print_json, print_table
-from handoff.infra.echoing import echo, styled
+from handoff.artifacts.release.evidence import Finding
+from handoff.artifacts.release.statement import Claim
+from handoff.infra.terminal.console import print_findings, print_json, print_table
+from handoff.infra.terminal.echoing import echo, styled
+from handoff.infra.triggers.serving import _OneLine
 from handoff.tasks.report.page import _environment
 from tests.artifacts.samples import write_release
 
@@ -135,7 +135,7 @@ def test_mlflows_tags_and_descriptions_hold_nothing_of_it(tmp_path: Path) -> Non
     release = digest_bytes(b"release")
     for shown in (run_tags(manifest, claim, release), run_parameters(manifest)):
         assert all(is_harmless(value) and "\n" not in value for value in shown.values())
-    from handoff.artifacts.catalogue.description import RunAddress
+    from handoff.artifacts.mlflow.description import RunAddress
 
     told = describe_version(
         manifest, claim, release, RunAddress("1", "2"), report="report.html", training=None,

@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import PackageRefused, UsageProblem
-from handoff.artifacts.ledger import open_entry
-from handoff.artifacts.manifest import parse_manifest
-from handoff.artifacts.signing import (
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.release.ledger import open_entry
+from handoff.artifacts.release.manifest import parse_manifest
+from handoff.artifacts.release.signing import (
     STATEMENT_TYPE,
     open_envelope,
     open_signer,
@@ -34,8 +35,7 @@ from handoff.artifacts.signing import (
     read_trust,
     sign_statement,
 )
-from handoff.artifacts.statement import match_manifest, open_release, require_same_files
-from handoff.artifacts.strict_json import parse_json
+from handoff.artifacts.release.statement import match_manifest, open_release, require_same_files
 from tests.artifacts.samples import sample_key
 
 # Signed once, with a private key that nobody has kept.

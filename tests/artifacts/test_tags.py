@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handoff.artifacts.catalogue.tags import run_metrics
+from handoff.artifacts.mlflow.tags import run_metrics
 from tests.artifacts.samples import sample_manifest
 
 

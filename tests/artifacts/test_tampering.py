@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from handoff.artifacts import loader
 from handoff.artifacts.errors import HandoffError, PackageRefused
-from handoff.artifacts.loader import load
-from handoff.artifacts.package import check_release
-from handoff.artifacts.sealing import seal_file
+from handoff.artifacts.release.package import check_release
+from handoff.artifacts.serve import loader
+from handoff.artifacts.serve.loader import load
+from handoff.artifacts.serve.sealing import seal_file
 from tests.artifacts.canaries import CANARY, Pulled, canary_library, pull_canaries
 from tests.artifacts.samples import sample_key
 from tests.artifacts.tampering import ACCEPTED, OPENED, TAMPERINGS, Tampering

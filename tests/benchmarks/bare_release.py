@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from examples.resnet18 import build
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.verify.plan import draw_inputs, plan_cases
 
 _MAX_BATCH = 100  # a release leaves out sizes beyond it, too
@@ -24,7 +24,7 @@ _MAX_BATCH = 100  # a release leaves out sizes beyond it, too
 
 def main(folder: Path) -> None:
     """Do it all once, with files below `folder`."""
-    from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+    from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 
     torch.manual_seed(0)
     module, example = build()[:2]

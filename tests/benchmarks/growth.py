@@ -32,8 +32,8 @@ from pathlib import Path
 
 import psutil
 
-from handoff.artifacts.changes import ReleaseRequest
-from handoff.artifacts.registering import UploadJob
+from handoff.artifacts.messages.changes import ReleaseRequest
+from handoff.artifacts.messages.registering import UploadJob
 from tests.benchmarks.growth_models import CURVES, Growing
 from tests.benchmarks.processes import Run, handoff, handoff_command, measure
 from tests.marked import write_between_marks

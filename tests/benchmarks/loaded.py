@@ -3,8 +3,8 @@
 python -m tests.benchmarks.loaded
 
 A small recommender (ids with a range, features) is built as a release does it, and called with one
-row, `artifacts.loader` and torch's `AOTIModelContainerRunnerCpu` in turns. The difference of a
-round's two is what the checks of the inputs cost. To open, `artifacts.loader` verifies the
+row, `artifacts.serve.loader` and torch's `AOTIModelContainerRunnerCpu` in turns. The difference of
+a round's two is what the checks of the inputs cost. To open, `artifacts.serve.loader` verifies the
 signature, hashes the file and copies it into sealed memory; torch opens a fresh copy of the file.
 In C++ the runner tells both itself: a call's checks alone, and the check of the file beside torch's
 own opening, in a new process each time.
@@ -26,8 +26,8 @@ import torch
 from safetensors.torch import save_file
 from torch._C import _aoti
 
-from handoff.artifacts.loader import load
-from handoff.infra.console import print_table
+from handoff.artifacts.serve.loader import load
+from handoff.infra.terminal.console import print_table
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.timing.benchmark import median_interval
 from handoff.tasks.verify.loading import SHARED_LIBRARY

@@ -83,8 +83,8 @@ def open_deployed(home: Path, faster: float, **settings: str) -> Iterator[Stack]
 
 def deploy() -> None:
     """Apply the real deployments, but for the flow of one model."""
-    from handoff.infra.deploying import apply
-    from handoff.infra.deployments import Schedule, deployments
+    from handoff.infra.commands.deploying import apply
+    from handoff.infra.prefect.deployments import Schedule, deployments
 
     ours = "tests.benchmarks.night_flow.recompile_model"
     never = Schedule("0 2 1 1 *", "UTC")

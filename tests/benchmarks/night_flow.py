@@ -16,12 +16,12 @@ from typing import Any, cast
 
 from prefect import flow, task
 
-from handoff.artifacts.night import NightRow
-from handoff.artifacts.night_notes import NoteRowsJob
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.nightly.night import NightRow
+from handoff.artifacts.nightly.night_notes import NoteRowsJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
-from handoff.artifacts.target import native_cpu_target
 from handoff.flows import policies, steps
 from handoff.flows.parameters import Attempt, RebuildParameters
 from handoff.flows.site import here

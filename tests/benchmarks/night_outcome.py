@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from handoff.infra.console import print_table
+from handoff.infra.terminal.console import print_table
 from tests.benchmarks.night_flow import recorded_seconds
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import psycopg2
 
-from handoff.infra.environments import QUIET
+from handoff.infra.engine.environments import QUIET
 from tests.benchmarks.night_flow import FASTER, SHARED
 from tests.benchmarks.processes import cpu_seconds, proportional_bytes
 from tests.postgres_server import Postgres, postgres_server
@@ -122,7 +122,7 @@ def open_workers(
 
     As `threads`, these share up to `processes` processes.
     """
-    control = ("handoff.infra.cli", "worker", "--pool", "handoff-control", "--name", "control")
+    control = ("handoff", "worker", "--pool", "handoff-control", "--name", "control")
     started = [stack.start("control", *control, "--limit", "2")]
     for number in range(count if not threads else min(processes, count)):
         if threads:
@@ -134,7 +134,14 @@ def open_workers(
                            "PREFECT_WORKER_QUERY_SECONDS": "5"}  # fmt: skip
             started.append(stack.start("workers", *command, **environment))
         else:
-            pool = ("handoff.infra.cli", "worker", "--pool", "handoff-build", "--limit", str(slots))
+            pool = (
+                "handoff",
+                "worker",
+                "--pool",
+                "handoff-build",
+                "--limit",
+                str(slots),
+            )
             started.append(stack.start("workers", *pool, "--name", f"bench-{number}"))
     try:
         yield

@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from handoff.artifacts.changes import PromoteRequest
 from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.surveying import Survey, SurveyJob
+from handoff.artifacts.messages.changes import PromoteRequest
+from handoff.artifacts.nightly.surveying import Survey, SurveyJob
 from handoff.infra.settings import compiler_name
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from tests.tasks.registry.registering import SomeRegistry, some_registry

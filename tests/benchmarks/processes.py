@@ -39,7 +39,7 @@ def handoff(folder: Path, *arguments: str) -> str:
 
 def handoff_command(*arguments: str) -> list[str]:
     """Return the command line."""
-    return [sys.executable, "-m", "handoff.infra.cli", *arguments]
+    return [sys.executable, "-m", "handoff", *arguments]
 
 
 def bare_script() -> list[str]:
@@ -48,7 +48,7 @@ def bare_script() -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    from handoff.artifacts.target import native_cpu_target
+    from handoff.artifacts.recipe.target import native_cpu_target
 
     # The bare script's cache is fresh for each run, as a release's is; both keep their
     # precompiled headers, which go by TMPDIR.

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from handoff.infra.console import print_table
+from handoff.infra.terminal.console import print_table
 from tests.benchmarks.night import deploy
 from tests.benchmarks.night_stack import Meter, Stack, open_stack
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from handoff.infra.console import print_table
+from handoff.infra.terminal.console import print_table
 from tests.benchmarks.processes import Run, bare_script, handoff, handoff_command, measure
 from tests.benchmarks.served.turns import Ratio
 from tests.benchmarks.step_lines import step_seconds

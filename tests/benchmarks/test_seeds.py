@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.artifacts.target import Fit, native_cpu_target
+from handoff.artifacts.recipe.target import Fit, native_cpu_target
 from tests.benchmarks.seeds import measuring
 from tests.benchmarks.seeds.asked import Played, Playing, read_record, write_record
 from tests.benchmarks.seeds.contestants import (

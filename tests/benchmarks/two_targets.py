@@ -27,9 +27,9 @@ from typing import TypeVar
 
 import psutil
 
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import IntakeJob, OptimizeResult
-from handoff.infra.console import print_table
+from handoff.artifacts.messages.steps import IntakeJob, OptimizeResult
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.infra.terminal.console import print_table
 from handoff.tasks.release.processes import Lanes
 from tests.benchmarks.processes import cpu_seconds, handoff, handoff_command, measure
 from tests.benchmarks.step_lines import step_seconds

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     DeliveryContract,
     ModelSection,
     format_contract,
 )
-from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 
 CALLS = [0]
 

@@ -23,13 +23,13 @@ from textwrap import shorten
 from typing import Any
 
 from examples.demo import MODELS as DEMO
-from handoff.artifacts.conformance import toolchain_digest
-from handoff.artifacts.conformance_tables import shipped_table
+from handoff.artifacts.conformance.keeping import shipped_table
+from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.conformance.table import toolchain_digest
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.known_faults import KnownFault
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
-from handoff.artifacts.target import CpuTarget, native_cpu_target
+from handoff.artifacts.messages.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.conformance.known import known_faults
 from handoff.tasks.conformance.toolchain import conformance_toolchain
 from handoff.tasks.deliver import step as deliver

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.steps import DeliverResult, IntakeJob, TraceabilityJob
+from handoff.artifacts.messages.steps import DeliverResult, IntakeJob, TraceabilityJob
 from handoff.tasks.deliver.capture.calls import describe_call
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.step import run

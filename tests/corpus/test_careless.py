@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.steps import IntakeJob, TraceabilityJob
+from handoff.artifacts.messages.steps import IntakeJob, TraceabilityJob
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.step import run

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.driver import host_gpu_capabilities
-from handoff.artifacts.recipe import Recipe, VerifyPlan
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import (
+from handoff.artifacts.delivery.signature import Dimension
+from handoff.artifacts.machine.driver import host_gpu_capabilities
+from handoff.artifacts.messages.steps import (
     BenchmarkJob,
     CompileJob,
     IntakeJob,
@@ -21,7 +20,8 @@ from handoff.artifacts.steps import (
     ReferenceResult,
     VerifyJob,
 )
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks import intake
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.machine.native_gpu import can_compile

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from handoff.infra.cli import main
+from handoff.infra.cli.main import main
 from tests.docs.pages import ROOT
 
 _HANDOFF = re.compile(r"(?:^\s*|[|;&(]\s*|\bthere )(?:\.venv/bin/handoff|handoff|\$H) +(?=[a-z-])")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe import Promotion, Recipe, Search, VerifyPlan, read_recipe
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.recipe.recipe import Promotion, Recipe, Search, VerifyPlan, read_recipe
+from handoff.artifacts.recipe.tolerance import Tolerance
 from tests.docs.commands import problems_in
 from tests.docs.pages import ROOT, Block, all_blocks, blocks_of, code_spans, documents, read_blocks
 from tests.docs.running import run_blocks

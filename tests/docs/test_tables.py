@@ -11,8 +11,8 @@ import click
 import pytest
 
 from handoff.infra import settings
-from handoff.infra.cli import EXIT_CODES, main
-from handoff.infra.deployments import Schedule, deployments
+from handoff.infra.cli.main import EXIT_CODES, main
+from handoff.infra.prefect.deployments import Schedule, deployments
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"

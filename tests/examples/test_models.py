@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from examples import resnet18, user_model
-from handoff.artifacts.signature import Dimension
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.tasks.deliver.capture.tracer import trace_for_inference, training_parts_left_out
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake import read_delivery

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.localization import LocalizeJob
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.localization import LocalizeJob
+from handoff.artifacts.messages.steps import (
     IntakeJob,
     OptimizeJob,
     ReferenceJob,
     TraceabilityJob,
     VerifyResult,
 )
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks import intake
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect import step as traceability

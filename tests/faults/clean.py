@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import VerifyResult
+from handoff.artifacts.messages.steps import VerifyResult
+from handoff.artifacts.recipe.recipe import Recipe
 from tests.faults import family_models as fm
 from tests.faults.releasing import (
     FIGURES_FILE,

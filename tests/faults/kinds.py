@@ -11,8 +11,8 @@ from textwrap import shorten
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import VerifyResult
+from handoff.artifacts.messages.steps import VerifyResult
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.optimize.running import first_difference
 from handoff.tasks.verify.reference import load_cases

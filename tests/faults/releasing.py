@@ -12,9 +12,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import HandoffError, StepCrashed
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.record import to_plain
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     CompileJob,
     CompileResult,
     IntakeJob,
@@ -23,7 +21,9 @@ from handoff.artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.record import to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks import intake
 from handoff.tasks.compile import step as compile_step

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from handoff.flows.children import Child, start_all
-from handoff.infra.environments import worker_environment
+from handoff.infra.engine.environments import worker_environment
 from handoff.infra.settings import read_settings
 from tests.faulty_server import FaultyServer
 from tests.prefect_server import prefect_client

@@ -14,10 +14,10 @@ import pytest
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.exchange import ANSWER_FILE, TargetAnswer
-from handoff.artifacts.manifest import TargetRecord
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.messages.exchange import ANSWER_FILE, TargetAnswer
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows import elsewhere
 from handoff.flows.children import Child, start
 from handoff.flows.elsewhere import collect_targets, told_answer

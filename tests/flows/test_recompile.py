@@ -40,8 +40,8 @@ slowdown = 10.0
 SERVE = """
 import sys
 from pathlib import Path
-from handoff.artifacts.delivery import Lineage
-from handoff.artifacts.recipe import read_recipe
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.recipe.recipe import read_recipe
 import handoff
 from small import build
 

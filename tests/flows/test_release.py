@@ -283,7 +283,13 @@ def test_a_release_interrupted_in_the_middle_leaves_no_process_and_no_version(
     home = tmp_path / "home"
     # As from a terminal: what a shell starts in the background ignores the signal.
     as_from_a_terminal = ["env", "--default-signal=INT"]
-    command = [sys.executable, "-m", "handoff.infra.cli", "release", str(training / "delivery")]
+    command = [
+        sys.executable,
+        "-m",
+        "handoff",
+        "release",
+        str(training / "delivery"),
+    ]
     running = subprocess.Popen(
         [*as_from_a_terminal, *command],
         env={**os.environ, "HANDOFF_HOME": str(home)},

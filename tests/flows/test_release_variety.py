@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.captures import ROADS
+from handoff.artifacts.delivery.captures import ROADS
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.toolkit import why_not_here
 from tests.flows.small_delivery import deliver_and_release, released

@@ -10,9 +10,7 @@ import pytest
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.evidence import Candidate, choose
-from handoff.artifacts.manifest import PackageFile
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     CompileJob,
     CompileResult,
     RaceLap,
@@ -20,7 +18,9 @@ from handoff.artifacts.steps import (
     Reused,
     VerifyResult,
 )
-from handoff.artifacts.target import parse_target
+from handoff.artifacts.recipe.target import parse_target
+from handoff.artifacts.release.evidence import Candidate, choose
+from handoff.artifacts.release.manifest import PackageFile
 from handoff.flows import variants
 
 PLAIN = Candidate("plain", accepted=True)

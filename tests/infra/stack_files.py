@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 REPOSITORY = Path(__file__).parents[2]
-STACK = REPOSITORY / "infra" / "stack"
+STACK = REPOSITORY / "infra" / "containers"
 MANIFESTS = STACK / "kubernetes"
 # Made by `make stack-ready`: what the servers' image holds, and the tools that check files.
 TOOLS = REPOSITORY / ".venv-stack" / "bin"

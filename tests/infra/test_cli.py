@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.recipe import DEFAULT_PASSES
+from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
 
 COMMANDS = (
     "deliver", "init", "inspect", "release", "list", "show", "pull", "verify", "ui",
@@ -46,7 +46,7 @@ def handoff(
         share_built(home)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
-        [sys.executable, "-m", "handoff.infra.cli", *arguments],
+        [sys.executable, "-m", "handoff", *arguments],
         env={**kept, "HANDOFF_HOME": str(home), **(settings or {}), **environment},
         cwd=cwd,
         capture_output=True,
@@ -76,7 +76,7 @@ def test_help_names_every_command_and_the_exit_codes(tmp_path: Path) -> None:
 def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
     result = handoff(command, "--help", home=tmp_path)
     assert result.returncode == 0
-    assert f"handoff {command}" in result.stdout or f"handoff.infra.cli {command}" in result.stdout
+    assert f"handoff {command}" in result.stdout
 
 
 def test_the_command_line_and_the_flows_import_no_torch() -> None:

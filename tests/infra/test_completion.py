@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from handoff.infra.completion import SHELLS, complete_code, complete_model
+from handoff.infra.cli.completion import SHELLS, complete_code, complete_model
 from handoff.infra.explaining.texts import explanations
 from tests.infra.test_cli import assert_is_a_sentence, handoff
 
@@ -54,7 +54,7 @@ def ask(words: str, home: Path) -> tuple[list[str], float]:
     """Return what bash would be told for a line, and the processor's seconds that it took."""
     count = str(len(words.split(" ")) - 1)
     asked = {"_HANDOFF_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
-    code = "import sys; sys.argv[0] = 'handoff'; from handoff.infra.cli import main; main()"
+    code = "import sys; sys.argv[0] = 'handoff'; from handoff.infra.cli.main import main; main()"
     before = os.times()
     result = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **asked, "HANDOFF_HOME": str(home)},

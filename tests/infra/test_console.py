@@ -13,8 +13,8 @@ from tests.terminal import written_to_terminal
 
 _WHERE = "module.py:12 in the_forward_of_a_model_with_a_very_long_name_that_nobody_breaks_apart"
 _PRINT = f"""
-from handoff.artifacts.evidence import Finding
-from handoff.infra.console import print_findings
+from handoff.artifacts.release.evidence import Finding
+from handoff.infra.terminal.console import print_findings
 print_findings([Finding("random-draw", "unsound", "draws " * 30, "take it " * 30, "{_WHERE}")])
 """
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra import core_sets
-from handoff.infra.serving.worker import run_worker
+from handoff.infra.prefect import core_sets
+from handoff.infra.stack.worker import run_worker
 from tests.prefect_server import free_port
 
 _RUN = """
 import os, sys
 from pathlib import Path
-from handoff.infra.core_sets import take_cores
+from handoff.infra.prefect.core_sets import take_cores
 taken = take_cores(os.environ, Path(sys.argv[1]))
 print(*taken, "of", *sorted(os.sched_getaffinity(0)), flush=True)
 sys.stdin.read()
@@ -95,6 +95,6 @@ def test_a_worker_with_more_builds_than_cores_is_refused(
 ) -> None:
     monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
-    monkeypatch.setattr("handoff.infra.serving.worker.require_server", lambda *_: None)
+    monkeypatch.setattr("handoff.infra.stack.worker.require_server", lambda *_: None)
     with pytest.raises(UsageProblem, match="More flow runs at once than cores"):
         run_worker("handoff-build", 1 + len(os.sched_getaffinity(0)), "", "")

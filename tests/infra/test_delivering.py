@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.delivery import read_contract
-from handoff.artifacts.signature import DECLARED
+from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.delivery.signature import DECLARED
 from tests.infra.test_cli import assert_is_a_sentence
 
 FACTORY = """
@@ -42,7 +42,7 @@ def named():
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "handoff.infra.cli", "deliver", *arguments]
+    return [sys.executable, "-m", "handoff", "deliver", *arguments]
 
 
 @pytest.fixture

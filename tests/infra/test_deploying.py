@@ -29,7 +29,7 @@ _CRON = ("--cron", "15 3 * * *", "--time-zone", "Europe/Berlin")
 def deploy(api: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `handoff deploy` as a person does."""
     return subprocess.run(
-        [sys.executable, "-m", "handoff.infra.cli", "deploy", *arguments],
+        [sys.executable, "-m", "handoff", "deploy", *arguments],
         env={**os.environ, "PREFECT_API_URL": api, "HANDOFF_HOME": str(home)},
         capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def test_to_deploy_again_changes_nothing_and_mends_what_was_changed_by_hand(
     after = client.read_deployment_by_name(RELEASE)
     assert not after.paused
     assert (after.work_pool_name, after.tags) == (before.work_pool_name, before.tags)
-    assert after.job_variables == {"command": "python -P -m handoff.infra.flow_run"}
+    assert after.job_variables == {"command": "python -P -m handoff.infra.prefect.flow_run"}
     told = client.read_automations()
     assert sorted(one.name for one in told) == sorted(automations)
     assert all(one.enabled for one in told)

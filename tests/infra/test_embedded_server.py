@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.infra.embedded_server import EmbeddedServer
-from handoff.infra.orphans import marked
+from handoff.infra.prefect.embedded_server import EmbeddedServer
+from handoff.infra.prefect.orphans import marked
 
 pytestmark = pytest.mark.server
 

@@ -15,26 +15,26 @@ import pytest
 import torch
 
 from handoff import artifacts, infra
-from handoff.artifacts.conformance_tables import shipped_tables
-from handoff.artifacts.delivery import (
+from handoff.artifacts.conformance.keeping import shipped_tables
+from handoff.artifacts.conformance.known_faults import KnownWrongJob
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     DeliveryContract,
     ModelSection,
     format_contract,
 )
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.known_faults import KnownWrongJob
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.registering import Stores
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import IntakeJob, OptimizeJob, TraceabilityJob
-from handoff.artifacts.target import CpuTarget
-from handoff.infra.cli import EXIT_CODES
-from handoff.infra.cli import main as command_line
+from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.messages.steps import IntakeJob, OptimizeJob, TraceabilityJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import CpuTarget
+from handoff.artifacts.release.evidence import Finding
+from handoff.infra.cli.main import EXIT_CODES
+from handoff.infra.cli.main import main as command_line
+from handoff.infra.commands.init import read_wishes
 from handoff.infra.explaining.telling import hint_for, hint_for_error
 from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
-from handoff.infra.init import read_wishes
 from handoff.tasks.conformance import known_wrong
 from handoff.tasks.conformance.known import finding_of, known_faults
 from handoff.tasks.inspect.step import run

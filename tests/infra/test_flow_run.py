@@ -14,7 +14,7 @@ from handoff.flows import site
 
 _RUN = """
 import os, sys, time
-from handoff.infra.flow_run import end_with
+from handoff.infra.prefect.flow_run import end_with
 end_with(os.getppid())
 print(os.getpid(), flush=True)
 time.sleep(300)
@@ -39,7 +39,9 @@ def test_a_flow_run_ends_with_its_worker_however_that_ends(number: signal.Signal
 
 
 def test_a_run_whose_worker_ended_before_it_began_does_not_begin() -> None:
-    began = "import os; from handoff.infra.flow_run import end_with; end_with(1 + os.getppid())"
+    began = (
+        "import os; from handoff.infra.prefect.flow_run import end_with; end_with(1 + os.getppid())"
+    )
     answer = subprocess.run(
         [sys.executable, "-c", began], capture_output=True, text=True, check=False, timeout=60
     )

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import CONTRACT_FILE, read_contract
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
+from handoff.artifacts.delivery.signature import DTYPES, TensorSpec
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.signature import DTYPES, TensorSpec
-from handoff.infra.input_flags import (
+from handoff.infra.commands.input_flags import (
     format_spec,
     parse_dimension,
     parse_input,
@@ -208,7 +208,7 @@ def test_on_a_terminal_the_proposals_are_the_answers_to_take(tmp_path: Path) -> 
     folder = bare(tmp_path, Clicks())
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "handoff.infra.cli", "init", str(folder)],
+        [sys.executable, "-m", "handoff", "init", str(folder)],
         stdin=follower, stdout=subprocess.PIPE, stderr=follower,
         env={**os.environ, "HANDOFF_HOME": str(tmp_path / "home")},
     )  # fmt: skip

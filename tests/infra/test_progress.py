@@ -17,8 +17,8 @@ from tests.terminal import written_to_terminal
 _STEPS = """
 import json, sys, time
 from handoff.flows.progress import announced
-from handoff.infra.progress import shown_progress
-from handoff.infra.step_times import StepTimes
+from handoff.infra.terminal.progress import shown_progress
+from handoff.infra.terminal.step_times import StepTimes
 times = StepTimes({step: (took_s,) for step, took_s in json.loads(sys.argv[1]).items()})
 with shown_progress(times):
     with announced("take in"):
@@ -40,8 +40,8 @@ import sys
 from concurrent.futures import Future
 from contextlib import suppress
 from handoff.flows.progress import announced
-from handoff.infra.progress import shown_progress, tell_begun
-from handoff.infra.step_times import StepTimes
+from handoff.infra.terminal.progress import shown_progress, tell_begun
+from handoff.infra.terminal.step_times import StepTimes
 
 class Step:
     seconds = 7.0
@@ -100,7 +100,7 @@ def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
 def test_a_step_with_a_budget_says_before_it_starts_how_long_it_may_take() -> None:
     steps = """
 from handoff.flows.progress import announced
-from handoff.infra.progress import shown_progress
+from handoff.infra.terminal.progress import shown_progress
 with shown_progress(), announced("localize cpu", "at most 10 compiles and 240 s"):
     pass
 """
@@ -156,7 +156,7 @@ def test_colours_are_on_a_terminal_and_not_with_no_color() -> None:
 
 def test_findings_are_coloured_on_a_terminal_alone(tmp_path: Path) -> None:
     code = (
-        "from handoff.infra.cli import main; import handoff.infra.explaining.telling\n"
+        "from handoff.infra.cli.main import main; import handoff.infra.explaining.telling\n"
         "import sys; sys.argv = ['handoff', 'explain', 'unmoved-output']; main()"
     )
     asked = [sys.executable, "-c", code]

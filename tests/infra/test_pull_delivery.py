@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import RegistryFailed, UsageProblem
-from handoff.infra.registry_cli import pull
+from handoff.infra.cli.registry import pull
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 

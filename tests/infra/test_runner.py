@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from handoff.artifacts.loader import load
-from handoff.artifacts.manifest import MANIFEST_FILE
+from handoff.artifacts.release.manifest import MANIFEST_FILE
+from handoff.artifacts.serve.loader import load
 from handoff.tasks.probe.hostile import describe_hostile
 from tests.tasks.built_release import ITEMS, BuiltRelease
 

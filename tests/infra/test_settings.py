@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.environments import child_environment, prepare_prefect
+from handoff.infra.documenting.split_lock import split
+from handoff.infra.engine.environments import child_environment, prepare_prefect
 from handoff.infra.settings import (
     paths_kept_from_steps,
     read_settings,
     require_writable_home,
     step_memory_bytes,
 )
-from handoff.infra.split_lock import split
 
 
 @pytest.fixture(autouse=True)

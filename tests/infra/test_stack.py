@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.infra.serving import postgres
-from handoff.infra.serving.place import Place
-from handoff.infra.serving.worker import own_temporary_folder, read_cores
+from handoff.infra.stack import postgres
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.worker import own_temporary_folder, read_cores
 from tests.prefect_server import free_port, prefect_server
 from tests.served_stack import Home, command_line, foreign_postgres, handoff_home, wait_until
 

@@ -19,7 +19,7 @@ def ask(limit):
     return subprocess.run([*drained, limit], capture_output=True, text=True)
 idle = ask("5")
 assert (idle.returncode, idle.stdout) == (0, "drained\\n"), idle
-run = subprocess.Popen([sys.executable, "-m", "handoff.infra.flow_run"])
+run = subprocess.Popen([sys.executable, "-m", "handoff.infra.prefect.flow_run"])
 time.sleep(0.5)
 busy = ask("1.5")
 assert busy.returncode == 1 and f"still under way: [{run.pid}]" in busy.stderr, busy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from handoff.artifacts.target import TARGETS
+from handoff.artifacts.recipe.target import TARGETS
 from tests.infra.stack_files import (
     MANIFESTS,
     REPOSITORY,
@@ -171,7 +171,7 @@ def test_a_target_with_a_worker_of_its_own_is_deployed_with_a_pool_of_its_own() 
 
 
 def test_the_commands_of_our_image_are_commands_of_handoff() -> None:
-    from handoff.infra.cli import main
+    from handoff.infra.cli.main import main
 
     told = [s["command"] for s in _SERVICES.values() if s["image"].startswith("handoff-worker")]
     told += [c.spec["args"] for c in _CONTAINERS if c.spec["image"] == "handoff-worker"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from handoff.infra import settings
-from handoff.infra.stack import prepare
+from handoff.infra.containers import prepare
 from tests.infra.stack_files import (
     REPOSITORY,
     STACK,

@@ -1,4 +1,5 @@
-"""The tools that judge the stack's files, by `infra/stack/check.sh`; and that they find faults."""
+"""The tools that judge the stack's files, by `infra/containers/check.sh`; and that they find
+faults."""
 
 from __future__ import annotations
 

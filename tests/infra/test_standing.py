@@ -14,14 +14,14 @@ import pytest
 
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.artifacts.isolated import isolated
-from handoff.artifacts.steps import IntakeJob
+from handoff.artifacts.messages.steps import IntakeJob
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.infra.environments import with_absolute_paths
+from handoff.infra.engine.environments import with_absolute_paths
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = (str(Path(sys.executable).with_name("handoff")),)
-MODULE = (sys.executable, "-m", "handoff.infra.cli")
-SAFE_MODULE = (sys.executable, "-P", "-m", "handoff.infra.cli")
+MODULE = (sys.executable, "-m", "handoff")
+SAFE_MODULE = (sys.executable, "-P", "-m", "handoff")
 # Of ours, of Python's library, and of libraries of ours; imported early, late, or in a child only.
 PLANTED = ("torch", "ctypes", "json", "numpy", "artifacts", "tasks", "flows", "click", "sympy")
 _FACTORY = """
@@ -192,8 +192,8 @@ def planted_settings(tmp_path: Path) -> Path:
 
 _TELLING = """
 import sys, pathlib
-from handoff.infra import standing
-from handoff.infra.environments import prepare_prefect
+from handoff.infra.engine import standing
+from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.settings import read_settings
 def tell():
     prepare_prefect(read_settings())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handoff.flows.progress import announced
-from handoff.infra.step_times import WHOLE, keep_times, noted_times, read_times
+from handoff.infra.terminal.step_times import WHOLE, keep_times, noted_times, read_times
 
 
 def test_nothing_is_expected_of_what_never_ran(tmp_path: Path) -> None:

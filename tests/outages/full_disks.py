@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.key_pair import make_key
-from handoff.artifacts.registering import PullJob
-from handoff.artifacts.signing import open_signer, read_trust
+from handoff.artifacts.messages.registering import PullJob
+from handoff.artifacts.release.key_pair import make_key
+from handoff.artifacts.release.signing import open_signer, read_trust
 from handoff.tasks.registry import pull
 from tests.outages.children import run_in_child
 from tests.outages.outcomes import Found, Outcome, judge

@@ -14,19 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.catalogue.experiments import RELEASES
-from handoff.artifacts.catalogue.mlmodel import listed_packages
-from handoff.artifacts.catalogue.tags import RELEASE_TAG, VERSION_TAG
 from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.layout import ENTRY_FILE, SUMS_FILE
-from handoff.artifacts.ledger import LedgerEntry, Pointer, open_entry
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest
-from handoff.artifacts.package import check_release
-from handoff.artifacts.part_list import DELIVERY_FILE, PARTS_FILE
-from handoff.artifacts.registering import PullJob, Stores
-from handoff.artifacts.releases import Releases, SignedRelease, open_releases
-from handoff.artifacts.statement import RELEASE_FILE
+from handoff.artifacts.messages.registering import PullJob, Stores
+from handoff.artifacts.mlflow.experiments import RELEASES
+from handoff.artifacts.mlflow.mlmodel import listed_packages
+from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG
+from handoff.artifacts.release.layout import ENTRY_FILE, SUMS_FILE
+from handoff.artifacts.release.ledger import LedgerEntry, Pointer, open_entry
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
+from handoff.artifacts.release.package import check_release
+from handoff.artifacts.release.part_list import DELIVERY_FILE, PARTS_FILE
+from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
+from handoff.artifacts.release.statement import RELEASE_FILE
 from handoff.tasks.registry import pull
 from tests.outages.registries import MODEL
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.registering import CatalogueJob
+from handoff.artifacts.messages.registering import CatalogueJob
 from tests.outages.children import run_in_child
 from tests.outages.outcomes import Found, Outcome, judge
 from tests.outages.registries import Place, append_only, release, release_first, show

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
-from handoff.artifacts.catalogue.experiments import RELEASES
-from handoff.artifacts.registering import Stores
+from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.mlflow.experiments import RELEASES
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3 import S3Store

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import NotShownYet
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue
 from tests.faulty_server import FOREVER, Fault
 from tests.outages.children import Ended, run_in_child, start_child
 from tests.outages.numbered_faults import NumberedFaults

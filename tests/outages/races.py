@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from handoff.artifacts.changes import PromoteRequest
 from handoff.artifacts.errors import RegistryFailed
+from handoff.artifacts.messages.changes import PromoteRequest
 from tests.outages.children import Ended, run_in_child, start_child
 from tests.outages.inspecting import see_half, see_other_numbers, see_unsettled
 from tests.outages.litter import see_litter

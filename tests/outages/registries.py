@@ -6,11 +6,11 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from handoff.artifacts.changes import PromoteRequest, ReleaseRequest
-from handoff.artifacts.copies import publish
 from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.registering import CatalogueJob, LookUpJob, Stores, UploadJob
+from handoff.artifacts.messages.changes import PromoteRequest, ReleaseRequest
+from handoff.artifacts.messages.registering import CatalogueJob, LookUpJob, Stores, UploadJob
+from handoff.artifacts.release.copies import publish
+from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.registry.appending import Appended, told_as_done
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 

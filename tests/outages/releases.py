@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from handoff.artifacts.registering import Stores
-from handoff.artifacts.releases import open_releases
+from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.release.releases import open_releases
 from tests.outages.children import run_in_child
 from tests.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.outages.litter import see_litter, see_processes
@@ -84,7 +84,7 @@ class Workshop:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_"))}
         source = str(Path(__file__).parents[2])
         return subprocess.Popen(
-            [sys.executable, "-m", "handoff.infra.cli", *arguments],
+            [sys.executable, "-m", "handoff", *arguments],
             env={
                 **kept, "PYTHONPATH": source, "HANDOFF_HOME": str(home or self.home),
                 "TMPDIR": str(self.scratch),

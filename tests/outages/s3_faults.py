@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.registering import PullJob
+from handoff.artifacts.messages.registering import PullJob
 from handoff.artifacts.stores import s3_bucket
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3_requests import make_client

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import psutil
 
-from handoff.artifacts.catalogue.experiments import NIGHTS
-from handoff.artifacts.catalogue.nights import STAMP_TAG
-from handoff.artifacts.night import Night, read_nights
-from handoff.artifacts.releases import open_releases
+from handoff.artifacts.mlflow.experiments import NIGHTS
+from handoff.artifacts.mlflow.nights import STAMP_TAG
+from handoff.artifacts.nightly.night import Night, read_nights
+from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores.opening import open_store
 from tests.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.outages.litter import see_litter
@@ -86,7 +86,7 @@ def see_processes(stack: ServedStack) -> list[str]:
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
-        is_work = "handoff.infra.flow_run" in line or "handoff.infra.engine.worker" in line
+        is_work = "handoff.infra.prefect.flow_run" in line or "handoff.infra.engine.worker" in line
         with suppress(psutil.Error):
             told = [line, *(process.environ().values())]
             is_ours = process.pid in ours or any(name in text for text in told for name in names)

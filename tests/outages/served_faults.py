@@ -11,7 +11,7 @@ from functools import partial
 
 import psutil
 
-from handoff.infra.serving import postgres
+from handoff.infra.stack import postgres
 from tests.outages.served_runs import Runs, Seen
 from tests.outages.served_stack import ServedStack, wait
 

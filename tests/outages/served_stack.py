@@ -17,12 +17,12 @@ from typing import Any
 
 import psutil
 
-from handoff.artifacts.registering import Stores
-from handoff.infra.environments import STACK_MARK
-from handoff.infra.orphans import marked
-from handoff.infra.serving import postgres
-from handoff.infra.serving.place import Place
-from handoff.infra.serving.supervision import Supervision
+from handoff.artifacts.messages.registering import Stores
+from handoff.infra.engine.environments import STACK_MARK
+from handoff.infra.prefect.orphans import marked
+from handoff.infra.stack import postgres
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.supervision import Supervision
 from tests.prefect_server import free_port
 
 _COMMAND_LIMIT_S = 600
@@ -105,7 +105,7 @@ class ServedStack:
     def run(self, *arguments: str, is_served: bool = True) -> str:
         """Run `handoff` and return what it printed; raise `RuntimeError` where it didn't do."""
         answer = subprocess.run(
-            [sys.executable, "-m", "handoff.infra.cli", *arguments], cwd=self.root, text=True,
+            [sys.executable, "-m", "handoff", *arguments], cwd=self.root, text=True,
             env=self.client_environment if is_served else self.environment, check=False,
             capture_output=True, timeout=_COMMAND_LIMIT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
@@ -151,7 +151,7 @@ class ServedStack:
         for process in self.tree():
             with suppress(psutil.Error):
                 run = process.environ().get(_RUN_VARIABLE, "")
-                if run and "handoff.infra.flow_run" in process.cmdline():
+                if run and "handoff.infra.prefect.flow_run" in process.cmdline():
                     found[run] = process
         return found
 

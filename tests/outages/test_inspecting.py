@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.catalogue.tags import VERSION_TAG
-from handoff.artifacts.changes import ReleaseRequest, SignJob
-from handoff.artifacts.layout import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
-from handoff.artifacts.ledger import Pointer
-from handoff.artifacts.objects import object_key
-from handoff.artifacts.part_list import DELIVERY_FILE, write_parts
-from handoff.artifacts.registering import UploadJob
+from handoff.artifacts.messages.changes import ReleaseRequest, SignJob
+from handoff.artifacts.messages.registering import UploadJob
+from handoff.artifacts.mlflow.tags import VERSION_TAG
+from handoff.artifacts.release.layout import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
+from handoff.artifacts.release.ledger import Pointer
+from handoff.artifacts.release.part_list import DELIVERY_FILE, write_parts
+from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.registry import sign
 from tests.artifacts.stores import overwrite
 from tests.outages.children import run_in_child
@@ -284,7 +284,7 @@ def test_a_process_that_was_left_is_seen(tmp_path: Path) -> None:
 def test_what_a_killed_command_has_started_is_ended(tmp_path: Path) -> None:
     script = """
 import subprocess, sys, time
-from handoff.infra.orphans import end_orphans_later
+from handoff.infra.prefect.orphans import end_orphans_later
 end_orphans_later()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print("started", flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts import copies
+from handoff.artifacts.release import copies
 from tests.outages import kills
 from tests.outages.children import run_in_child
 from tests.outages.outcomes import judge

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.changes import ReleaseRequest
-from handoff.artifacts.copies import publish
-from handoff.artifacts.registering import UploadJob
-from handoff.artifacts.releases import Head, Releases
-from handoff.artifacts.store import Stored
+from handoff.artifacts.messages.changes import ReleaseRequest
+from handoff.artifacts.messages.registering import UploadJob
+from handoff.artifacts.release.copies import publish
+from handoff.artifacts.release.releases import Head, Releases
+from handoff.artifacts.stores.store import Stored
 from handoff.tasks.registry import draft
 from handoff.tasks.registry.appending import Appended
 from tests.outages import races

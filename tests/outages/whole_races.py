@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from handoff.artifacts.releases import open_releases
+from handoff.artifacts.release.releases import open_releases
 from tests.outages.children import run_in_child
 from tests.outages.inspecting import kept_versions, see_half, see_other_numbers, see_unsettled
 from tests.outages.litter import see_litter

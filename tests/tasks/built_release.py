@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.manifest import Manifest, TargetRecord
-from handoff.artifacts.recipe import Recipe, VerifyPlan
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     IntakeJob,
     TraceabilityResult,
 )
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import Lanes
 from tests.artifacts.samples import sample_key, sign_release

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     DeliveryContract,
@@ -19,7 +19,7 @@ from handoff.artifacts.delivery import (
     ModelSection,
     format_contract,
 )
-from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 
 
 def write_delivery(

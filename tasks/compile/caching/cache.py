@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.digest import Digest, digest_file
-from handoff.artifacts.held_folder import held
+from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.messages.steps import AssumedRange, Reused
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
-from handoff.artifacts.steps import AssumedRange, Reused
-from handoff.artifacts.strict_json import parse_json
 from handoff.tasks.compile.caching.package_cache import ENTRY_FILE
 from handoff.tasks.compile.packages import write_package, write_shell
 from handoff.tasks.compile.weights import WeightSlot, copy_code, put_weights
@@ -66,8 +66,8 @@ def read_entry(cache: Path, key: Digest) -> CacheEntry | None:
 def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, or None where there is none that is whole.
 
-    It counts as used now; one whose files aren't whole is removed. Whoever goes on to take it
-    holds the cache meanwhile (`artifacts.held_folder.held`), so that no other process drops it.
+    It counts as used now; one whose files aren't whole is removed. Whoever goes on to take it holds
+    the cache meanwhile (`artifacts.files.held_folder.held`), so that no other process drops it.
     """
     folder = cache / key.hex
     entry = _parse(folder)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.steps import FindPackageJob, FoundPackage
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.messages.steps import FindPackageJob, FoundPackage
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.caching.cache import read_entry, reusable
 from handoff.tasks.compile.caching.key import compilation_key, digest_weights
 from handoff.tasks.compile.machine.here import require_compiler, toolchain_of

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
 from handoff.artifacts.isolated import own_package
-from handoff.artifacts.steps import CompileJob
-from handoff.artifacts.target import host_cpu_model
+from handoff.artifacts.messages.steps import CompileJob
+from handoff.artifacts.recipe.target import host_cpu_model
 from handoff.tasks.compile.weights import first_of_storage, weight_bytes
 
 # Operators whose code is torch's or ours; that of others may change behind their names.
@@ -123,7 +123,7 @@ def _own_code() -> Digest:
     """Return the digest of the modules that decide what is emitted."""
     package = Path(own_package())
     shaping = (
-        "artifacts/target.py", "tasks/compile/*.py", "tasks/compile/reading/*.py",
+        "artifacts/recipe/target.py", "tasks/compile/*.py", "tasks/compile/reading/*.py",
         "tasks/compile/machine/*.py", "tasks/compile/caching/*.py", "tasks/optimize/kernels/*.*",
     )  # fmt: skip
     paths = [path for pattern in shaping for path in package.glob(pattern)]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.steps import CompileJob, ToolsJob, ToolsResult
-from handoff.artifacts.target import CpuTarget, host_cpu_flags
+from handoff.artifacts.messages.steps import CompileJob, ToolsJob, ToolsResult
+from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.tasks.compile.fingerprint import compiler_banner
 
 # The steps that confined processes import, and may not leave the bytecode of behind.

@@ -15,7 +15,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     INIT_FILE,
     MODULE_FILE,

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch._inductor import codecache
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.target import Isa, host_cpu_flags
+from handoff.artifacts.recipe.target import Isa, host_cpu_flags
 from handoff.tasks.compile.patching import replaced
 
 

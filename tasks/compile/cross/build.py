@@ -13,7 +13,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
-from handoff.artifacts.gpu import GpuProfile
+from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from handoff.artifacts.gpu import KIB, GpuProfile
+from handoff.artifacts.machine.gpu import KIB, GpuProfile
 
 # How many spilled registers Inductor puts up with when it tunes (`spill_threshold`).
 SPILL_LIMIT = 16

@@ -6,7 +6,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from handoff.artifacts.gpu import GpuProfile
+from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.tasks.compile.cross.cubin import read_resources
 
 

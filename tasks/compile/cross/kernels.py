@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.gpu import GpuProfile
+from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.tasks.compile.cross.choice import Candidate, choose, resident_warps
 from handoff.tasks.compile.reading.python_source import read_python
 

@@ -20,7 +20,7 @@ import torch._inductor.config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.gpu import GpuProfile
+from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.tasks.compile.cross.devices import Patch, forget_devices
 from handoff.tasks.compile.cross.driver import PretendedDriver, torch_properties
 from handoff.tasks.compile.cross.kernels import KernelChoice, keep_one_configuration

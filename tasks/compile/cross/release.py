@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.build import NEED_A_GPU, compile_for
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.toolkit import can_add_ptx

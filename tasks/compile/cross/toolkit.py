@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.gpu import GpuProfile
-from handoff.artifacts.target import base_version
+from handoff.artifacts.machine.gpu import GpuProfile
+from handoff.artifacts.recipe.target import base_version
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
 # joins this list when the tests in tests/tasks/cross pass with it, `compile` ones included.

@@ -10,8 +10,14 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.glibc import needed_glibc
-from handoff.artifacts.target import CudaTarget, Fit, Target, host_cpu_flags, native_cpu_target
+from handoff.artifacts.machine.glibc import needed_glibc
+from handoff.artifacts.recipe.target import (
+    CudaTarget,
+    Fit,
+    Target,
+    host_cpu_flags,
+    native_cpu_target,
+)
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
 _INSTRUCTION_FLAG = re.compile(

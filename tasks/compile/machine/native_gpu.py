@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.target import CudaTarget
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.release import GpuPackage
 from handoff.tasks.compile.machine.here import SERVING_THREADS, has_march_option

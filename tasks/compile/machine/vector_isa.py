@@ -18,7 +18,7 @@ from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags
+from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.caching.shared_tools import level_marker
 from handoff.tasks.compile.patching import environment, replaced
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.delivery import Structure, identifiers
+from handoff.artifacts.delivery.contract import Structure, identifiers
 from handoff.artifacts.errors import UsageProblem
 
 Tensors = tuple[torch.Tensor, ...]

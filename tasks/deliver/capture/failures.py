@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
 from handoff.tasks.deliver.capture.export_obstacles import BY_VALUE, obstacle_of
 from handoff.tasks.deliver.capture.lines import Line, is_outside

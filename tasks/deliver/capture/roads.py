@@ -11,7 +11,7 @@ import torch.fx
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.signature import ModelSignature
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.tasks.deliver.capture.calls import Call
 from handoff.tasks.deliver.capture.contexts import inline_idle_contexts
 from handoff.tasks.deliver.capture.tracer import (

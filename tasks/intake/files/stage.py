@@ -10,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
     IGNORED_FOLDER,

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.passes.state import drop_unused_state
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)

@@ -12,7 +12,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.passes.purity import pure_nodes
 from handoff.tasks.optimize.passes.state import drop_unused_state

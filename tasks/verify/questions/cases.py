@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import torch
 
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.verify.questions.placing import place_targets
 from handoff.tasks.verify.questions.targets import Kind, Target, find_targets
 from handoff.tasks.verify.questions.tracing import Tracing, trace

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from handoff.artifacts.conformance import PlainTensor
-from handoff.artifacts.known_faults import KnownFault
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.conformance.table import PlainTensor
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.verify.questions.cases import Question, Tensors
 from handoff.tasks.verify.questions.placing import fill_with
 from handoff.tasks.verify.questions.tracing import Derived, Tracing, Use

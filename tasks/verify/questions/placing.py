@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.verify.questions.targets import Target
 from handoff.tasks.verify.questions.tracing import Derived
 

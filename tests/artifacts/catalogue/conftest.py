@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue
 from tests.artifacts.listing import (
     client_of,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.registry import Catalogue, EarlierMissing
+from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
 from tests.artifacts.listing import (
     EVIDENCE,
     all_files,

@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from handoff.artifacts.errors import RegistryFailed
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue
 from tests.artifacts.listing import client_of, list_signed, signed_release
 from tests.conftest import BUCKET
 from tests.faulty_server import FOREVER, Fault, FaultyServer

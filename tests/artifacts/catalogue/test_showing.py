@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.evidence import Served, TakenOver
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue
+from handoff.artifacts.release.evidence import Served, TakenOver
 from tests.artifacts.listing import (
     client_of,
     list_signed,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.artifacts.delivery import require_alias_name, require_model_name
+from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.errors import RegistryFailed
-from handoff.artifacts.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue
 from tests.artifacts.listing import (
     list_signed,
     signed_release,

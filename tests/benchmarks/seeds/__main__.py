@@ -19,8 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from handoff.artifacts.driver import host_gpu_capabilities
-from handoff.artifacts.target import CudaTarget, native_cpu_target
+from handoff.artifacts.machine.driver import host_gpu_capabilities
+from handoff.artifacts.recipe.target import CudaTarget, native_cpu_target
 from tests.benchmarks.failures import told_of
 from tests.benchmarks.seeds.asked import DTYPES
 from tests.benchmarks.seeds.measured import Measured, add, keep, read_kept

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from handoff.artifacts.recipe import Search, Variation
+from handoff.artifacts.recipe.recipe import Search, Variation
 from handoff.tasks.verify.loading import open_shared_library
 from tests.benchmarks.seeds.asked import Playing
 from tests.benchmarks.seeds.onnx_runtime import open_onnxruntime

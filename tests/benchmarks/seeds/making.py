@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import CompileJob, OptimizeJob
-from handoff.artifacts.target import CudaTarget, parse_target
+from handoff.artifacts.messages.steps import CompileJob, OptimizeJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import CudaTarget, parse_target
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.machine.native_gpu import can_compile
 from handoff.tasks.optimize import step as optimize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handoff.infra.console import print_table
+from handoff.infra.terminal.console import print_table
 from tests.benchmarks.seeds.contestants import EAGER, HANDOFF
 from tests.benchmarks.seeds.goals import verdicts
 from tests.benchmarks.seeds.measured import Measured, geometric_mean

@@ -20,20 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.manifest import MANIFEST_FILE, Manifest, TargetRecord
-from handoff.artifacts.recipe import Recipe, Search, read_recipe
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     CompileResult,
     IntakeJob,
     OptimizeResult,
     ReferenceResult,
     VerifyJob,
 )
-from handoff.artifacts.target import Target, native_cpu_target
+from handoff.artifacts.recipe.recipe import Recipe, Search, read_recipe
+from handoff.artifacts.recipe.target import Target, native_cpu_target
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.tasks.registry.assemble import signature_of
 from handoff.tasks.registry.target_record import require_effect, require_new
 from handoff.tasks.release.processes import Lanes

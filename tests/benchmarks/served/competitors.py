@@ -30,8 +30,8 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.cpu_vec_isa import VecISA
 
-from handoff.artifacts.loader import load_unreleased
-from handoff.artifacts.manifest import MANIFEST_FILE
+from handoff.artifacts.release.manifest import MANIFEST_FILE
+from handoff.artifacts.serve.loader import load_unreleased
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.verify.float64 import flat_tensors
 

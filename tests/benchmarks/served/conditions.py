@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from handoff.artifacts.target import host_cpu_model
+from handoff.artifacts.recipe.target import host_cpu_model
 
 _TOLD = ("torch", "onnxruntime", "openvino")
 _CLONE = Path(__file__).parent

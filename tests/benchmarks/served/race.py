@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from handoff.artifacts.evidence import Candidate, Goal, choose
-from handoff.artifacts.steps import RaceJob, RaceLap
+from handoff.artifacts.messages.steps import RaceJob, RaceLap
+from handoff.artifacts.release.evidence import Candidate, Goal, choose
 from handoff.tasks.registry.target_record import with_lap
 from handoff.tasks.timing import race as choosing
 from tests.benchmarks.failures import NotMadeError

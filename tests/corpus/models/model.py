@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import Lineage
-from handoff.artifacts.steps import DeliverResult
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.messages.steps import DeliverResult
 from handoff.tasks.deliver.step import deliver
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import IntakeJob, ReferenceJob
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.messages.steps import IntakeJob, ReferenceJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.optimize.extensions import digest_extension
 from handoff.tasks.release.processes import Lanes
 from tests.marked import write_between_marks
@@ -128,7 +128,7 @@ exec(compile(TEXT, "payload", "exec"), {})
 import json
 import sys
 from pathlib import Path
-from handoff.artifacts.mechanics import Limits
+from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks.probe.child import run_limited
 ended = run_limited(Path(sys.executable), ["-I", "-c", TEXT.replace("MARK", "")], Limits())
 print("CHILD" + json.dumps(ended.lines[0] if ended.lines else ended.told), flush=True)

@@ -21,10 +21,10 @@ from torch import nn
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.registering import LookUpJob, LookUpResult, Stores, UploadJob
-from handoff.artifacts.statement import release_files
-from handoff.artifacts.steps import DeliverJob, IntakeJob, TraceabilityJob, VerifyJob
+from handoff.artifacts.messages.registering import LookUpJob, LookUpResult, Stores, UploadJob
+from handoff.artifacts.messages.steps import DeliverJob, IntakeJob, TraceabilityJob, VerifyJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.release.statement import release_files
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from tests.artifacts.samples import write_release
 from tests.tasks.deliveries import write_delivery

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import BudgetSpent
-from handoff.artifacts.steps import TraceabilityJob
+from handoff.artifacts.messages.steps import TraceabilityJob
 from handoff.infra.engine import crowds
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.confinement import still_possible

@@ -242,7 +242,7 @@ def test_a_path_can_be_barred_by_name(home: Path) -> None:
 def test_without_landlock_the_child_runs_and_the_doctor_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from handoff.infra.doctor import examine
+    from handoff.infra.commands.doctor import examine
     from handoff.infra.engine import landlock
 
     def call(number: int, *arguments: object) -> int:

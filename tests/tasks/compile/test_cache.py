@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.digest import digest_bytes, digest_file
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import CompileJob, CompileResult
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.messages.steps import CompileJob, CompileResult
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.compile.caching.cache import (
     Compiled,
     find_entry,

@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe import Recipe, VerifyPlan
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     AssumedRange,
     BenchmarkJob,
     CompileJob,
@@ -30,7 +29,8 @@ from handoff.artifacts.steps import (
     ReferenceResult,
     VerifyJob,
 )
-from handoff.artifacts.target import CpuTarget, native_cpu_target
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.machine.here import require_level
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.release.processes import Lanes

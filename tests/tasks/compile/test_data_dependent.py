@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     IntakeJob,
     OptimizeJob,
     VerifyJob,
 )
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.passes import PASSES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.compile import fingerprint
 
 

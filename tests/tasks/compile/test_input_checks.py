@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch._inductor.codecache import AotCodeCompiler
 
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import AssumedRange
+from handoff.artifacts.messages.steps import AssumedRange
 from handoff.tasks.compile.input_checks import checked_inputs, turn_on
 from tests.tasks.optimize.passes.exporting import export
 

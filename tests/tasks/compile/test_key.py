@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.steps import CompileJob
-from handoff.artifacts.target import CpuTarget
+from handoff.artifacts.messages.steps import CompileJob
+from handoff.artifacts.recipe.target import CpuTarget
 from handoff.tasks.compile.caching.key import compilation_key
 from tests.tasks.optimize.passes.exporting import export
 

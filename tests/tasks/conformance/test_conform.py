@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.conformance import ConformJob, ConformResult, Pairs, PairsJob, Row
+from handoff.artifacts.conformance.table import ConformJob, ConformResult, Pairs, PairsJob, Row
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
 

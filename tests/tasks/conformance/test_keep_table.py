@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.conformance import KeepTableJob, Row
-from handoff.artifacts.conformance_tables import conformance_statement, read_table
+from handoff.artifacts.conformance.keeping import conformance_statement, read_table
+from handoff.artifacts.conformance.table import KeepTableJob, Row
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.key_pair import make_key
-from handoff.artifacts.registering import Stores
-from handoff.artifacts.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.release.key_pair import make_key
+from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.conformance import keep_table
 from handoff.tasks.conformance.page import render_table

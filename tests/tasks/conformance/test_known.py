@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.conformance import Row
+from handoff.artifacts.conformance.table import Row
 from handoff.tasks.conformance.known import finding_of, known_faults
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.conformance.script import repeating_script

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from handoff.artifacts.signature import Dimension, TensorSpec
-from handoff.artifacts.steps import DeliverResult
+from handoff.artifacts.messages.steps import DeliverResult
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake import read_delivery

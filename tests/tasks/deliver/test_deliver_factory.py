@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from handoff.artifacts.delivery import DeliveryContract
+from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.steps import DeliverJob
+from handoff.artifacts.messages.steps import DeliverJob
 from handoff.tasks.deliver.factory import default_name
 from handoff.tasks.deliver.step import run
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import read_contract
-from handoff.artifacts.steps import TraceabilityJob
+from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.messages.steps import TraceabilityJob
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.step import run as judge
 from handoff.tasks.intake import read_delivery

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import Structure
+from handoff.artifacts.delivery.contract import Structure
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.steps import DeliverResult, OptimizeJob, TraceabilityJob
+from handoff.artifacts.messages.steps import DeliverResult, OptimizeJob, TraceabilityJob
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.step import run as judge
 from handoff.tasks.intake import read_delivery

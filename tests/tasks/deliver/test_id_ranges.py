@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import InputsRefused
-from handoff.artifacts.loader import load
-from handoff.artifacts.signature import TensorSpec
-from handoff.artifacts.steps import TraceabilityJob
+from handoff.artifacts.messages.steps import TraceabilityJob
+from handoff.artifacts.serve.loader import load
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.step import run as judge
 from handoff.tasks.verify.plan import draw_inputs, plan_cases, special_cases

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.delivery import Lineage
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.tasks.deliver.lineage import lineage_from_git
 
 

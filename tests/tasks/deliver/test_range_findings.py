@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import CONTRACT_FILE, format_contract, read_contract
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract, read_contract
+from handoff.artifacts.delivery.signature import DECLARED, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.signature import DECLARED, TensorSpec
-from handoff.artifacts.steps import TraceabilityJob
+from handoff.artifacts.messages.steps import TraceabilityJob
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.step import run as judge
 from handoff.tasks.intake import read_delivery

@@ -12,7 +12,7 @@ import pytest
 
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.fetching import FetchJob, FetchLimits, FetchResult
+from handoff.artifacts.messages.fetching import FetchJob, FetchLimits, FetchResult
 from handoff.tasks.fetch import step as fetch
 
 FILES = {

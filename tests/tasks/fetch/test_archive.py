@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.fetching import FetchJob, FetchLimits
+from handoff.artifacts.messages.fetching import FetchJob, FetchLimits
 from handoff.tasks.fetch import step as fetch
 from tests.tasks.fetch.samples import ARCHIVES, MEMBERS, SMALL, fetched, refused, tar_of, zip_of
 

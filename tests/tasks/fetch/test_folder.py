@@ -11,7 +11,7 @@ import pytest
 
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
-from handoff.artifacts.fetching import FetchJob, FetchLimits, FetchResult
+from handoff.artifacts.messages.fetching import FetchJob, FetchLimits, FetchResult
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.fetch import step as fetch
 from tests.tasks.fetch.samples import ARCHIVES, SMALL, fetched, refused

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
-from handoff.artifacts.fetching import FetchJob, FetchLimits
+from handoff.artifacts.messages.fetching import FetchJob, FetchLimits
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.fetch import git as fetching_git
 from handoff.tasks.fetch import step as fetch

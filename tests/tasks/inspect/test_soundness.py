@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from handoff.artifacts.delivery import CONTRACT_FILE, format_contract, read_contract
-from handoff.artifacts.evidence import Finding
-from handoff.artifacts.steps import TraceabilityJob, TraceabilityResult
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract, read_contract
+from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
+from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.constants import looks_random
 from handoff.tasks.inspect.step import run

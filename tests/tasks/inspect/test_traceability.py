@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from handoff.artifacts.steps import TraceabilityJob, TraceabilityResult
+from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.behaviour import run_twice
 from handoff.tasks.inspect.step import run
 from handoff.tasks.intake import read_delivery

@@ -13,13 +13,13 @@ import torch.fx
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import nn
 
-from handoff.artifacts.delivery import (
+from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     DeliveryContract,
     ModelSection,
     format_contract,
 )
-from handoff.artifacts.signature import Dimension, TensorSpec
+from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 
 Tensor = torch.Tensor
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from handoff.artifacts.delivery import EXAMPLES_FILE, DeliveryContract, ModelSection
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE, DeliveryContract, ModelSection
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.signature import Dimension
 from handoff.tasks.intake.examples import read_examples
 from tests.tasks.intake.models import spec
 

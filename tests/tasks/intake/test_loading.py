@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.delivery import read_contract
+from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.messages.steps import IntakeJob, IntakeResult
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.steps import IntakeJob, IntakeResult
 from handoff.tasks.intake import read_delivery, run, take_in
 from tests.tasks.intake.models import (
     CASES,

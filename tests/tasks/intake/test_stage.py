@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.delivery import CONTRACT_FILE
+from handoff.artifacts.delivery.contract import CONTRACT_FILE
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
 from handoff.tasks.intake.files.stage import stage

@@ -17,14 +17,14 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery import SOURCES_FILE
+from handoff.artifacts.delivery.contract import SOURCES_FILE
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.localization import LocalizeJob, LocalizeResult
-from handoff.artifacts.recipe import PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
+from handoff.artifacts.messages.steps import IntakeJob, OptimizeJob, ReferenceJob
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.steps import IntakeJob, OptimizeJob, ReferenceJob
-from handoff.artifacts.target import native_cpu_target
-from handoff.artifacts.tolerance import Tolerance
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks import intake
 from handoff.tasks.localize import step as localize

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.localize.measure import judge, worst
 from handoff.tasks.localize.search import Search
 from handoff.tasks.localize.subgraph import Subgraph, computing_nodes, cut, record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from handoff.artifacts.night import NightRow
+from handoff.artifacts.nightly.night import NightRow
 from handoff.tasks.nightly.night_page import render_night, render_night_page, text_table
 from handoff.tasks.nightly.trends import trends
 from tests.artifacts.nights import busy_night, compared, month, night, unchanged

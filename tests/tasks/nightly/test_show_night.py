@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from handoff.artifacts.night import Night, read_nights
-from handoff.artifacts.night_notes import ShowNightJob
-from handoff.artifacts.registering import Stores
+from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.nightly.night import Night, read_nights
+from handoff.artifacts.nightly.night_notes import ShowNightJob
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.nightly.show_night import run
 from tests.artifacts.nights import compared, figures, night

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.night import Night, NightRow, write_night
-from handoff.artifacts.recipe import Recipe
+from handoff.artifacts.nightly.night import Night, NightRow, write_night
+from handoff.artifacts.nightly.surveying import Surveyed, SurveyJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.stores.opening import open_store
-from handoff.artifacts.surveying import Surveyed, SurveyJob
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.nightly import survey
 from tests.tasks.registry.registering import SomeRegistry, some_registry

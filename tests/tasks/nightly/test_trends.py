@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.night import Night, NightRow
+from handoff.artifacts.nightly.night import Night, NightRow
 from handoff.tasks.nightly import trend_drawing
 from handoff.tasks.nightly.trends import draw_trend, trend_name, trends
 from tests.artifacts.nights import FIRST, busy_night, compared, figures, month, night, unchanged

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import nn
 
-from handoff.artifacts.recipe import DEFAULT_PASSES, PassChoice, Recipe
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import OptimizeJob, OptimizeResult
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.delivery.signature import Dimension
+from handoff.artifacts.messages.steps import OptimizeJob, OptimizeResult
+from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, PassChoice, Recipe
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
 from tests.tasks.deliveries import write_delivery
 

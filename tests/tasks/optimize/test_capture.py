@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound
-from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.optimize.capture import capture, describe_outputs
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
-from handoff.artifacts.recipe import PassChoice, Recipe, read_recipe
-from handoff.artifacts.steps import (
+from handoff.artifacts.messages.steps import (
     DeliverJob,
     DeliverResult,
     IntakeJob,
@@ -20,6 +19,7 @@ from handoff.artifacts.steps import (
     OptimizeResult,
     TraceabilityJob,
 )
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe, read_recipe
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.optimize.extensions import digest_extension, load_extension
 from handoff.tasks.optimize.passes import PASSES

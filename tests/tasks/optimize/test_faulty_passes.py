@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from examples.user_model import LENGTH, WIDTH, SequencePooling
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe import PassChoice
+from handoff.artifacts.recipe.recipe import PassChoice
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from tests.tasks.optimize.optimized_net import RELU_TO_LEAKY, Net, run

@@ -6,7 +6,7 @@ import torch
 import torch.fx
 from torch import nn
 
-from handoff.artifacts.folded_graph import INPUTS, OUTPUTS
+from handoff.artifacts.release.folded_graph import INPUTS, OUTPUTS
 from handoff.tasks.optimize.folding import (
     BOXES_AT_MOST,
     ModuleMemory,

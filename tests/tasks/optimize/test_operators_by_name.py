@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.extern_kernels import operators_in
-from handoff.artifacts.loader import load
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import VerifyJob
+from handoff.artifacts.messages.steps import VerifyJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.serve.extern_kernels import operators_in
+from handoff.artifacts.serve.loader import load
 from handoff.tasks.verify.step import run as verify
 from tests.tasks.built_release import BuiltRelease, release_of
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
-from handoff.artifacts.recipe import PassChoice, Recipe
-from handoff.artifacts.steps import OptimizeJob
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.messages.steps import OptimizeJob
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.running import difference
 from tests.tasks.deliveries import write_delivery

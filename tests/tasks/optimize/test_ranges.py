@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from handoff.artifacts.signature import Dimension, ModelSignature, TensorSpec
+from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.tasks.optimize.capture import capture, describe_outputs
 from handoff.tasks.optimize.ranges import LARGEST_SIZE, dimension_of
 

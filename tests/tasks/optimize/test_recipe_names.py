@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from handoff.artifacts.delivery import DeliveryContract, ModelSection, Structure
+from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection, Structure
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe import PassChoice, Recipe
-from handoff.artifacts.signature import TensorSpec
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.recipe_names import pass_names, require_known_names
 

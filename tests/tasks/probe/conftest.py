@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.probes import ProbeJob, ProbeResult
+from handoff.artifacts.messages.probes import ProbeJob, ProbeResult
 from handoff.tasks.probe import step as probe
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from tests.tasks.built_release import BuiltRelease

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.mechanics import Growth, Limits, Mechanics, Opening, Rate, Replay, Trial
-from handoff.artifacts.probes import MeasureJob, ProbeJob, ProbeResult
+from handoff.artifacts.messages.probes import MeasureJob, ProbeJob, ProbeResult
+from handoff.artifacts.release.mechanics import (
+    Growth,
+    Limits,
+    Mechanics,
+    Opening,
+    Rate,
+    Replay,
+    Trial,
+)
 from handoff.tasks.probe import measure
 from handoff.tasks.probe import step as probe
 

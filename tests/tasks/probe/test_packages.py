@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import BlessingRefused, PackageRefused
-from handoff.artifacts.manifest import PackageFile
-from handoff.artifacts.probes import ProbeJob, ProbeResult
+from handoff.artifacts.messages.probes import ProbeJob, ProbeResult
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.signature import ModelSignature, TensorSpec
+from handoff.artifacts.release.manifest import PackageFile
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.probe import golden

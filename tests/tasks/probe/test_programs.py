@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.mechanics import Limits, Outcome
+from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.child import Ended, run_limited
 from handoff.tasks.probe.trials import Tried, try_all

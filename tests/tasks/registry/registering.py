@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from handoff.artifacts.changes import (
+from handoff.artifacts.digest import digest_folder
+from handoff.artifacts.messages.changes import (
     Author,
     PromoteRequest,
     ReleaseRequest,
@@ -14,16 +15,21 @@ from handoff.artifacts.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from handoff.artifacts.copies import publish
-from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.job import Job
-from handoff.artifacts.key_pair import make_key
-from handoff.artifacts.ledger import LedgerEntry
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.mechanics import Mechanics
-from handoff.artifacts.registering import PullJob, PullResult, SigningKey, Stores, UploadJob
-from handoff.artifacts.releases import Releases, open_releases
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.messages.registering import (
+    PullJob,
+    PullResult,
+    SigningKey,
+    Stores,
+    UploadJob,
+)
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.release.copies import publish
+from handoff.artifacts.release.key_pair import make_key
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.mechanics import Mechanics
+from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.infra.engine.worker import import_step
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.appending import Appended, Change, append

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.delivery import DeliveryContract, ModelSection
+from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection
 from handoff.artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnsound, StepCrashed
-from handoff.artifacts.evidence import Finding, judge
-from handoff.artifacts.layout import REPORT_FILE
-from handoff.artifacts.manifest import Manifest, TargetRecord, read_manifest
-from handoff.artifacts.steps import IntakeResult, OptimizeResult, TraceabilityResult, VerifyResult
-from handoff.artifacts.tolerance import Deviation
-from handoff.infra.present import print_release
+from handoff.artifacts.messages.steps import (
+    IntakeResult,
+    OptimizeResult,
+    TraceabilityResult,
+    VerifyResult,
+)
+from handoff.artifacts.recipe.tolerance import Deviation
+from handoff.artifacts.release.evidence import Finding, judge
+from handoff.artifacts.release.layout import REPORT_FILE
+from handoff.artifacts.release.manifest import Manifest, TargetRecord, read_manifest
+from handoff.infra.terminal.present import print_release
 from handoff.tasks.registry.assemble import (
     BuiltTargets,
     assemble,

@@ -14,9 +14,9 @@ from handoff.artifacts.errors import (
     RegistryFailed,
     StoreFailed,
 )
-from handoff.artifacts.key_pair import make_key
-from handoff.artifacts.layout import ledger_key, version_key
-from handoff.artifacts.objects import object_key
+from handoff.artifacts.release.key_pair import make_key
+from handoff.artifacts.release.layout import ledger_key, version_key
+from handoff.artifacts.stores.objects import object_key
 from tests.tasks.registry.registering import SomeRegistry
 
 
@@ -103,8 +103,8 @@ def test_a_release_that_was_signed_for_another_version_is_refused(local: SomeReg
 
 def test_nothing_is_released_whose_objects_are_not_there(local: SomeRegistry) -> None:
     manifest, folder = local.write()
-    from handoff.artifacts.changes import ReleaseRequest
-    from handoff.artifacts.registering import UploadJob
+    from handoff.artifacts.messages.changes import ReleaseRequest
+    from handoff.artifacts.messages.registering import UploadJob
     from tests.tasks.registry.registering import Here
 
     uploaded = Here().run(UploadJob(manifest, folder, local.stores))

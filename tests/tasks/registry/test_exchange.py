@@ -8,12 +8,12 @@ import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
-from handoff.artifacts.exchange import ReceiveJob, SendJob
-from handoff.artifacts.objects import Objects, object_key
-from handoff.artifacts.part_list import write_parts
-from handoff.artifacts.parts import Part
-from handoff.artifacts.registering import Stores
+from handoff.artifacts.messages.exchange import ReceiveJob, SendJob
+from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.stores.objects import Objects, object_key
 from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.parts import Part
 from handoff.tasks.fetch import receive, send
 
 

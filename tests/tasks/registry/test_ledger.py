@@ -18,7 +18,7 @@ from handoff.artifacts.errors import (
     RegistryFailed,
     UsageProblem,
 )
-from handoff.artifacts.objects import object_key
+from handoff.artifacts.stores.objects import object_key
 from tests.artifacts.samples import TORCH
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.layout import ledger_key
-from handoff.artifacts.store import Stored
+from handoff.artifacts.release.layout import ledger_key
 from handoff.artifacts.stores.folder import FolderStore
+from handoff.artifacts.stores.store import Stored
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 _VERSIONS = 24

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.registering import LookUpJob, LookUpResult
+from handoff.artifacts.messages.registering import LookUpJob, LookUpResult
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.registry import look_up
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from handoff.artifacts.changes import SideBySide
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import (
     BlessingRefused,
     RegistryFailed,
     UsageProblem,
 )
-from handoff.artifacts.evidence import Timing
-from handoff.artifacts.ledger import LedgerEntry
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.messages.changes import SideBySide
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.release.evidence import Timing
+from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.tasks.registry.draft import versions_held
 from tests.tasks.registry.registering import SomeRegistry
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from handoff.artifacts.changes import SideBySide
-from handoff.artifacts.comparison import Standing
-from handoff.artifacts.evidence import Timing
-from handoff.artifacts.manifest import TargetRecord
-from handoff.artifacts.mechanics import Mechanics
-from handoff.artifacts.recipe import Promotion
+from handoff.artifacts.messages.changes import SideBySide
+from handoff.artifacts.recipe.recipe import Promotion
+from handoff.artifacts.release.comparison import Standing
+from handoff.artifacts.release.evidence import Timing
+from handoff.artifacts.release.manifest import TargetRecord
+from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.registry.promotion import broken_rules, judge
 from tests.artifacts.samples import sample_manifest, sample_target
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
-from handoff.artifacts.manifest import Manifest
-from handoff.artifacts.mechanics import Mechanics
-from handoff.artifacts.objects import object_key
-from handoff.artifacts.package import check_release
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.mechanics import Mechanics
+from handoff.artifacts.release.package import check_release
+from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.registry import pull
 from tests.artifacts.samples import TORCH, sample_target, write_release
 from tests.tasks.registry.registering import SomeRegistry, some_registry

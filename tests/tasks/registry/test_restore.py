@@ -11,9 +11,9 @@ import pytest
 
 from handoff.artifacts.digest import digest_file, digest_folder
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
-from handoff.artifacts.objects import GRACE, Objects, object_key
-from handoff.artifacts.part_list import write_parts
-from handoff.artifacts.registering import CollectJob, RestoreJob, RestoreResult, UploadJob
+from handoff.artifacts.messages.registering import CollectJob, RestoreJob, RestoreResult, UploadJob
+from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.stores.objects import GRACE, Objects, object_key
 from handoff.tasks.registry import collect, restore
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
@@ -132,7 +132,7 @@ def test_a_delivery_that_is_lost_is_told_and_brought_back_by_who_has_it(
 def test_nothing_is_released_whose_delivery_is_gone_by_then(
     registry: SomeRegistry, delivery: Path
 ) -> None:
-    from handoff.artifacts.changes import ReleaseRequest
+    from handoff.artifacts.messages.changes import ReleaseRequest
 
     manifest, folder = registry.write_from(delivery)
     uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery))
@@ -167,7 +167,7 @@ def test_a_list_that_names_another_delivery_is_refused(
     for version, listed in enumerate(
         ({**kept, "module.py": kept["state_dict.pt"]}, {**kept, "../up": kept["module.py"]}), 1
     ):
-        from handoff.artifacts.changes import ReleaseRequest
+        from handoff.artifacts.messages.changes import ReleaseRequest
 
         wrong = replace(uploaded, delivery=objects.put_bytes(write_parts(listed)))
         request = ReleaseRequest(
@@ -217,7 +217,7 @@ def test_what_is_restored_is_taken_in_as_the_same_delivery(
 ) -> None:
     import torch
 
-    from handoff.artifacts.steps import IntakeJob
+    from handoff.artifacts.messages.steps import IntakeJob
     from handoff.tasks.intake import take_in
     from tests.tasks.deliveries import write_delivery
 

@@ -8,9 +8,14 @@ import pytest
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.evidence import Timing
-from handoff.artifacts.manifest import PackageFile, TargetRecord
-from handoff.artifacts.steps import BenchmarkResult, CompileResult, ReferenceResult, VerifyResult
+from handoff.artifacts.messages.steps import (
+    BenchmarkResult,
+    CompileResult,
+    ReferenceResult,
+    VerifyResult,
+)
+from handoff.artifacts.release.evidence import Timing
+from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.registry.target_record import bless, require_new
 from tests.artifacts.samples import sample_target
 

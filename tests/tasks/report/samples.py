@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from handoff.artifacts.captures import CaptureRow
-from handoff.artifacts.evidence import (
+from handoff.artifacts.delivery.captures import CaptureRow
+from handoff.artifacts.recipe.tolerance import ErrorSpread, Figures
+from handoff.artifacts.release.evidence import (
     Candidate,
     ModuleChange,
     PassEffect,
@@ -14,10 +15,9 @@ from handoff.artifacts.evidence import (
     ServedTiming,
     Timing,
 )
-from handoff.artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
-from handoff.artifacts.manifest import Manifest, TargetRecord
-from handoff.artifacts.mechanics import Growth, Mechanics, Rate, Trial
-from handoff.artifacts.tolerance import ErrorSpread, Figures
+from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.artifacts.release.mechanics import Growth, Mechanics, Rate, Trial
 from tests.artifacts.samples import sample_manifest, sample_target
 
 _EMPTY = ("meta", "br", "hr")

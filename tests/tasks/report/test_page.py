@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.evidence import Finding, ModuleChange, TakenOver
-from handoff.artifacts.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
-from handoff.artifacts.manifest import Manifest, parse_manifest
+from handoff.artifacts.release.evidence import Finding, ModuleChange, TakenOver
+from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.evidence import evidence
 from tests.artifacts.samples import sample_manifest, sample_target
 from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target

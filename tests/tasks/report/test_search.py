@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from handoff.artifacts.evidence import Candidate
-from handoff.artifacts.manifest import TargetRecord
+from handoff.artifacts.release.evidence import Candidate
+from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
 from tests.artifacts.samples import sample_target
 

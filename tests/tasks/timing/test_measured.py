@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.evidence import TakenOver, Timing
-from handoff.artifacts.manifest import PackageFile
-from handoff.artifacts.mechanics import Limits, Mechanics
-from handoff.artifacts.probes import ProbeJob
-from handoff.artifacts.recipe import Recipe, VerifyPlan
+from handoff.artifacts.messages.probes import ProbeJob
+from handoff.artifacts.messages.steps import CompileResult, ReferenceResult
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.signature import ModelSignature
-from handoff.artifacts.steps import CompileResult, ReferenceResult
-from handoff.artifacts.target import Fit
+from handoff.artifacts.release.evidence import TakenOver, Timing
+from handoff.artifacts.release.manifest import PackageFile
+from handoff.artifacts.release.mechanics import Limits, Mechanics
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from handoff.tasks.timing import conditions, measured
 from handoff.tasks.timing.conditions import digest_conditions

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.artifacts.comparison import Comparison, ThreeWayJob
-from handoff.artifacts.evidence import Timing
-from handoff.artifacts.manifest import TargetRecord
-from handoff.artifacts.mechanics import Mechanics
-from handoff.artifacts.recipe import Promotion, Recipe
+from handoff.artifacts.recipe.recipe import Promotion, Recipe
+from handoff.artifacts.recipe.target import Fit
+from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.target import Fit
-from handoff.artifacts.tolerance import Deviation
+from handoff.artifacts.release.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.release.evidence import Timing
+from handoff.artifacts.release.manifest import TargetRecord
+from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.timing import three_way
 from handoff.tasks.verify.loading import Tensors, open_shared_library
 from tests.tasks.built_release import BuiltRelease

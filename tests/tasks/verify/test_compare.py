@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from handoff.artifacts.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
+from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES, EXACT, Deviation, Tolerance, luck
 from handoff.tasks.verify.compare import Typical, compare, typical_error
 from handoff.tasks.verify.elements import Moves, same_elements
 from handoff.tasks.verify.scale import find_scale

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.steps import VerifyResult
+from handoff.artifacts.messages.steps import VerifyResult
 from handoff.tasks.optimize.programs import load_program, save_program
 from tests.faults.kinds import KINDS, Bench, KindRow
 from tests.faults.planting import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from handoff.artifacts.recipe.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
 from handoff.tasks.verify.spread import SpreadCount, spreads_of
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.recipe import Recipe, VerifyPlan
-from handoff.artifacts.signature import Dimension
-from handoff.artifacts.steps import (
+from handoff.artifacts.delivery.signature import Dimension
+from handoff.artifacts.messages.steps import (
     CompileJob,
     IntakeJob,
     OptimizeJob,
@@ -20,7 +19,8 @@ from handoff.artifacts.steps import (
     VerifyJob,
     VerifyResult,
 )
-from handoff.artifacts.target import native_cpu_target
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks import intake
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.optimize import step as optimize

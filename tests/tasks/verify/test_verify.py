@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.recipe import Recipe, VerifyPlan
-from handoff.artifacts.steps import IntakeJob, ReferenceJob, VerifyJob, VerifyResult
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.messages.steps import IntakeJob, ReferenceJob, VerifyJob, VerifyResult
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks import intake
 from handoff.tasks.verify import reference
 from handoff.tasks.verify import step as verify

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
-from handoff.artifacts.gpu import PROFILES
+from handoff.artifacts.machine.gpu import PROFILES
 from handoff.tasks.compile.cross.build import CrossBuilt, compile_for
 from handoff.tasks.compile.cross.toolkit import (
     can_add_ptx,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.gpu import PROFILES, GpuProfile
+from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
 from handoff.tasks.compile.cross.cubin import read_resources
 from handoff.tasks.compile.cross.elf import MAGIC, read_elf
 from handoff.tasks.compile.cross.inspect_binary import EmbeddedKernel, inspect_binary, inspect_bytes

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.gpu import KIB, PROFILES
+from handoff.artifacts.machine.gpu import KIB, PROFILES
 from handoff.tasks.compile import patching
 from handoff.tasks.compile.cross import devices, pretend
 from handoff.tasks.compile.cross.pretend import pretend_gpu

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 
-from handoff.artifacts.gpu import PROFILES
+from handoff.artifacts.machine.gpu import PROFILES
 from handoff.tasks.compile.cross.build import compile_for
 from tests.tasks.compile.cross import models
 from tests.tasks.compile.cross.packages import embedded_weights

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.gpu import PROFILES
+from handoff.artifacts.machine.gpu import PROFILES
 from handoff.tasks.compile.cross import toolkit
 from handoff.tasks.compile.cross.elf import read_elf
 from handoff.tasks.compile.cross.pretend import pretend_gpu

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from handoff.artifacts.delivery import CONTRACT_FILE, EXAMPLES_FILE, SOURCES_FILE
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, EXAMPLES_FILE, SOURCES_FILE
 from tests.tasks.intake.attacks.planting import rewrite_pickle
 from tests.tasks.intake.models import deliver, spec
 

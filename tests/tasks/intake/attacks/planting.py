@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.steps import IntakeJob
+from handoff.artifacts.messages.steps import IntakeJob
 from handoff.tasks.intake import take_in
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.artifacts.steps import IntakeJob
+from handoff.artifacts.messages.steps import IntakeJob
 from handoff.tasks.intake import read_delivery, take_in
 from tests.tasks.intake.attacks.planting import refuse
 from tests.tasks.intake.models import CASES, deliver, make_model

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.steps import IntakeJob
 from handoff.tasks.compile.reading.literals import read_cpp
 from handoff.tasks.intake import read_delivery, take_in
 from handoff.tasks.optimize.capture import capture
@@ -108,7 +108,7 @@ def test_what_is_kept_out_is_not_in_the_code_that_is_written(
 def test_no_escape_sequence_reaches_the_terminal(name: str, folder: Path) -> None:
     (place,) = [place for place in PLACES if place.name == name]
     place.plant(folder, MARKERS["escapes"])
-    command = [sys.executable, "-P", "-m", "handoff.infra.cli", "inspect", str(folder)]
+    command = [sys.executable, "-P", "-m", "handoff", "inspect", str(folder)]
     root = Path(__file__).parents[4]
     ran = subprocess.run(
         command, capture_output=True, cwd=root, env=os.environ | {"PYTHONPATH": str(root)},

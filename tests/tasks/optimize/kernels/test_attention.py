@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags
+from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.machine.vector_isa import vectorised_for
 from handoff.tasks.compile.packages import extract_library

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.gpu import PROFILES
-from handoff.artifacts.target import CpuTarget, Isa, host_cpu_flags, native_cpu_target
+from handoff.artifacts.machine.gpu import PROFILES
+from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags, native_cpu_target
 from handoff.tasks.compile.cross.build import compile_for
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.optimize.kernels.attention_pooling import WIDEST, attention_pooling, composition

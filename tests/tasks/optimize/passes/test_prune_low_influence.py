@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe import Recipe
-from handoff.artifacts.tolerance import Tolerance
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.prune_low_influence import PruneLowInfluence
 from tests.tasks.optimize.passes.exporting import count, export

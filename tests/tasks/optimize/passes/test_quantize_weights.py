@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe import PassChoice, Recipe
-from handoff.artifacts.steps import OptimizeJob
+from handoff.artifacts.messages.steps import OptimizeJob
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.quantize_weights import QuantizeWeights

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.verify.questions.cases import Question, find_questions
 
 Model = Callable[..., object]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from handoff.artifacts.conformance import PlainTensor
-from handoff.artifacts.conformance_tables import shipped_tables
-from handoff.artifacts.known_faults import KnownFault
-from handoff.artifacts.signature import TensorSpec
+from handoff.artifacts.conformance.keeping import shipped_tables
+from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.conformance.table import PlainTensor
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.conformance.known import known_faults
 from handoff.tasks.verify.questions.cases import Question
 from handoff.tasks.verify.questions.known import ask_for

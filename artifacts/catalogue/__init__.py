@@ -1,1 +1,0 @@
-"""A release as MLflow shows it; `artifacts.registry` is the door to this room."""

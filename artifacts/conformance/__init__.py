@@ -1,0 +1,1 @@
+"""Conformance: which operators a toolchain gets wrong, and the tables of the locked one."""

@@ -1,0 +1,307 @@
+"""Conformance: which operators a toolchain gets wrong, before any model meets them.
+
+A table belongs to one toolchain (torch, triton, compiler, target, options) and holds one row for
+each operator of PyTorch's test suite, by dtype. Where an operator is wrong, the smallest input that
+shows it stands beside it, as plain numbers, so that torch alone repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.messages.registering import SigningKey, Stores
+from handoff.artifacts.recipe.target import CpuTarget
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+
+SCHEMA = 1
+# Raised whenever other samples or values are asked: a table of fewer questions is made anew.
+QUESTIONS = 1
+
+Standing = Literal["right", "wrong", "crashes", "not compiled"]
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
+
+
+@dataclass(frozen=True)
+class PlainTensor:
+    """A tensor as plain numbers, in the order of its elements; booleans are 0 and 1."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    values: tuple[int | float, ...]
+
+
+@dataclass(frozen=True)
+class Showing:
+    """One call that a package gets wrong: what was asked, with which inputs, and what came out.
+
+    `calls` are the graph's operators with the dtypes of their tensors (`aten.amax.default(int8)`),
+    and `code` the graph's own `forward`. Of output number `output`, `wrong` of `elements` elements
+    differ; the first of them, at the flat place `first`, is `got` in the package and `want` in
+    eager. Where dtype or shape differ, or the call raises, `first` is -1. `inputs` is empty for
+    one whose tensors are too large to be kept.
+    """
+
+    question: str
+    arguments: str
+    calls: tuple[str, ...]
+    code: str
+    inputs: tuple[PlainTensor, ...]
+    output: int
+    wrong: int
+    elements: int
+    first: int
+    got: str
+    want: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one operator of PyTorch's test suite in one dtype.
+
+    `reason` says why it crashes or isn't compiled; `asked` counts the questions that its package
+    answered, and `calls` are the operators of its graphs. `showing` is the smallest call that is
+    wrong, and `questions` names all that it gets wrong. `reports` are numbers of public reports in
+    PyTorch's tracker.
+    """
+
+    operator: str
+    dtype: str
+    standing: Standing
+    reason: str = later("")
+    asked: int = later(0)
+    calls: tuple[str, ...] = later(())
+    showing: Showing | None = later(None)
+    questions: tuple[str, ...] = later(())
+    reports: tuple[int, ...] = later(())
+
+    @property
+    def pair(self) -> str:
+        """Operator and dtype in one word: `amax:int8`."""
+        return f"{self.operator}:{self.dtype}"
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """The table of one toolchain, made in `seconds` on the day `made` (UTC, ISO 8601).
+
+    `toolchain` has torch, triton, compiler, target and options; `rows` are in the order of operator
+    and dtype. `unasked` counts the pairs that it has no row of yet, of which nothing is known.
+    """
+
+    toolchain: dict[str, str]
+    made: str
+    seconds: float
+    rows: tuple[Row, ...]
+    machine: str = ""
+    unasked: int = 0
+    questions: int = QUESTIONS
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Check the schema, and that each pair has one row."""
+        if self.schema != SCHEMA:
+            raise ValueError(f"expected a conformance table of schema {SCHEMA}, got {self.schema}")
+        pairs = [(row.operator, row.dtype) for row in self.rows]
+        if pairs != sorted(set(pairs)):
+            raise ValueError("expected one row for each operator and dtype, in their order")
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the toolchain that the table is about."""
+        return toolchain_digest(self.toolchain)
+
+    @property
+    def target(self) -> str:
+        """The target's name: `cpu-avx512`."""
+        return self.toolchain["target"]
+
+    @property
+    def counts(self) -> dict[Standing, int]:
+        """How many pairs stand how."""
+        found = [row.standing for row in self.rows]
+        return {standing: found.count(standing) for standing in STANDINGS}
+
+    def operators(self, standing: Standing) -> tuple[str, ...]:
+        """Return the operators that stand so in at least one dtype, in their order."""
+        return tuple(dict.fromkeys(row.operator for row in self.rows if row.standing == standing))
+
+    def of_operator(self, operator: str) -> tuple[Row, ...]:
+        """Return the rows of an operator, by the test suite's name for it or ATen's."""
+        return tuple(
+            row for row in self.rows
+            if operator in (row.operator, row.operator.partition(".")[0])
+            or any(_is_call_of(call, operator) for call in row.calls)
+        )  # fmt: skip
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline.
+
+        One line a row, so that two tables can be told apart by their lines. What right rows share
+        is written once: they are kept by operator.
+        """
+        plain = to_plain(self)
+        rows = plain.pop("rows")
+        head = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        lines = [json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows]
+        return (head[:-1] + ',"rows":[\n' + ",\n".join(lines) + "\n]}\n").encode()
+
+
+def _is_call_of(call: str, operator: str) -> bool:
+    name = call.partition("(")[0]
+    return operator in (name, name.removeprefix("aten."), name.rpartition(".")[0])
+
+
+def toolchain_digest(toolchain: Mapping[str, str]) -> Digest:
+    """Return the digest that a table is found under."""
+    return digest_bytes(json.dumps(dict(toolchain), sort_keys=True).encode())
+
+
+def parse_conformance(data: bytes, what: str) -> Conformance:
+    """Return the table in `data`; raise `StoreFailed`, naming `what`, where there is none."""
+    try:
+        return from_plain(Conformance, parse_json(data), "conformance")
+    except (ValueError, RecordInvalid) as error:
+        raise StoreFailed(
+            f"{what} is no conformance table", expected=f"one of schema {SCHEMA}",
+            got=str(error)[:300],
+            remedy="Make it anew with 'handoff conformance --again'",
+        ) from error  # fmt: skip
+
+
+def changed_rows(before: Conformance, after: Conformance) -> list[tuple[Row, Row]]:
+    """Return the rows of both tables whose operators stand otherwise, what breaks first.
+
+    A row that one of the tables lacks counts for nothing: it was not asked there.
+    """
+    old = {row.pair: row for row in before.rows}
+    changed = [
+        (old[row.pair], row) for row in after.rows
+        if row.pair in old and old[row.pair].standing != row.standing
+    ]  # fmt: skip
+    return sorted(changed, key=lambda pair: pair[1].standing not in ("wrong", "crashes"))
+
+
+def told_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
+    """Return what another toolchain breaks and mends, a sentence each."""
+    changed = changed_rows(before, after)
+    faulty = ("wrong", "crashes")
+    broken = [new for _, new in changed if new.standing in faulty]
+    mended = [new for old, new in changed if old.standing in faulty and new.standing == "right"]
+    told = []
+    since = (
+        f"{after.target}: since torch {before.toolchain['torch']}, {before.toolchain['compiler']}"
+    )
+    if broken:
+        told.append(f"{since}, these are wrong: {', '.join(row.pair for row in broken)}")
+    if mended:
+        told.append(f"{since}, these are right again: {', '.join(row.pair for row in mended)}")
+    return tuple(told)
+
+
+@dataclass(frozen=True)
+class ConformJob(Job["ConformResult"]):
+    """Ask the pairs of operator and dtype (`amax:int8`) what a package for `target` makes of them.
+
+    `eager_only` asks eager alone: whether a crash is the package's at all.
+    """
+
+    target: CpuTarget
+    options: dict[str, object]
+    pairs: tuple[str, ...]
+    eager_only: bool = False
+
+
+@dataclass(frozen=True)
+class ConformResult:
+    """A row for each pair that was asked about, and the seconds of the run that it took."""
+
+    rows: tuple[Row, ...]
+    seconds: float = later(0.0)
+
+
+@dataclass(frozen=True)
+class PairsJob(Job["Pairs"]):
+    """Name every pair of operator and dtype that PyTorch's test suite has for the CPU."""
+
+    target: CpuTarget
+    options: dict[str, object]
+    compiler: str
+    operators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs, and the toolchain that they are to be asked about."""
+
+    pairs: tuple[str, ...]
+    toolchain: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SignTableJob(Job["SignedTable"]):
+    """Sign a table with the key that releases are signed with."""
+
+    table: Conformance
+    key: SigningKey
+
+
+@dataclass(frozen=True)
+class SignedTable:
+    """The DSSE envelope over a table's digest and toolchain."""
+
+    envelope: str
+
+
+@dataclass(frozen=True)
+class KeepTableJob(Job["KeptTable"]):
+    """Keep a signed table in the store, and show it in MLflow; `folder` is for what is shown."""
+
+    table: Conformance
+    envelope: str
+    stores: Stores
+    folder: Path
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """Where the table lies in the store, and where MLflow's pages show it.
+
+    `not_shown` says why MLflow doesn't; the table is kept all the same.
+    """
+
+    key: str
+    page: str = ""
+    not_shown: str = ""
+
+
+@dataclass(frozen=True)
+class ReadTablesJob(Job["Tables"]):
+    """Read the tables of a target: today's toolchain's, and the newest of another one.
+
+    A step process answers equal jobs once: `at` tells one question from the next.
+    """
+
+    stores: Stores
+    compiler: str
+    target: CpuTarget
+    at: float
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Today's toolchain's table, and the newest of another toolchain; None where there is none.
+
+    `is_kept` tells whether today's is in the store: one that comes with the code may not be.
+    """
+
+    today: Conformance | None
+    before: Conformance | None
+    is_kept: bool = True

@@ -1,0 +1,115 @@
+"""The capture table: what each capture technology makes of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from handoff.artifacts.messages.job import Job
+
+Road = Literal[
+    "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",
+    "torch.jit.script", "torch.onnx", "lazy tensors",
+]  # fmt: skip
+# In the order of the table.
+ROADS: tuple[Road, ...] = (
+    "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",
+    "torch.jit.script", "torch.onnx", "lazy tensors",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CaptureJob(Job["CaptureRow"]):
+    """Go one road with the delivery in `staging`."""
+
+    staging: Path
+    road: Road
+
+
+@dataclass(frozen=True)
+class CaptureRow:
+    """What one road made of a model.
+
+    `captured` without a `reason` means that there is something to call. `tried` sizes and values
+    other than the example's were compared with eager, `wrong` says at which of them it failed or
+    differed and how, and `max_abs` is the largest difference where it ran. `speedup` is eager's
+    time by the captured model's on the example, with a 95 % interval; 0 where it wasn't measured.
+    `breaks` are Dynamo's graph breaks, each with its reason and line.
+    """
+
+    road: Road
+    captured: bool
+    reason: str = ""
+    tried: int = 0
+    wrong: tuple[str, ...] = ()
+    max_abs: float = 0.0
+    capture_s: float = 0.0
+    speedup: float = 0.0
+    speedup_low: float = 0.0
+    speedup_high: float = 0.0
+    breaks: tuple[str, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether it was captured and gave eager's results wherever it was tried."""
+        return self.captured and not self.wrong and self.tried > 0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, below `COLUMNS`."""
+        if not self.captured:
+            return self.road, "no", "", "", "", ""
+        right = f"{self.tried - len(self.wrong)} of {self.tried}"
+        speed = f"{self.speedup:.2f} ({self.speedup_low:.2f} to {self.speedup_high:.2f})"
+        breaks = f", {len(self.breaks)} breaks" if self.breaks else ""
+        return (
+            self.road, f"yes{breaks}", right, f"{self.max_abs:.1e}", speed if self.speedup else "",
+            f"{self.capture_s:.1f} s",
+        )  # fmt: skip
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Why it wasn't captured, else the first of what is wrong and of the graph's breaks."""
+        return (self.reason,) if self.reason else (*self.wrong[:3], *self.breaks[:3])
+
+
+COLUMNS = ("captured by", "captured", "right elsewhere", "max error", "x eager", "capture")
+
+
+def recommend(rows: tuple[CaptureRow, ...]) -> str:
+    """Return in words which road suits the model, and why: the rows' measurements decide.
+
+    It is a decision tree for a service without Python: ahead of time by `torch.export`
+    where that is right on every size, and how to come there where it isn't.
+    """
+    by_road = {row.road: row for row in rows}
+    exports = [by_road[road] for road in ROADS[1:3] if road in by_road]
+    right = next((row for row in exports if row.is_right), None)
+    parts = []
+    if right is not None:
+        parts.append(
+            f"{right.road} captures it and is right on all {right.tried} other inputs: compile it "
+            "ahead of time (AOTInductor)"
+        )
+        parts += [
+            f"not {row.road}, which is wrong {row.wrong[0]}" for row in rows if row.wrong
+        ]  # fmt: skip
+        return "; ".join(parts) + "."
+    parts += [f"{row.road}: {row.reason or _first_wrong(row)}" for row in exports]
+    compiled = by_road.get("torch.compile")
+    others = [row for row in rows if row.is_right and row.road not in ("torch.compile", *ROADS[:3])]
+    if compiled is not None and compiled.breaks:
+        parts.append(f"Dynamo breaks the graph: {compiled.breaks[0]}")
+    if others:
+        fastest = max(others, key=lambda row: row.speedup)
+        parts.append(f"{fastest.road} is right on all {fastest.tried} other inputs, meanwhile")
+    elif compiled is not None and compiled.is_right:
+        parts.append("torch.compile is right, for a service that has Python")
+    else:
+        parts.append("nothing is right on every input: serve it in eager until that is mended")
+    return "No capture that can be compiled ahead of time: " + "; ".join(parts) + "."
+
+
+def _first_wrong(row: CaptureRow) -> str:
+    return f"wrong {row.wrong[0]}" if row.wrong else "not compared"

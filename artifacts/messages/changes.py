@@ -1,0 +1,193 @@
+"""The messages of a change to a model's ledger: asked for, drafted, signed, committed.
+
+It takes three steps in two processes: one that reaches the stores drafts the entry, one that alone
+reads the key signs it, and the first one appends it. Where another writer was quicker, it is
+drafted anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
+from handoff.artifacts.record import later
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.manifest import Manifest
+
+# What a release may move that holds a package which was not run yet: nobody serves what these
+# stand for. The second is that of nightly rebuilds.
+TRIAL_ALIAS = "candidate"
+NIGHTLY_ALIAS = "nightly"
+TRIAL_ALIASES = (TRIAL_ALIAS, NIGHTLY_ALIAS)
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who asks for a change, why, and in which flow run."""
+
+    by: str
+    reason: str = ""
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class ReleaseRequest:
+    """Make the record `manifest` the newest version of `model`, and `alias` stand for it.
+
+    A version that was made from the same is found again, unless this is a `rebuild`.
+    """
+
+    model: str
+    manifest: Digest
+    fingerprint: Digest
+    alias: str
+    rebuild: bool = False
+    kind: Literal["release"] = "release"
+
+
+@dataclass(frozen=True)
+class SideBySideJob(Job["SideBySide"]):
+    """Time two pulled releases' packages for `target`, call by call in turns, on one example.
+
+    `folders` are the one that is served and the one that may replace it, whose first example is
+    taken; `keys` are the places of the public keys that have signed them.
+    """
+
+    folders: tuple[Path, ...]
+    target: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """How many times as fast the second package is as the first, with a 95 % interval.
+
+    The median of the rounds' own ratios; `sizes` tells the input's shapes, or its case.
+    `rmse_before` and `rmse_after` are both packages' errors to float64 in multiples of eager's,
+    where they were measured on the same inputs; None else.
+    """
+
+    target: str
+    sizes: str
+    ratio: float
+    low: float
+    high: float
+    threads: int
+    rmse_before: float | None = later(None)
+    rmse_after: float | None = later(None)
+
+    def __str__(self) -> str:
+        told = (
+            f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
+            f"({self.low:.2f} to {self.high:.2f}), in turns on {self.sizes}, {self.threads} threads"
+        )
+        if self.rmse_before is None or self.rmse_after is None:
+            return told
+        errors = f"{self.rmse_after:.2f} times eager's, was {self.rmse_before:.2f}"
+        return f"{told}; its error is {errors}"
+
+
+@dataclass(frozen=True)
+class PromoteRequest:
+    """Make `alias` stand for the version that `reference` names.
+
+    With `override`, the rules of a promotion that it breaks are recorded with the reason instead.
+    `measured` are those targets that were timed beside what they replace. A version that takes
+    less than what it replaces has to be meant to be `narrower`.
+    """
+
+    model: str
+    reference: str | int | None
+    alias: str
+    override: bool = False
+    measured: tuple[SideBySide, ...] = ()
+    narrower: bool = False
+    kind: Literal["promote"] = "promote"
+
+
+@dataclass(frozen=True)
+class RollBackRequest:
+    """Make `alias` stand for what it stood for before, or for `version`."""
+
+    model: str
+    alias: str
+    version: int | None = None
+    kind: Literal["rollback"] = "rollback"
+
+
+@dataclass(frozen=True)
+class RetireRequest:
+    """Give up a version: its packages may be removed."""
+
+    model: str
+    version: int
+    kind: Literal["retire"] = "retire"
+
+
+Request = ReleaseRequest | PromoteRequest | RollBackRequest | RetireRequest
+
+
+@dataclass(frozen=True)
+class DraftJob(Job["Draft"]):
+    """Draft the ledger's next entry for `request`.
+
+    `attempt` counts the drafts. `expected` is the version that the alias stood for at the first
+    one, or has to stand for (`is_conditional`): where it was moved meanwhile, that is told.
+    """
+
+    stores: Stores
+    request: Request
+    author: Author
+    attempt: int = 0
+    expected: int | None = None
+    is_conditional: bool = False
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The entry, unsigned; None where nothing has to change. `known` is the version that it is of.
+
+    None stands for one that is new. `aliases` are those that stand for it already.
+    """
+
+    entry: LedgerEntry | None
+    known: int | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SignJob(Job["Signed"]):
+    """Sign an entry, and with `uploaded` the release of `manifest` that it makes a version of."""
+
+    key: SigningKey
+    entry: LedgerEntry
+    manifest: Manifest | None = None
+    uploaded: Uploaded | None = None
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The envelopes of the entry and of the release ('' without one), and the entry as signed."""
+
+    entry: LedgerEntry
+    entry_envelope: str
+    release_envelope: str = ""
+
+
+@dataclass(frozen=True)
+class CommitJob(Job["CommitResult"]):
+    """Append the signed entry to the ledger."""
+
+    stores: Stores
+    signed: Signed
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """Whether it is the ledger's next entry; False where another writer was quicker."""
+
+    won: bool

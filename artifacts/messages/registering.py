@@ -1,0 +1,214 @@
+"""The messages between who releases or pulls and the steps that reach the stores.
+
+Those that change a ledger are in `artifacts.messages.changes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.release.evidence import Served
+from handoff.artifacts.release.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where releases are kept, as locations only, and whose signatures are trusted.
+
+    `objects` is a folder or `s3://bucket/prefix`, `tracking_uri` is MLflow's, and `artifact_root`
+    is where MLflow keeps artifacts when it runs embedded (empty: where the server says). `trusted`
+    are files and folders of public keys, and `seen` is the file that remembers how far each ledger
+    went (None: nothing is remembered). Secrets are never part of it: boto3 and MLflow read them
+    from the environment of the one child process that gets them.
+    """
+
+    objects: str
+    tracking_uri: str
+    artifact_root: str = ""
+    trusted: tuple[str, ...] = ()
+    seen: Path | None = None
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """The key that signs: a PEM file or a KMS's address, never the key itself.
+
+    `public` is where the public key lies, or is written to when the key is to be made
+    (`make_missing`).
+    """
+
+    uri: str
+    public: Path
+    make_missing: bool = False
+
+
+@dataclass(frozen=True)
+class KeyJob(Job["KeyResult"]):
+    """Open the signing key, or make it, before anything is built that it would have to sign.
+
+    It has to be one of the keys in the places `trusted`, unless that is None.
+    """
+
+    key: SigningKey
+    trusted: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class KeyResult:
+    """The signing key's id, and its public key in PEM."""
+
+    key_id: str
+    public_pem: str
+
+
+@dataclass(frozen=True)
+class LookUpJob(Job["LookUpResult"]):
+    """Find the version of `model` that was released from what `fingerprint` stands for.
+
+    `alias` is the one that the release is going to move. The `delivery`, the `recipe` and the
+    `compiler` are what the fingerprint stands for: what changed is told by them.
+    """
+
+    model: str
+    fingerprint: Digest
+    stores: Stores
+    alias: str
+    delivery: Digest
+    recipe: Recipe
+    compiler: str
+
+
+@dataclass(frozen=True)
+class LookUpResult:
+    """The version that would be made again, where its files are all in the store; else None.
+
+    `served` tells of the version in production, where a new one is made.
+    """
+
+    version: int | None
+    manifest: Digest | None = None
+    served: Served | None = None
+
+
+@dataclass(frozen=True)
+class UploadJob(Job["Uploaded"]):
+    """Store the files below `folder` that `manifest` names, the manifest, and its evidence.
+
+    `delivery` is the staged copy of the delivery, which is stored, too; None leaves it out.
+    """
+
+    manifest: Manifest
+    folder: Path
+    stores: Stores
+    delivery: Path | None = None
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """The digests of the list of parts and of the evidence, by name, and of the delivery's list.
+
+    `lacking` tells, in sentences, what the store does not guarantee.
+    """
+
+    parts: Digest
+    evidence: dict[str, Digest]
+    lacking: tuple[str, ...] = ()
+    delivery: Digest | None = None
+
+
+@dataclass(frozen=True)
+class CatalogueJob(Job["Catalogued"]):
+    """Show in MLflow, and in the store's copies for people, what a model's ledger says.
+
+    `folder` holds the files of `version`, where they are still here. `flow_run` is the page of the
+    run that released it, or its id.
+    """
+
+    stores: Stores
+    model: str
+    version: int | None = None
+    folder: Path | None = None
+    flow_run: str = ""
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """The newest version that is shown; 0 for none."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class PullJob(Job["PullResult"]):
+    """Fetch the version that `reference` names (None: the newest) into the folder `to`.
+
+    `target` is a slug, or `auto` for the best one that fits this machine and the torch of
+    `torch_version` (None leaves torch out). Without `to` everything is fetched and verified, and
+    nothing kept.
+    """
+
+    name: str
+    reference: str | int | None
+    to: Path | None
+    target: str
+    stores: Stores
+    torch_version: str | None
+
+
+@dataclass(frozen=True)
+class PullResult:
+    """What was pulled, and where it lies."""
+
+    folder: Path | None
+    model: str
+    version: int
+    target: str
+    manifest: Digest
+
+
+@dataclass(frozen=True)
+class RestoreJob(Job["RestoreResult"]):
+    """Fetch the delivery that a version of `model` was made from into the new folder `folder`."""
+
+    stores: Stores
+    model: str
+    version: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """The delivery's folder, its digest, and where the signed record says that it comes from."""
+
+    folder: Path
+    digest: Digest
+    lineage: Lineage
+
+
+@dataclass(frozen=True)
+class CollectJob(Job["CollectResult"]):
+    """Remove what no version needs from the store, once it is older than `grace_h` hours.
+
+    With `pretend` nothing is removed.
+    """
+
+    stores: Stores
+    grace_h: float
+    pretend: bool = False
+
+
+@dataclass(frozen=True)
+class CollectResult:
+    """What is needed, what was not and is gone, what was not and is too new; uploads abandoned."""
+
+    kept: int
+    kept_bytes: int
+    removed: int
+    removed_bytes: int
+    spared: int
+    abandoned: int

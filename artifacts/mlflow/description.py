@@ -1,0 +1,167 @@
+"""A version's description in MLflow: a short page in Markdown, the verdict first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.artifacts.release.statement import Claim
+
+_RUN_ID = re.compile(r"(?:runs:/|.*/runs/|)([0-9a-f]{32})(?:[/?#].*)?")
+
+# Of a page: nothing in it ends a link of Markdown's.
+_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
+
+
+@dataclass(frozen=True)
+class RunAddress:
+    """Where MLflow's pages show a run."""
+
+    experiment: str
+    run: str
+
+    def link(self, place: str = "") -> str:
+        """Return the address of a `place` on the run's page, relative to the UI's own.
+
+        Without its query MLflow's pages show what there is for language models.
+        """
+        run = f"#/experiments/{self.experiment}/runs/{self.run}"
+        return f"{run}{place}?workflowType=machine_learning"
+
+
+def named_run(training_run: str) -> str | None:
+    """Return the id of the MLflow run that a lineage names, or None where it names none.
+
+    It may be the id alone, `runs:/ID`, or the address of the run's page.
+    """
+    match = _RUN_ID.fullmatch(training_run.strip())
+    return match.group(1) if match else None
+
+
+def describe_version(
+    manifest: Manifest, claim: Claim, release: Digest, run: RunAddress, *,
+    report: str, training: RunAddress | None, flow_run: str = "",
+) -> str:  # fmt: skip
+    """Return the description of a version; `report` is the report's file name in the run.
+
+    `training` is the run of the same MLflow that trained the model, and `flow_run` the page or the
+    id of the Prefect run that released it, where they are known.
+    """
+    name = f"{manifest.model}@{claim.version}"
+    page = run.link(f"/artifacts/{report}")
+    parts = [
+        _verdict_line(manifest),
+        with_gaps(targets_table(manifest)),
+        taken_over(manifest),
+        _changes(manifest),
+        f"[The whole report]({page}): every comparison, timing and finding."
+        if report else "",
+        f"```\nhandoff pull {name} --to {manifest.model}\n```",
+        _lineage(manifest, claim, release, training, flow_run),
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def number_note(version: int, found: int) -> str:
+    """Return what a description says where MLflow counts otherwise than the ledger; else ''."""
+    if version == found:
+        return ""
+    return (
+        f"\n**This is version {version} of the release ledger.** MLflow counts it as {found}, "
+        "because other versions are listed here than were released; the tag `handoff.version` "
+        "is right.\n"
+    )
+
+
+def _verdict_line(manifest: Manifest) -> str:
+    # Plain, because the list of versions shows the first words as they are.
+    return (
+        f"Numbers: {numeric_blessing(manifest)}. Without Python: {mechanical_blessing(manifest)}. "
+        f"Delivery: {manifest.verdict}."
+    )
+
+
+def targets_table(manifest: Manifest) -> str:
+    """Return each target's figures as a table in Markdown."""
+    columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
+    rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def with_gaps(markdown: str) -> str:
+    """Return Markdown for MLflow, whose tables have no space between the columns."""
+    return "\n".join(
+        line.replace(" | ", " &emsp; | ") if line.startswith("| ") and "| ---" not in line else line
+        for line in markdown.split("\n")
+    )
+
+
+def taken_over(manifest: Manifest) -> str:
+    """Return a sentence for each target whose figures of speed are another package's."""
+    told = [(target.slug, target.taken_over) for target in manifest.targets]
+    return "\n\n".join(f"`{slug}`: {earlier.told}." for slug, earlier in told if earlier)
+
+
+def _changes(manifest: Manifest) -> str:
+    served = manifest.served
+    if served is None:
+        return ""
+    changed = ", ".join(served.changed)
+    return f"Other than in version {served.version}, which was in production: {changed}."
+
+
+def _target_row(target: TargetRecord) -> tuple[str, ...]:
+    speed = "-"
+    if target.timings:
+        timed = target.timings[-1]
+        low, high = timed.speedup_low, timed.speedup_high
+        speed = f"{timed.speedup:.2f} ({low:.2f} to {high:.2f})"
+    return (
+        f"`{target.slug}`",
+        "-" if target.max_abs is None else f"{target.max_abs:.1e}",
+        "-" if target.rmse_ratio is None else f"{target.rmse_ratio:.2f}",
+        speed,
+        f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
+    )
+
+
+def _lineage(
+    manifest: Manifest, claim: Claim, release: Digest, training: RunAddress | None, flow_run: str
+) -> str:
+    source = manifest.lineage
+    trained = as_code(source.training_run)
+    if training:
+        trained = f"[{training.run}]({training.link()})"
+    named = {
+        "repository": as_code(source.repository),
+        "commit": as_code(source.commit),
+        "training run": trained,
+        "delivered by": as_code(source.author),
+        "released": manifest.created,
+        "flow run": linked_run(flow_run),
+        "delivery": f"`{manifest.delivery.short}`",
+        "record": f"`{claim.manifest.short}`",
+        "signed statement": f"`{release.short}`",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in named.items() if value)
+
+
+def linked_run(flow_run: str) -> str:
+    """Return a flow run's id with a link to its page, or as it is where that is all there is."""
+    name = flow_run.rpartition("/")[2]
+    if "://" not in flow_run:
+        return as_code(name)
+    return f"[{name}]({flow_run})" if _PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
+
+
+def as_code(text: str) -> str:
+    """Return a delivery's own words as code, so that they make no page of their own.
+
+    Nothing in them ends the code early.
+    """
+    short = one_line(re.sub(r"[`|\s]+", " ", text).strip()[:200])
+    return f"`{short}`" if short else ""

@@ -1,0 +1,224 @@
+"""A release's run and logged model in MLflow: uploaded whole, found again, or taken away.
+
+A logged model is READY when its last file is there, never before; a version is made of READY ones
+only. What a registrar that was killed leaves behind carries its tag, by which the next one knows
+that nobody is at work on it any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.mlflow.description import RunAddress
+from handoff.artifacts.mlflow.mlmodel import listed_packages, write_mlmodel
+from handoff.artifacts.mlflow.session import Session
+from handoff.artifacts.mlflow.tags import RELEASE_TAG, TAG, run_metrics, run_parameters
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
+from handoff.artifacts.release.statement import RELEASE_FILE
+
+REGISTRAR_TAG = f"{TAG}registrar"
+# Under these names MLflow keeps a run's or model's description, and a model's versions.
+NOTE_TAG = "mlflow.note.content"
+VERSIONS_TAG = "mlflow.modelVersions"
+# Of a registrar on another machine nothing is known but when it began.
+_LONGEST_UPLOAD_S = 3600.0
+_AT_WORK: set[str] = set()
+
+
+@dataclass(frozen=True)
+class LoggedRelease:
+    """The run, the logged model and the address of its files."""
+
+    experiment: str
+    run: str
+    model: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What is uploaded: the release in `folder`, and what else was written about it.
+
+    `version` is the release's own, `release` the digest of its signed statement.
+
+    `tags` are for the run and the model, `describe` gives the description for a run. `inputs` are
+    logged models that this one was made from.
+    """
+
+    manifest: Manifest
+    version: int
+    folder: Path
+    release: Digest
+    evidence: Mapping[str, bytes]
+    tags: Mapping[str, str]
+    describe: Callable[[RunAddress], str]
+    inputs: tuple[str, ...] = ()
+
+
+class ReleaseLog:
+    """The releases that are logged in one experiment."""
+
+    def __init__(self, session: Session, experiment: str) -> None:
+        """Work in the experiment with the id `experiment`."""
+        self._session = session
+        self._client = session.client
+        self._call = session.call
+        self.experiment = experiment
+
+    def find(self, release: Digest) -> LoggedRelease | None:
+        """Return the whole upload of a release, the oldest where there are several, or None."""
+        ready = [model for model in self._models(release) if str(model.status) == "READY"]
+        if not ready:
+            return None
+        oldest = min(ready, key=lambda model: (model.creation_timestamp, model.model_id))
+        return LoggedRelease(
+            self.experiment, oldest.source_run_id, oldest.model_id, oldest.artifact_location
+        )
+
+    def upload(self, job: Upload) -> LoggedRelease:
+        """Upload the files and return where they are, whole; what fails is taken away again."""
+        registrar = f"{platform.node()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
+        _AT_WORK.add(registrar)
+        try:
+            return self._upload(job, {**job.tags, REGISTRAR_TAG: registrar})
+        finally:
+            _AT_WORK.discard(registrar)
+
+    def conclude(self, logged: LoggedRelease, model: str, version: int) -> None:
+        """Say on the logged model's page which version was made of it; the work is done."""
+        named = json.dumps([{"name": model, "version": str(version)}])
+        self._call(self._client.set_logged_model_tags, logged.model, {VERSIONS_TAG: named})
+        # Whose work it was is nothing that people look for.
+        delete = self._session.delete_once
+        delete(self._client.delete_logged_model_tag, logged.model, REGISTRAR_TAG)
+        delete(self._client.delete_tag, logged.run, REGISTRAR_TAG)
+
+    def sweep(self, release: Digest, keep_run: str) -> None:
+        """Take away what killed registrars left of a release, but not the run that is listed."""
+        for model in self._models(release):
+            is_kept = model.source_run_id == keep_run and str(model.status) == "READY"
+            if not is_kept and _is_abandoned(model.tags, model.creation_timestamp):
+                self._delete_files(model.artifact_location)
+                self._session.delete_once(self._client.delete_logged_model, model.model_id)
+        for run in self._runs(release):
+            is_kept = run.info.run_id == keep_run
+            if not is_kept and _is_abandoned(run.data.tags, run.info.start_time):
+                self._delete_files(run.info.artifact_uri)
+                self._session.delete_once(self._client.delete_run, run.info.run_id)
+
+    def _upload(self, job: Upload, tags: dict[str, str]) -> LoggedRelease:
+        client, model = self._client, job.manifest.model
+        named = f"{model}@{job.version}"
+        run = self._call(client.create_run, self.experiment, run_name=named, tags=tags)
+        run_id: str = run.info.run_id
+        note = job.describe(RunAddress(self.experiment, run_id))
+        self._call(client.set_tag, run_id, NOTE_TAG, note)
+        logged = self._call(
+            # MLflow allows no dot in a logged model's name.
+            client.create_logged_model, self.experiment, name=model.replace(".", "-"),
+            source_run_id=run_id, tags={**tags, NOTE_TAG: note},
+            params=run_parameters(job.manifest), model_type="aotinductor",
+        )  # fmt: skip
+        self._log_figures(job, run_id, logged.model_id)
+        with tempfile.TemporaryDirectory() as name:
+            self._log_evidence(job, run_id, logged.model_id, Path(name))
+        self._log_files(job, logged.model_id)
+        self._call(client.set_terminated, run_id, "FINISHED")
+        # Last: a model that is not ready is one whose files may be missing.
+        self._call(client.finalize_logged_model, logged.model_id, "READY")
+        return LoggedRelease(
+            self.experiment, run_id, str(logged.model_id), str(logged.artifact_location)
+        )
+
+    def _log_figures(self, job: Upload, run_id: str, model_id: str) -> None:
+        from mlflow.entities import LoggedModelInput, LoggedModelOutput, Metric, Param
+
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(name, number, now, 0, model_id=model_id)
+            for name, number in run_metrics(job.manifest).items()
+        ]
+        parameters = [Param(*pair) for pair in run_parameters(job.manifest).items()]
+        self._call(self._client.log_batch, run_id, metrics=metrics, params=parameters)
+        self._call(self._client.log_outputs, run_id, [LoggedModelOutput(model_id, 0)])
+        if job.inputs:
+            made_from = [LoggedModelInput(one) for one in job.inputs]
+            self._call(self._client.log_inputs, run_id, models=made_from)
+
+    def _log_evidence(self, job: Upload, run_id: str, model_id: str, folder: Path) -> None:
+        """Log the report and its pictures with the run, where a link leads, and with the model."""
+        for name, data in job.evidence.items():
+            path = folder / name
+            path.write_bytes(data)
+            self._call(self._client.log_artifact, run_id, str(path))
+        write_mlmodel(
+            job.manifest,
+            job.version,
+            job.release,
+            job.folder,
+            folder,
+            run_id=run_id,
+            model_id=model_id,
+        )
+        for path in sorted(folder.iterdir()):
+            self._call(self._client.log_model_artifact, model_id, str(path))
+
+    def _log_files(self, job: Upload, model_id: str) -> None:
+        shared = [MANIFEST_FILE, RELEASE_FILE, *(file.path for file in job.manifest.files)]
+        for name in (*shared, *(file.path for file in listed_packages(job.manifest))):
+            below = name.rpartition("/")[0] or None
+            path = str(job.folder / name)
+            self._call(self._client.log_model_artifact, model_id, path, below)
+
+    def _models(self, release: Digest) -> list[Any]:
+        query = f"tags.`{RELEASE_TAG}` = '{release}'"
+        search = self._client.search_logged_models
+        found = self._session.pages(search, experiment_ids=[self.experiment], filter_string=query)
+        return list(found)
+
+    def _runs(self, release: Digest) -> list[Any]:
+        query = f"tags.`{RELEASE_TAG}` = '{release}'"
+        search = self._client.search_runs
+        return list(self._session.pages(search, [self.experiment], filter_string=query))
+
+    def _delete_files(self, address: str) -> None:
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        repository = get_artifact_repository(address, tracking_uri=self._client.tracking_uri)
+        # Another registrar may be taking the same away.
+        with suppress(FileNotFoundError):
+            self._call(repository.delete_artifacts)
+
+
+def _is_abandoned(tags: Mapping[str, str], begun_ms: int) -> bool:
+    """Tell whether nobody is at work any more on what a registrar began."""
+    registrar = tags.get(REGISTRAR_TAG, "")
+    words = registrar.split(" ")
+    if len(words) == 4 and words[0] == platform.node():
+        if registrar in _AT_WORK:
+            return False
+        is_mine = words[1] == str(os.getpid())
+        return is_mine or not words[1].isdigit() or _started(int(words[1])) != words[2]
+    return time.time() - begun_ms / 1000 > _LONGEST_UPLOAD_S
+
+
+def _started(process: int) -> str:
+    """Return when a process began, in ticks since the machine did; '' for one that has ended."""
+    try:
+        # The name in brackets may hold anything; the 22nd field is the 20th after it.
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    # One that was killed stays in the table until its parent asks.
+    return "" if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,237 @@
+"""The catalogue: what the ledger has released, mirrored into MLflow, where people look and search.
+
+The store's ledger is the truth. A release becomes a run, a logged model and a model version with
+the tag `handoff.version`; MLflow's aliases are set to what the ledger says. A registration that
+was killed at any moment shows nothing half, and the next one ends it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from handoff.artifacts.conformance.table import Conformance
+from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import RegistryFailed
+from handoff.artifacts.mlflow.conformance_runs import run_of_table
+from handoff.artifacts.mlflow.description import RunAddress, named_run
+from handoff.artifacts.mlflow.experiments import CONFORMANCE, NIGHTS, RELEASES, open_experiment
+from handoff.artifacts.mlflow.logged_release import ReleaseLog, Upload
+from handoff.artifacts.mlflow.nights import run_of_night
+from handoff.artifacts.mlflow.own_runs import OwnRun, log_own_run
+from handoff.artifacts.mlflow.session import Session, told_session
+from handoff.artifacts.mlflow.tags import run_tags
+from handoff.artifacts.mlflow.versions import ListedVersions, Listing, NewVersion
+from handoff.artifacts.nightly.night import Night
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.statement import Claim
+
+PATIENCE_S = 45.0
+# How long a version waits for those before it, while none of them appears.
+ORDER_WAIT_S = 30.0
+
+
+class EarlierMissing(RegistryFailed):
+    """Versions before this one are not listed, and nobody seems to be at work on them."""
+
+    versions: tuple[int, ...] = ()
+
+
+class Catalogue:
+    """Registered models in the MLflow that `tracking_uri` names (a server, or SQLite).
+
+    Every method raises `RegistryFailed` when MLflow doesn't do what it is asked to; what may
+    succeed a moment later is tried again, for `patience_s` seconds in all.
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str,
+        artifact_root: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        order_wait_s: float = ORDER_WAIT_S,
+    ) -> None:
+        """Keep artifacts below `artifact_root`; where it is empty, the server says where."""
+        self.tracking_uri = tracking_uri
+        self.artifact_root = artifact_root
+        self._patience_s = patience_s
+        self._order_wait_s = order_wait_s
+
+    def listed(self, model: str) -> dict[int, Listing]:
+        """Return what is listed of a model, by the releases' own version numbers.
+
+        Of two MLflow versions for one release the older one counts. Raises `ValueError` for what
+        is no model's name.
+        """
+        require_model_name(model)
+        with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
+            return ListedVersions(session, model).by_number()
+
+    def missing_before(
+        self,
+        model: str,
+        version: int,
+        known: Collection[int],
+        releases: Mapping[int, Digest] | None = None,
+    ) -> tuple[int, ...]:
+        """Return which of the `known` versions before `version` are not listed, in order.
+
+        `releases` are the signed statements of versions: what another store has released by the
+        same name and number is then not taken for them.
+        """
+        with told_session(self.tracking_uri, self._patience_s, "list the versions") as session:
+            listed = ListedVersions(session, model).by_number(releases)
+        return _missing(listed, version, known)
+
+    def list_release(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        folder: Path,
+        *,
+        release: Digest,
+        evidence: Mapping[str, bytes],
+        flow_run: str = "",
+        known: Collection[int] = (),
+        releases: Mapping[int, Digest] | None = None,
+    ) -> Listing:
+        """List a release whose files are in `folder`, or find it listed; return its listing.
+
+        `release` is the digest of the signed statement, `evidence` the report and its pictures by
+        file name; `flow_run` the page or the id of the run that released it. Versions are made in
+        the ledger's order: those of `known` that are before this one are waited for while they
+        appear, and then `EarlierMissing` is raised with the rest, for the caller to list first.
+        What was uploaded until then is found again.
+        """
+        require_model_name(claim.model)
+        with told_session(self.tracking_uri, self._patience_s, "list a release") as session:
+            versions = ListedVersions(session, claim.model)
+            found = versions.find(release)
+            if found:
+                return found
+            log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
+            training = _training_run(session, manifest)
+            new = NewVersion(claim, manifest, release, tuple(evidence), training, flow_run)
+            logged = log.find(release)
+            if logged is None:
+                log.sweep(release, keep_run="")
+                logged = log.upload(
+                    Upload(
+                        manifest,
+                        claim.version,
+                        folder,
+                        release,
+                        evidence,
+                        run_tags(manifest, claim, release),
+                        new.describe,
+                        _outputs_of(session, training),
+                    )
+                )
+            self._await_earlier(versions, claim, known, releases)
+            listing = versions.make(new, logged)
+            if listing.run_id == logged.run:
+                log.conclude(logged, claim.model, listing.version)
+            log.sweep(release, keep_run=listing.run_id)
+            return listing
+
+    def point(
+        self,
+        model: str,
+        aliases: Mapping[str, int],
+        releases: Mapping[int, Digest] | None = None,
+    ) -> tuple[str, ...]:
+        """Set MLflow's aliases as the ledger has them, by the releases' versions.
+
+        `releases` are the signed statements of versions, as in `missing_before`.
+
+        Returns those whose version is not listed, which are left as they are. MLflow knows no
+        compare-and-set: a caller reads the ledger again afterwards, and points again where it has
+        moved on. Raises `ValueError` for what is no name.
+        """
+        require_model_name(model)
+        for alias in aliases:
+            require_alias_name(alias)
+        with told_session(self.tracking_uri, self._patience_s, "move an alias") as session:
+            listed = ListedVersions(session, model).by_number(releases)
+            unlisted = tuple(sorted(a for a, version in aliases.items() if version not in listed))
+            if len(unlisted) == len(aliases):
+                return unlisted
+            client = session.client
+            now = session.call(client.get_registered_model, model).aliases
+            for alias in sorted({*aliases} - {*unlisted}):
+                wanted = str(listed[aliases[alias]].version)
+                if str(now.get(alias)) != wanted:
+                    session.call(client.set_registered_model_alias, model, alias, wanted)
+            return unlisted
+
+    def log_night(self, night: Night, note: str, folder: Path) -> RunAddress:
+        """Show a night as a run with the files below `folder`; return where."""
+        return self._log_own(NIGHTS, run_of_night(night, note), folder, "show the night")
+
+    def log_conformance(self, table: Conformance, note: str, folder: Path) -> RunAddress:
+        """Show a toolchain's table as a run with the files below `folder`; return where."""
+        return self._log_own(CONFORMANCE, run_of_table(table, note), folder, "show the table")
+
+    def _log_own(self, experiment: str, run: OwnRun, folder: Path, what: str) -> RunAddress:
+        with told_session(self.tracking_uri, self._patience_s, what) as session:
+            opened = open_experiment(session, experiment, self.artifact_root)
+            return RunAddress(opened, log_own_run(session, opened, run, folder))
+
+    def _await_earlier(
+        self,
+        versions: ListedVersions,
+        claim: Claim,
+        known: Collection[int],
+        releases: Mapping[int, Digest] | None,
+    ) -> None:
+        fewest = len(known) + 1
+        deadline, pause_s = time.monotonic() + self._order_wait_s, 0.1
+        while missing := _missing(versions.by_number(releases), claim.version, known):
+            if len(missing) < fewest:
+                fewest, deadline = len(missing), time.monotonic() + self._order_wait_s
+            if time.monotonic() > deadline:
+                break
+            time.sleep(pause_s)
+            # Many that wait together would keep the one before them from its work.
+            pause_s = min(1.5 * pause_s, 2.0)
+        else:
+            return
+        raised = EarlierMissing(
+            f"{claim.model} version {claim.version} can't be listed in MLflow yet",
+            expected="the versions before it, in the ledger's order",
+            got=f"no version {', '.join(map(str, missing))}", remedy="List these first",
+        )  # fmt: skip
+        raised.versions = missing
+        raise raised
+
+
+def _missing(listed: Collection[int], version: int, known: Collection[int]) -> tuple[int, ...]:
+    return tuple(sorted(one for one in known if one < version and one not in listed))
+
+
+def _training_run(session: Session, manifest: Manifest) -> RunAddress | None:
+    """Return the training run that the lineage names, when this MLflow has it."""
+    from mlflow.exceptions import MlflowException
+
+    named = named_run(manifest.lineage.training_run)
+    if named is None:
+        return None
+    try:
+        run = session.call(session.client.get_run, named)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    return RunAddress(run.info.experiment_id, run.info.run_id)
+
+
+def _outputs_of(session: Session, training: RunAddress | None) -> tuple[str, ...]:
+    """Return the logged models that the training run has made."""
+    if training is None:
+        return ()
+    run = session.call(session.client.get_run, training.run)
+    outputs = run.outputs.model_outputs if run.outputs else []
+    return tuple(output.model_id for output in outputs)

@@ -1,0 +1,1 @@
+"""The recipe: what is asked for: targets, passes, tolerances, options."""

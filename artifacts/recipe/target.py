@@ -1,0 +1,233 @@
+"""The machines that a package is built for, and what a package asks of the machine it runs on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from handoff.artifacts.machine.driver import driver_for, host_cuda, host_gpu_capabilities
+from handoff.artifacts.machine.glibc import host_glibc, parse_version
+from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
+from handoff.artifacts.record import later
+
+Isa = Literal["avx2", "avx512", "avx512-bf16", "amx"]
+
+# The x86-64 psABI's micro-architecture levels, by the flags of /proc/cpuinfo (the ABI's table 3.1).
+_V3_FLAGS = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2"})
+_V4_FLAGS = _V3_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+# What came after the levels, and pays where a recipe allows low precision.
+_BF16_FLAGS = _V4_FLAGS | {"avx512_bf16"}
+_AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """An x86-64 processor of an instruction set level.
+
+    `avx2` is x86-64-v3, `avx512` x86-64-v4, `avx512-bf16` that with bfloat16 dot products (Cooper
+    Lake, Zen 4), `amx` that with tiles (Sapphire Rapids).
+    """
+
+    isa: Isa
+    kind: Literal["cpu"] = "cpu"
+
+    @property
+    def slug(self) -> str:
+        """The target's name in recipes, folders and the registry: `cpu-avx2`."""
+        return f"cpu-{self.isa}"
+
+    @property
+    def march(self) -> str:
+        """The level as g++ names it; Inductor adds what is beyond it."""
+        return "x86-64-v3" if self.isa == "avx2" else "x86-64-v4"
+
+    @property
+    def capability(self) -> str:
+        """The level as ATen names it in `ATEN_CPU_CAPABILITY`."""
+        return "avx2" if self.isa == "avx2" else "avx512"
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The flags of /proc/cpuinfo that a processor of this level has."""
+        return {
+            "avx2": _V3_FLAGS, "avx512": _V4_FLAGS, "avx512-bf16": _BF16_FLAGS, "amx": _AMX_FLAGS,
+        }[self.isa]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CudaTarget:
+    """An NVIDIA GPU of a compute capability, `sm` being 90 for 9.0, beside an x86-64-v3 host."""
+
+    sm: int
+    kind: Literal["cuda"] = "cuda"
+
+    @property
+    def slug(self) -> str:
+        """The target's name in recipes, folders and the registry: `cuda-sm90`."""
+        return f"cuda-sm{self.sm}"
+
+    @property
+    def profile(self) -> GpuProfile:
+        """The figures of such a GPU that a compiler goes by."""
+        return PROFILES[f"sm_{self.sm}"]
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether this machine has a GPU that runs such packages."""
+        return any(_runs_on(self.sm, capability) for capability in host_gpu_capabilities())
+
+    @property
+    def march(self) -> str:
+        """The level of the host's code as g++ names it."""
+        return "x86-64-v3"
+
+    @property
+    def capability(self) -> str:
+        """The host's level as ATen names it in `ATEN_CPU_CAPABILITY`."""
+        return "avx2"
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The flags of /proc/cpuinfo that the host has."""
+        return _V3_FLAGS
+
+
+Target = CpuTarget | CudaTarget
+
+# The psABI's levels, which `cpu` stands for, and those beyond it.
+_LEVELS = (CpuTarget("avx512"), CpuTarget("avx2"))
+_ALL: tuple[Target, ...] = (
+    *_LEVELS, CpuTarget("avx512-bf16"), CpuTarget("amx"),
+    *(CudaTarget(profile.capability) for profile in PROFILES.values()),
+)  # fmt: skip
+TARGETS: dict[str, Target] = {target.slug: target for target in _ALL}
+
+
+def parse_target(slug: str) -> Target:
+    """Return the target that `slug` names; `cpu` is the best level of this machine.
+
+    Raises `ValueError` for another name, and when this machine has none of the levels.
+    """
+    if slug == "cpu":
+        return native_cpu_target()
+    if slug not in TARGETS:
+        raise ValueError(f"expected a target among cpu, {', '.join(TARGETS)}, got {slug[:60]!r}")
+    return TARGETS[slug]
+
+
+def native_cpu_target() -> CpuTarget:
+    """Return the highest level that this machine's processor has; raise `ValueError` for none."""
+    for target in _LEVELS:
+        if target.cpu_flags <= host_cpu_flags():
+            return target
+    raise ValueError(
+        f"expected an x86-64 processor with AVX2 or better, got {platform.machine()} without it"
+    )
+
+
+@cache
+def host_cpu_flags() -> frozenset[str]:
+    """Return this machine's processor flags as Linux names them; none where it doesn't say."""
+    told = _first_processor()
+    return frozenset((told.get("flags") or told.get("Features", "")).split())
+
+
+def host_cpu_model() -> str:
+    """Return what Linux calls this machine's processor; nothing where it doesn't say."""
+    return _first_processor().get("model name", "")
+
+
+@cache
+def _first_processor() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a package asks of the machine it runs on.
+
+    An AOTInductor package loads only into the torch that it was built with (its shim calls move
+    between versions), and ends with SIGILL on a processor that lacks an instruction. Machine code
+    for a GPU runs on those of its capability (90 for 9.0; 0: none is needed) and of a later minor
+    one (CUDA C++ Programming Guide, "Binary Compatibility"); `cuda` is the CUDA that it was built
+    with (`13.0`), whose major version the driver has to be for at least (CUDA Compatibility, "Minor
+    Version Compatibility"). `glibc` is the newest of which the library uses a symbol (`2.34`).
+    Either is empty where it wasn't written down or isn't needed.
+    """
+
+    cpu_flags: tuple[str, ...]
+    torch: str
+    machine: str = "x86_64"
+    gpu_capability: int = later(0)
+    glibc: str = later("")
+    cuda: str = later("")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a version that can't be compared."""
+        for version in filter(None, (self.glibc, self.cuda)):
+            parse_version(version)
+
+    def misfit(self, torch_version: str | None) -> str | None:
+        """Return why this machine can't run the package, or None where it can.
+
+        `torch_version` is the torch that would load it, as `torch.__version__` gives it; None
+        leaves that out (a folder checked where no torch is installed).
+        """
+        if platform.machine() != self.machine:
+            return f"it needs a {self.machine} processor, and this is {platform.machine()}"
+        lacking = sorted(set(self.cpu_flags) - host_cpu_flags())
+        if lacking:
+            return f"it needs a processor with {', '.join(lacking)}, which this one lacks"
+        if self.gpu_capability and not any(
+            _runs_on(self.gpu_capability, capability) for capability in host_gpu_capabilities()
+        ):
+            found = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "none"
+            needed = f"an NVIDIA GPU of compute capability {self.gpu_capability / 10:.1f}"
+            return f"it needs {needed} (or a later {self.gpu_capability // 10}.x); here: {found}"
+        if misfit := self._misfit_of_libraries():
+            return misfit
+        if torch_version is not None and base_version(torch_version) != base_version(self.torch):
+            return f"it needs torch {base_version(self.torch)}, and this is torch {torch_version}"
+        return None
+
+    def _misfit_of_libraries(self) -> str | None:
+        """Return what the C library or the driver here is too old for, or None."""
+        here = host_glibc()
+        if self.glibc and parse_version(here or "0") < parse_version(self.glibc):
+            return (
+                f"it needs glibc {self.glibc} or newer, and this is {here or 'another C library'}"
+            )
+        if self.cuda and host_cuda()[0] < (major := parse_version(self.cuda)[0]):
+            found = "{}.{}".format(*host_cuda()) if any(host_cuda()) else "none"
+            return (
+                f"it needs {driver_for(major)} (it was built with CUDA {self.cuda}); "
+                f"the driver here is for CUDA {found}"
+            )
+        return None
+
+
+def _runs_on(built_for: int, capability: int) -> bool:
+    """Tell whether a GPU of `capability` runs machine code for another of the same major one."""
+    return capability // 10 == built_for // 10 and capability >= built_for
+
+
+def base_version(version: str) -> str:
+    """Return a version without its local part: `2.15.0` for `2.15.0+cpu`."""
+    return version.partition("+")[0]
+
+
+def installed_torch() -> str | None:
+    """Return the installed torch's version from its metadata, without importing it."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None

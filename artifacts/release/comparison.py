@@ -1,0 +1,169 @@
+"""Three ways: an old package, a new one and eager, against float64 and call by call in turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from handoff.artifacts.messages.changes import SideBySide
+from handoff.artifacts.messages.job import Job
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.record import later
+from handoff.artifacts.release.manifest import TargetRecord
+
+Basis = Literal["measured", "recorded"]
+Standing = Literal["better", "equal", "worse"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The median of the rounds' own ratios, and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class PackageFigures:
+    """What is known of the package of `version` for `target`; version 0 has no number yet.
+
+    `basis` says whether error and speed were measured together with what they stand beside, or are
+    those of the package's own record, and `why` says why they weren't measured. `rmse_ratio` is the
+    largest RMSE of an output to float64, in multiples of eager's, and `speed` how many times as
+    fast as eager it is at the largest timed input. Size and compile seconds are always the
+    record's, `torch` is the one that it was built with, and `reused` what came from a cache.
+    """
+
+    target: str
+    version: int
+    basis: Basis
+    torch: str
+    rmse_ratio: float | None
+    speed: Interval | None
+    size_bytes: int
+    compile_s: float
+    reused: Literal["", "code", "package"] = ""
+    why: str = ""
+
+    @property
+    def compiled_s(self) -> float | None:
+        """The seconds of the compiler, all of whose work was done then; None otherwise."""
+        return None if self.reused else self.compile_s or None
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """One output's RMSE to float64 over all ordinary inputs; None for a package that wasn't run.
+
+    `apart` is the largest absolute difference between the old package and the new one.
+    """
+
+    output: str
+    elements: int
+    rmse_eager: float
+    rmse_old: float | None
+    rmse_new: float | None
+    apart: float | None
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Seconds a call of eager and both packages on one input, called in turns; None if not run.
+
+    Medians over `rounds` rounds; the intervals tell how many times as fast the first named one is.
+    """
+
+    case: str
+    rounds: int
+    threads: int
+    eager_s: float
+    old_s: float | None
+    new_s: float | None
+    new_to_old: Interval | None
+    new_to_eager: Interval | None
+    old_to_eager: Interval | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the new package for `target` compares with the old one, by a recipe's [promotion].
+
+    `verdict` is `worse` where a rule is broken or its numbers are wrong, `better` where it is
+    faster or closer to float64 by more than those rules let it be slower or further away, else
+    `equal`; `reasons` say by what. `outputs` and `heats` hold what was measured; what a package
+    could not be run for is as its record has it.
+    """
+
+    target: str
+    old: PackageFigures
+    new: PackageFigures
+    outputs: tuple[OutputErrors, ...]
+    heats: tuple[Heat, ...]
+    verdict: Standing
+    reasons: tuple[str, ...]
+
+    @property
+    def is_measured(self) -> bool:
+        """Tell whether both packages were run, beside each other."""
+        return self.old.basis == self.new.basis == "measured"
+
+    @property
+    def beside(self) -> tuple[SideBySide, ...]:
+        """What a promotion goes by, and its ledger keeps: one for each timed input."""
+        if not self.is_measured:
+            return ()
+        return tuple(
+            SideBySide(
+                self.target, heat.case, ratio.value, ratio.low, ratio.high, heat.threads,
+                self.old.rmse_ratio, self.new.rmse_ratio,
+            )
+            for heat in self.heats
+            if (ratio := heat.new_to_old) is not None
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ThreeWayJob(Job["Comparison"]):
+    """Compare the packages for `target` in the release folders `old` and `new`, beside eager.
+
+    A release's folder is a pulled one, or the one that a build has made; `old` is None where it
+    could not be had. `before` and `after` are the targets' records, `old_version` and
+    `new_version` their versions (0: none yet). `staging` is the delivery, `reference` the file of
+    its reference on the input plan, and `outputs` are the outputs' names, which tolerances may go
+    by. The rules are those of `recipe`.
+    """
+
+    target: str
+    old: Path | None
+    new: Path
+    before: TargetRecord
+    after: TargetRecord
+    staging: Path
+    reference: Path
+    recipe: Recipe
+    outputs: tuple[str, ...] = ()
+    old_version: int = 0
+    new_version: int = 0
+    old_missing: str = later("")
+
+
+def recorded_figures(record: TargetRecord, version: int, why: str = "") -> PackageFigures:
+    """Return a target's figures as its record has them."""
+    timing = record.timings[-1] if record.timings else None
+    return PackageFigures(
+        target=record.slug,
+        version=version,
+        basis="recorded",
+        torch=record.fit.torch if record.fit else "",
+        rmse_ratio=record.rmse_ratio,
+        speed=Interval(timing.speedup, timing.speedup_low, timing.speedup_high) if timing else None,
+        size_bytes=record.size_bytes,
+        compile_s=record.compile_s,
+        reused=record.reused,
+        why=why,
+    )

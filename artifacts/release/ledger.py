@@ -1,0 +1,139 @@
+"""The ledger of a model: who released, promoted or rolled back what, when and why.
+
+Entries are signed statements, numbered from 1, each with the digest of the one before it. To
+create the next one is to commit: the store lets one writer do so, so that of two the other learns
+that it came too late. An entry holds the state after it (each alias and its version), so that the
+newest one says what is in production.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from handoff.artifacts.delivery.contract import require_model_name
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.release.signing import STATEMENT_TYPE, Trust, open_envelope
+
+PREDICATE_TYPE = "urn:handoff:ledger:1"
+Action = Literal["release", "promote", "rollback", "retire"]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What an alias stands for: a version, the digest of its signed release, and who put it there.
+
+    `entry` is the number of the ledger's entry that moved it last, `action` that entry's.
+    """
+
+    version: int
+    release: Digest
+    action: Action
+    entry: int
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One line of a model's ledger.
+
+    `previous` is the digest of the entry before it, as it lies in the store; '' for the first one.
+    `release` is the digest of the version's signed statement, `manifest` that of its record,
+    `fingerprint` stands for what it was made from. `alias` is the one that was moved ('' where none
+    was), and `replaced` the version that it stood for. `aliases` and `newest` are the state after
+    this entry, `retired` the versions whose packages may be removed. `overrides` are the rules that
+    were set aside, for the `reason` that was given, and `measured` tells what was timed beside what
+    it replaces. `nonce` tells equal entries of two writers apart.
+    """
+
+    model: str
+    sequence: int
+    previous: str
+    action: Action
+    version: int
+    release: Digest
+    manifest: Digest
+    fingerprint: Digest
+    alias: str
+    replaced: int | None
+    aliases: dict[str, Pointer]
+    newest: int
+    by: str
+    at: str
+    nonce: str
+    reason: str = ""
+    overrides: tuple[str, ...] = ()
+    run: str = ""
+    retired: tuple[int, ...] = field(default=())
+    schema: int = later(1)
+    measured: tuple[str, ...] = later(())
+
+    def __post_init__(self) -> None:
+        """Check what every entry has."""
+        require_model_name(self.model)
+        if self.sequence < 1 or self.version < 1 or self.newest < self.version:
+            raise ValueError("expected numbers from 1, and no version beyond the newest")
+
+    @property
+    def pointer(self) -> Pointer:
+        """What an alias stands for that this entry moves: its version, as it was signed."""
+        return Pointer(self.version, self.release, self.action, self.sequence)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The versions that were not retired, oldest first."""
+        return tuple(v for v in range(1, self.newest + 1) if v not in self.retired)
+
+    def aliases_of(self, version: int) -> tuple[str, ...]:
+        """Return the aliases that stand for a version after this entry."""
+        return tuple(sorted(a for a, held in self.aliases.items() if held.version == version))
+
+    def with_release(self, release: Digest) -> LedgerEntry:
+        """Return the entry of a version whose statement was signed just now."""
+        moved = {
+            alias: replace(pointer, release=release) if pointer.entry == self.sequence else pointer
+            for alias, pointer in self.aliases.items()
+        }
+        return replace(self, release=release, aliases=moved)
+
+
+def entry_statement(entry: LedgerEntry) -> dict[str, Any]:
+    """Return the statement that is signed for an entry; its subject is the version's record."""
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [
+            {
+                "name": f"{entry.model}@{entry.version}",
+                "digest": {"sha256": entry.manifest.hex},
+            }
+        ],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": to_plain(entry),
+    }
+
+
+def open_entry(data: bytes, trust: Trust, model: str, sequence: int | None = None) -> LedgerEntry:
+    """Return the entry in an envelope; raise `PackageRefused` unless it is `model`'s `sequence`.
+
+    An entry of another model, or of another place in the ledger, is refused although it is signed.
+    """
+    place = "an entry" if sequence is None else f"entry {sequence}"
+    what = f"{place} of {model}'s ledger"
+    statement = open_envelope(data, trust, what)
+    if statement.get("predicateType") != PREDICATE_TYPE:
+        raise _refuse(what, PREDICATE_TYPE, str(statement.get("predicateType"))[:80])
+    try:
+        entry = from_plain(LedgerEntry, statement.get("predicate"), "entry")
+    except RecordInvalid as error:
+        raise _refuse(what, "a ledger's entry of schema 1", str(error)) from error
+    if (entry.model, sequence or entry.sequence) != (model, entry.sequence):
+        raise _refuse(what, f"{model}'s {place}", f"{entry.model}'s entry {entry.sequence}")
+    return entry
+
+
+def _refuse(what: str, expected: str, got: str) -> PackageRefused:
+    return PackageRefused(
+        f"{what} is not what it should be", expected=expected, got=got,
+        remedy="Somebody has changed the store: use nothing of it, and tell who releases",
+    )  # fmt: skip

@@ -1,0 +1,247 @@
+"""The release record: what was released, for which machines, from what, how exact and how fast."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from handoff.artifacts.delivery.captures import CaptureRow
+from handoff.artifacts.delivery.contract import Lineage, require_model_name
+from handoff.artifacts.delivery.signature import ModelSignature
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.target import Fit
+from handoff.artifacts.recipe.tolerance import (
+    Deviation,
+    ErrorSpread,
+    largest_difference,
+    pooled_rmse,
+)
+from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.release.evidence import (
+    Candidate,
+    Finding,
+    PassEffect,
+    Served,
+    TakenOver,
+    Timing,
+    Verdict,
+)
+from handoff.artifacts.release.folded_graph import FoldedGraphs
+from handoff.artifacts.release.mechanics import Mechanics
+
+SCHEMA = 1
+MANIFEST_FILE = "manifest.json"
+# No release record is near this; a store that sends more is not sending one.
+MANIFEST_LIMIT_BYTES = 64 << 20
+
+_LARGE_BYTES = 256 << 20
+
+
+def is_large(size_bytes: int) -> bool:
+    """Tell whether it is worth some seconds that fewer processes hold such weights at once."""
+    return size_bytes > _LARGE_BYTES
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """One file of a release: its path in a pulled folder, its digest and its size in bytes."""
+
+    path: str
+    digest: Digest
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        """Check that the path stays in the folder that it is pulled into."""
+        parts = self.path.split("/")
+        if not self.path or any(part in ("", ".", "..") or "\\" in part for part in parts):
+            raise ValueError(f"expected a relative path of plain names, got {self.path[:80]!r}")
+
+
+_CASES_NAMED = 3
+
+
+def _listed(cases: list[str]) -> str:
+    named = list(dict.fromkeys(filter(None, cases)))
+    more = len(named) - _CASES_NAMED
+    listed = ", ".join(named[:_CASES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{listed}: " if listed else ""
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """One target of a release: its packages, what they ask of a machine, and the evidence.
+
+    `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
+    were not compared, and why. `instruction_sets` are those found in the package's code.
+    `reused` says what of it came from an earlier compilation of the same graph. `candidates` are
+    the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
+    target that was built where it can't be run is neither accepted nor refused: `unverified` says
+    why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
+    the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
+    tell how the errors of the first outputs lie. `taken_over` is the package of the same code
+    whose timings and mechanics these are, but for the replays. One that is refused because a step
+    `crashed` may be accepted the next time: nothing was shown to be wrong.
+    """
+
+    slug: str
+    accepted: bool
+    reasons: tuple[str, ...]
+    files: tuple[PackageFile, ...]
+    fit: Fit | None
+    deviations: tuple[Deviation, ...] = ()
+    skipped: tuple[str, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    compile_s: float = 0.0
+    size_bytes: int = 0
+    instruction_sets: tuple[str, ...] = later(())
+    reused: Literal["", "code", "package"] = later("")
+    candidates: tuple[Candidate, ...] = later(())
+    chosen: str = later("")
+    unverified: str = later("")
+    kernels: tuple[str, ...] = later(())
+    notes: tuple[str, ...] = later(())
+    mechanics: Mechanics | None = later(None)
+    spreads: tuple[ErrorSpread, ...] = later(())
+    crashed: bool = later(False)
+    taken_over: TakenOver | None = later(None)
+    atomic_sums: tuple[str, ...] = later(())
+
+    @property
+    def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
+        """What was decided on this target."""
+        if self.accepted:
+            return "accepted"
+        return "built, not yet verified" if self.unverified else "refused"
+
+    @property
+    def told_reasons(self) -> tuple[str, ...]:
+        """The reasons as a person reads them: what several cases have in common is told once."""
+        cases: dict[str, list[str]] = {}
+        for reason in self.reasons:
+            case, colon, what = reason.partition(": ")
+            cases.setdefault(what if colon else case, []).append(case if colon else "")
+        return tuple(f"{_listed(names)}{what}" for what, names in cases.items())
+
+    @property
+    def speedup(self) -> float | None:
+        """The speed-up over eager at the largest timed input; None where nothing was timed."""
+        return self.timings[-1].speedup if self.timings else None
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute deviation on ordinary inputs; None without any."""
+        return largest_difference(self.deviations)
+
+    @property
+    def set_aside(self) -> tuple[tuple[int, float], ...]:
+        """The outputs some of whose elements rounding decides, and the share of those elements.
+
+        On ordinary inputs; no comparison says whether they are right.
+        """
+        shares = []
+        for output in sorted({deviation.output for deviation in self.deviations}):
+            own = [d for d in self.deviations if d.output == output and not d.special]
+            count = sum(d.at_step + d.incomparable for d in own)
+            if count:
+                shares.append((output, count / sum(d.elements for d in own)))
+        return tuple(shares)
+
+    @property
+    def rmse_ratio(self) -> float | None:
+        """The largest RMSE of an output to float64, in multiples of eager's; below 1 is closer.
+
+        Over all ordinary inputs together, because few elements tell little; None without any error
+        of eager's to compare with.
+        """
+        ratios = []
+        for output in {deviation.output for deviation in self.deviations}:
+            own = [d for d in self.deviations if d.output == output and not d.special]
+            eager = pooled_rmse((d.elements, d.rmse_eager) for d in own)
+            package = pooled_rmse((d.elements, d.rmse_package) for d in own)
+            if eager and package is not None:
+                ratios.append(package / eager)
+        return max(ratios, default=None)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that a serving machine and a later engineer need to know about one release.
+
+    The version number is not part of it: the registry gives it out after the manifest is fixed,
+    and the manifest's digest is what the version points to. `files` are those that all targets
+    share (the examples with their golden outputs). `fingerprint` stands for everything that the
+    release was made from: the same one would be made again. `plan` is the digest of the inputs that
+    the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
+    `captures` are the capture table, where the recipe asks for it. `served` tells of
+    the version that was in production.
+    """
+
+    model: str
+    delivery: Digest
+    fingerprint: Digest
+    verdict: Verdict
+    signature: ModelSignature
+    recipe: Recipe
+    lineage: Lineage
+    targets: tuple[TargetRecord, ...]
+    files: tuple[PackageFile, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    passes: tuple[PassEffect, ...] = ()
+    toolchain: dict[str, str] = field(default_factory=dict)
+    created: str = ""
+    schema: int = SCHEMA
+    plan: str = later("")
+    graphs: FoldedGraphs | None = later(None)
+    captures: tuple[CaptureRow, ...] = later(())
+    served: Served | None = later(None)
+
+    def __post_init__(self) -> None:
+        """Check the name and the schema version."""
+        require_model_name(self.model)
+        if self.schema != SCHEMA:
+            raise ValueError(
+                f"expected a manifest of schema {SCHEMA}, got {self.schema}; "
+                "a newer Handoff may read it"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline."""
+        text = json.dumps(to_plain(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return text.encode() + b"\n"
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the canonical form."""
+        return digest_bytes(self.to_bytes())
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Return the manifest in `data`; raise `PackageRefused` when it isn't one."""
+    try:
+        return from_plain(Manifest, parse_json(data), MANIFEST_FILE)
+    except (ValueError, RecordInvalid) as error:
+        raise PackageRefused(
+            "the release record can't be read",
+            expected=f"a manifest of schema {SCHEMA}",
+            got=str(error),
+            remedy="Pull the release again, or with the Handoff version that wrote it",
+        ) from error
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a pulled folder; raise `PackageRefused` when there is none."""
+    path = folder / MANIFEST_FILE
+    try:
+        return parse_manifest(path.read_bytes())
+    except OSError as error:
+        raise PackageRefused(
+            f"{folder} is not a pulled release",
+            expected=f"a folder with a {MANIFEST_FILE}",
+            got=error.strerror or str(error),
+            remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
+        ) from error

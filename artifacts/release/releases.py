@@ -1,0 +1,313 @@
+"""The releases in a store: a model's ledger, aliases and versions, verified as they are read.
+
+Where everything lies is told in `artifacts.release.layout`. Everything but the ledger and the
+objects is a copy, which nobody who verifies relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
+from handoff.artifacts.release.layout import (
+    ENTRY_FILE,
+    MODELS,
+    REPORT_FILE,
+    fingerprint_key,
+    ledger_key,
+    version_key,
+)
+from handoff.artifacts.release.ledger import LedgerEntry, Pointer, open_entry
+from handoff.artifacts.release.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
+from handoff.artifacts.release.part_list import PARTS_LIMIT_BYTES, read_parts
+from handoff.artifacts.release.seen import SeenLedgers
+from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES, Trust
+from handoff.artifacts.release.statement import (
+    Claim,
+    match_manifest,
+    open_release,
+    require_same_files,
+)
+from handoff.artifacts.stores.objects import Objects
+from handoff.artifacts.stores.parts import Part
+from handoff.artifacts.stores.store import Store
+
+_READERS = 16
+_MOST_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest entry of a ledger, and the digest of its envelope, which the next one names."""
+
+    entry: LedgerEntry
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class SignedRelease:
+    """One version, verified: what its signature says, its record, and the bytes of both."""
+
+    claim: Claim
+    manifest: Manifest
+    envelope: bytes
+    digest: Digest
+
+
+class Releases:
+    """The releases in `store` that keys of `trust` have signed."""
+
+    def __init__(self, store: Store, trust: Trust, seen: SeenLedgers | None = None) -> None:
+        """Remember in `seen` how far each ledger went, so that one which goes back is noticed."""
+        self.store = store
+        self.objects = Objects(store)
+        self.trust = trust
+        self._seen = seen
+
+    def models(self) -> tuple[str, ...]:
+        """Return the names of all models that have a ledger."""
+        return self.store.names(MODELS)
+
+    def head(self, model: str) -> Head | None:
+        """Return the newest entry of a model's ledger; None where nothing was ever released.
+
+        Raises `PackageRefused` for an entry that isn't verified, and for a ledger that is shorter
+        than it was when this machine looked at it before.
+        """
+        place = (self.store.location, model)
+        # Asked before the store is: meanwhile another process may append an entry and note it.
+        seen = self._seen.newest(*place) if self._seen else (0, "")
+        last = self._last(model, seen[0])
+        head = self._entry(model, last) if last else None
+        if self._seen is not None:
+            newest = (head.entry.sequence, str(head.digest)) if head else (0, "")
+            self._seen.note(*place, newest, since=seen)
+        return head
+
+    def require_head(self, model: str) -> Head:
+        """Return the newest entry; raise `RegistryFailed` where nothing was released."""
+        head = self.head(model)
+        if head is None:
+            raise self.unknown(model, None)
+        return head
+
+    def entries(self, model: str) -> tuple[LedgerEntry, ...]:
+        """Return the whole ledger, oldest first.
+
+        Raises `PackageRefused` where an entry is missing, isn't verified, or doesn't follow from
+        the one before it.
+        """
+        return tuple(self.backwards(model))[::-1]
+
+    def backwards(self, model: str) -> Iterator[LedgerEntry]:
+        """Give the ledger's entries, newest first, and read no more of it than is asked for.
+
+        Raises `PackageRefused` as `entries` does.
+        """
+        head = self.head(model)
+        if head is None:
+            return
+        following = head.entry
+        yield following
+        left, several = following.sequence - 1, _READERS
+        with ThreadPoolExecutor(_READERS) as pool:
+            while left > 0:
+                numbers = range(left, max(0, left - several), -1)
+                for one in pool.map(lambda number: self._entry(model, number), numbers):
+                    if following.previous != one.digest:
+                        raise _broken(model, following.sequence)
+                    following = one.entry
+                    yield following
+                left -= len(numbers)
+                several = min(2 * several, _MOST_AT_ONCE)
+        if following.previous:
+            raise _broken(model, following.sequence)
+
+    def entry(self, model: str, sequence: int) -> LedgerEntry:
+        """Return one entry of a model's ledger."""
+        return self._entry(model, sequence).entry
+
+    def find(self, model: str, reference: str | int | None) -> Pointer:
+        """Return what an alias or a version's number stands for; the newest one kept for None.
+
+        Raises `RegistryFailed` where there is no such thing, or a version that was retired.
+        """
+        head = self.require_head(model).entry
+        if isinstance(reference, str):
+            if reference not in head.aliases:
+                raise self.unknown(model, reference)
+            return head.aliases[reference]
+        kept = head.kept
+        version = reference or max(kept, default=head.newest)
+        if version > head.newest:
+            raise self.unknown(model, reference)
+        if version not in kept:
+            raise RegistryFailed(
+                f"{model} version {version} was retired",
+                expected=f"a version that is kept: {', '.join(map(str, kept)) or 'there is none'}",
+                got="one whose packages may be gone",
+                remedy=f"Name another one; 'handoff history {model}' tells who retired it",
+            )
+        return self.released(model, version).pointer
+
+    def released(self, model: str, version: int) -> LedgerEntry:
+        """Return the ledger's entry that released a version."""
+        data = self.store.read(version_key(model, version, ENTRY_FILE), ENVELOPE_LIMIT_BYTES)
+        # Where the copy isn't written yet, or is another's, the ledger itself says it.
+        entry = open_entry(data, self.trust, model) if data else None
+        if entry and (entry.action, entry.version) == ("release", version):
+            return entry
+        for found in self.backwards(model):
+            if (found.action, found.version) == ("release", version):
+                return found
+        raise self.unknown(model, version)
+
+    def read(self, model: str, pointer: Pointer) -> SignedRelease:
+        """Return the version that `pointer` stands for, with signature and record verified."""
+        what = f"the signature of {model} version {pointer.version}"
+        envelope = self.objects.read_bytes(pointer.release, ENVELOPE_LIMIT_BYTES)
+        claim = open_release(envelope, self.trust, what)
+        if (claim.model, claim.version) != (model, pointer.version):
+            raise PackageRefused(
+                f"{what} is another's", expected=f"{model} version {pointer.version}",
+                got=f"{claim.model} version {claim.version}",
+                remedy="Somebody has changed the store: use nothing of it, and tell who releases",
+            )  # fmt: skip
+        data = self.objects.read_bytes(claim.manifest, MANIFEST_LIMIT_BYTES)
+        match_manifest(claim, data, f"the record of {model} version {pointer.version}")
+        manifest = parse_manifest(data)
+        require_same_files(claim, manifest)
+        return SignedRelease(claim, manifest, envelope, pointer.release)
+
+    def parts(self, claim: Claim) -> dict[str, tuple[Part, ...]]:
+        """Return the objects that make up each file of a version."""
+        return read_parts(self.objects.read_bytes(claim.parts, PARTS_LIMIT_BYTES))
+
+    def delivery_parts(self, claim: Claim) -> dict[str, tuple[Part, ...]]:
+        """Return the objects that make up each file of a version's delivery; none if not kept."""
+        if claim.delivery is None:
+            return {}
+        return read_parts(self.objects.read_bytes(claim.delivery, PARTS_LIMIT_BYTES))
+
+    def objects_of(self, claim: Claim) -> Iterator[Digest]:
+        """Give every object that a version's signature leads to; the signature is one more."""
+        yield from (claim.manifest, claim.parts, *claim.evidence.values())
+        if claim.delivery is not None:
+            yield claim.delivery
+        for parts in (*self.parts(claim).values(), *self.delivery_parts(claim).values()):
+            yield from (part.digest for part in parts)
+
+    def is_whole(self, model: str, pointer: Pointer) -> bool:
+        """Tell whether every object of a version is in the store, its kept delivery among them.
+
+        One whose delivery is lost is not: who brings that delivery for a release uploads it then,
+        and the version is whole again, where it would stay one that can't be rebuilt if it counted.
+        One that was released before deliveries were kept is whole by what it has.
+        """
+        try:
+            needed = list(dict.fromkeys(self.objects_of(self.read(model, pointer).claim)))
+        except StoreFailed:
+            return False
+        with ThreadPoolExecutor(_READERS) as pool:
+            return all(pool.map(self.objects.has, needed))
+
+    def report(self, model: str, version: int) -> str:
+        """Return the address of a version's report."""
+        return f"{self.store.location}/{version_key(model, version, REPORT_FILE)}"
+
+    def made_from(self, model: str, fingerprint: Digest) -> Pointer | None:
+        """Return the version that was made from what `fingerprint` stands for, if one is kept.
+
+        It goes by the copies, so that these have to be published before.
+        """
+        head = self.head(model)
+        if head is None:
+            return None
+        hint = self.store.read(fingerprint_key(model, fingerprint), 32)
+        if hint is None or not hint.strip().isdigit():
+            return None
+        version = int(hint)
+        if version > head.entry.newest or version in head.entry.retired:
+            return None
+        entry = self.released(model, version)
+        return entry.pointer if entry.fingerprint == fingerprint else None
+
+    def commit(self, envelope: bytes, model: str, sequence: int) -> bool:
+        """Append a signed entry; return False where another writer was quicker.
+
+        The entry has to be verified here, too: what can't be read back by who trusts the same
+        keys is not written.
+        """
+        open_entry(envelope, self.trust, model, sequence)
+        return self.store.create(ledger_key(model, sequence), envelope)
+
+    def unknown(self, model: str, reference: str | int | None) -> RegistryFailed:
+        """Return the refusal for what was never released, with what there is."""
+        known = self.models()
+        head = self.head(model) if model in known else None
+        if head is None:
+            there = ", ".join(known[:20]) or "nothing"
+            got = f"{there} registered in {self.store.location}"
+        else:
+            aliases = ", ".join(sorted(head.entry.aliases)) or "none"
+            got = f"versions {', '.join(map(str, head.entry.kept[-20:]))}; aliases {aliases}"
+        wanted = model if reference is None else f"{model}@{reference}"
+        return RegistryFailed(
+            f"{wanted} is not registered", expected="a released model, and an alias or version of "
+            "it", got=got, remedy="See 'handoff list'; 'handoff promote' sets an alias",
+        )  # fmt: skip
+
+    def _last(self, model: str, seen: int) -> int:
+        """Return the number of the newest entry, 0 where there is none.
+
+        A ledger of years costs no more than a short one: what was seen before isn't listed again,
+        but for the last of it, without which the ledger went back.
+        """
+        last = max(self._sequences(model, seen), default=0)
+        if last or not seen:
+            return last
+        return max(self._sequences(model, 0), default=0)
+
+    def _sequences(self, model: str, since: int) -> Iterable[int]:
+        """Give the numbers of the entries from `since` on."""
+        after = ledger_key(model, since - 1) if since else ""
+        for stored in self.store.keys(f"{MODELS}{model}/ledger/", after):
+            number = stored.key.rpartition("/")[2].removesuffix(".json")
+            if number.isdigit():
+                yield int(number)
+
+    def _entry(self, model: str, sequence: int) -> Head:
+        data = self.envelope(model, sequence)
+        return Head(open_entry(data, self.trust, model, sequence), digest_bytes(data))
+
+    def envelope(self, model: str, sequence: int) -> bytes:
+        """Return an entry of the ledger as it lies in the store, unverified."""
+        data = self.store.read(ledger_key(model, sequence), ENVELOPE_LIMIT_BYTES)
+        if data is None:
+            raise StoreFailed(
+                f"entry {sequence} of {model}'s ledger is not in the store {self.store.location}",
+                expected="every entry up to the newest", got="none",
+                remedy="Somebody has removed it: bring it back from a backup",
+            )  # fmt: skip
+        return data
+
+
+def open_releases(location: str, trusted: Iterable[str | Path], seen: Path | None) -> Releases:
+    """Return the releases in the store at `location`, signed by keys in the places `trusted`."""
+    from handoff.artifacts.release.signing import read_trust
+    from handoff.artifacts.stores.opening import open_store
+
+    remembered = SeenLedgers(seen) if seen else None
+    return Releases(open_store(location), read_trust(trusted, may_lack=True), remembered)
+
+
+def _broken(model: str, sequence: int) -> PackageRefused:
+    return PackageRefused(
+        f"{model}'s ledger is broken at entry {sequence}",
+        expected="the digest of the entry before it", got="another",
+        remedy="Somebody has changed the store: use nothing of it, and tell who releases",
+    )  # fmt: skip

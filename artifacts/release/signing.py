@@ -1,0 +1,237 @@
+"""Signatures: in-toto statements in DSSE envelopes, and the public keys that a verifier pins.
+
+An envelope is what secure-systems-lab/dsse describes: the payload in base64, its type, and
+signatures over `DSSEv1 <length> <type> <length> <payload>`. Keys are EC P-256 (ECDSA with SHA-256,
+DER), so that `openssl dgst -sha256 -verify` and libcrypto alone can verify one. A key's id is the
+SHA-256 of its DER SubjectPublicKeyInfo: `openssl pkey -pubin -outform DER | sha256sum`.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from handoff.artifacts.errors import PackageRefused, UsageProblem
+from handoff.artifacts.files.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import Signer, SSlibKey
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+# A release's statement names some hundred files at most; a store that sends more sends another.
+# What is read before anything is verified takes up to a hundred times its size in memory.
+ENVELOPE_LIMIT_BYTES = 2 << 20
+_PUBLIC_SUFFIX = ".pub"
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The public keys of which one has to have signed; none trusts nothing."""
+
+    keys: tuple[SSlibKey, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The keys' ids, shortened for people."""
+        return tuple(key.keyid[:12] for key in self.keys)
+
+
+def read_trust(places: Iterable[str | Path], *, may_lack: bool = False) -> Trust:
+    """Return the public keys in PEM files, and in the files `*.pub` of folders.
+
+    With `may_lack` a place that isn't there adds none. Raises `UsageProblem` for one otherwise, and
+    for a file that holds no public key.
+    """
+    keys = {}
+    for place in map(Path, places):
+        if may_lack and not place.exists():
+            continue
+        files = sorted(place.glob(f"*{_PUBLIC_SUFFIX}")) if place.is_dir() else [place]
+        for file in files:
+            key = _read_public_key(file)
+            keys[key.keyid] = key
+    return Trust(tuple(keys.values()))
+
+
+def public_key_of(pem: bytes, name: str) -> SSlibKey:
+    """Return the public key in `pem`; raise `UsageProblem`, naming `name`, when there is none."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
+    from securesystemslib.signer import SSlibKey
+
+    try:
+        key: Any = load_pem_public_key(pem)
+        der: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        found = SSlibKey.from_crypto(key, sha256(der).hexdigest())
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _no_key(name, "something else") from error
+    if found.scheme != "ecdsa-sha2-nistp256":
+        raise _no_key(name, str(found.scheme))
+    return found
+
+
+def open_signer(uri: str, public: Path | None = None) -> Signer:
+    """Return what signs with the key that `uri` names: a PEM file's path, or a KMS's address.
+
+    A path may be written `file:PATH`. `awskms:`, `gcpkms:`, `azurekms:` and `hsm:` are
+    securesystemslib's, and need the `public` key's file. Raises `UsageProblem` for a key that isn't
+    there, that isn't EC P-256, or that others than its owner may read.
+    """
+    from securesystemslib.signer import CryptoSigner
+    from securesystemslib.signer import Signer as AnySigner
+
+    scheme, separator, _ = uri.partition(":")
+    if separator and scheme != "file":
+        if public is None:
+            raise UsageProblem(
+                f"the key at {scheme}: can't be used", expected="its public key in a file",
+                got="none", remedy="Name it with HANDOFF_SIGNING_PUBLIC_KEY",
+            )  # fmt: skip
+        return AnySigner.from_priv_key_uri(uri, _read_public_key(public))
+    secret = _read_private_key(Path(uri.removeprefix("file:")))
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key: Any = load_pem_private_key(secret, password=None)
+    return CryptoSigner(key, public_key_of(public_pem(secret), uri))
+
+
+def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
+    """Return the envelope of an in-toto statement, as JSON with one final newline."""
+    from securesystemslib.dsse import Envelope
+
+    payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
+    envelope = Envelope(payload, PAYLOAD_TYPE, {})
+    envelope.sign(signer)
+    return json.dumps(envelope.to_dict(), sort_keys=True).encode() + b"\n"
+
+
+def open_envelope(data: bytes, trust: Trust, what: str) -> dict[str, Any]:
+    """Return the in-toto statement in an envelope that one of the trusted keys has signed.
+
+    Raises `PackageRefused`, naming `what`, for anything else: nothing in the payload is looked at
+    before its signature is verified.
+    """
+    from securesystemslib.exceptions import VerificationError
+
+    if not trust.keys:
+        raise _refuse(
+            what, "a public key to verify it with", "none that is trusted here",
+            "Get the public key from who releases ('handoff keys show' prints it there), and trust "
+            "it with 'handoff keys trust FILE'",
+        )  # fmt: skip
+    if len(data) > ENVELOPE_LIMIT_BYTES:
+        raise _refuse(what, f"at most {ENVELOPE_LIMIT_BYTES} bytes", str(len(data)), _PULL_AGAIN)
+    try:
+        envelope = _read_envelope(parse_json(data))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _refuse(what, "a DSSE envelope", "something else", _PULL_AGAIN) from error
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise _refuse(what, PAYLOAD_TYPE, repr(envelope.payload_type[:60]), _PULL_AGAIN)
+    try:
+        envelope.verify(list(trust.keys), 1)
+    except VerificationError as error:
+        raise _unverified(what, trust, list(envelope.signatures)) from error
+    try:
+        statement = parse_json(envelope.payload)
+    except ValueError as error:
+        raise _refuse(what, "an in-toto statement", str(error)[:200], _PULL_AGAIN) from error
+    if not isinstance(statement, dict) or statement.get("_type") != STATEMENT_TYPE:
+        raise _refuse(what, "an in-toto statement", "something else", _PULL_AGAIN)
+    return statement
+
+
+def _read_envelope(plain: Any) -> Envelope:  # noqa: ANN401 - JSON has no narrower type
+    from securesystemslib.dsse import Envelope
+
+    # The library takes the names of keys and types as they come, and compares them later.
+    named = [plain["payloadType"], *(signature["keyid"] for signature in plain["signatures"])]
+    if not all(isinstance(name, str) for name in named):
+        raise TypeError("expected names")
+    return Envelope.from_dict(plain)
+
+
+_PULL_AGAIN = "Don't use it: somebody has changed it, or it was never whole. Pull it again"
+
+
+def _unverified(what: str, trust: Trust, signers: Sequence[str]) -> PackageRefused:
+    known = ", ".join(trust.ids)
+    if not signers:
+        return _refuse(what, f"a signature by a trusted key ({known})", "no signature", _PULL_AGAIN)
+    if not {key.keyid for key in trust.keys} & set(signers):
+        return _refuse(
+            what, f"a signature by a trusted key ({known})",
+            f"one by {', '.join(repr(signer[:12]) for signer in signers[:3])}",
+            "Don't use it, unless you know that key: 'handoff keys trust FILE' trusts it",
+        )  # fmt: skip
+    return _refuse(what, "a signature that matches", "one of other bytes", _PULL_AGAIN)
+
+
+def _refuse(what: str, expected: str, got: str, remedy: str) -> PackageRefused:
+    return PackageRefused(
+        f"{what} is not verified", expected=expected, got=got, remedy=remedy
+    )  # fmt: skip
+
+
+def _read_public_key(file: Path) -> SSlibKey:
+    try:
+        pem = file.read_bytes()
+    except OSError as error:
+        raise _no_key(str(file), error.strerror or str(error)) from error
+    return public_key_of(pem, str(file))
+
+
+def _read_private_key(file: Path) -> bytes:
+    try:
+        mode = file.stat().st_mode
+        secret = file.read_bytes()
+    except OSError as error:
+        raise UsageProblem(
+            f"the signing key {file} can't be read", expected="a PEM file with a private key",
+            got=error.strerror or str(error), remedy="Mend HANDOFF_SIGNING_KEY",
+        ) from error  # fmt: skip
+    # A group may read it: Kubernetes gives secrets to a pod that way (`fsGroup`).
+    if stat.S_IMODE(mode) & 0o037:
+        raise UsageProblem(
+            f"the signing key {file} is open to others", expected="a file of mode 600 or 640",
+            got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and think of who has read it",
+        )  # fmt: skip
+    return secret
+
+
+def public_pem(secret: bytes) -> bytes:
+    """Return the public key of a private one, in PEM; raise `UsageProblem` where there is none."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
+
+    try:
+        key = load_pem_private_key(secret, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        # What the file holds is never told: it may be the key after all.
+        raise UsageProblem(
+            "the signing key's file holds no key to sign with",
+            expected="an EC key on P-256 in PEM, without a password", got="something else",
+            remedy="Make one with openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+        ) from error  # fmt: skip
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _no_key(name: str, got: str) -> UsageProblem:
+    return UsageProblem(
+        f"{name} holds no public key to verify with", expected="an EC key on P-256 in PEM", got=got,
+        remedy="Get the file from who releases: 'handoff keys show' prints the key there",
+    )  # fmt: skip

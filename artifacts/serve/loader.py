@@ -1,0 +1,303 @@
+"""What a Python serving process uses: a pulled release becomes a callable, after its checks.
+
+    model = load("pulled", keys="team.pub", name="ranker")
+    (scores,) = model(ids, features)
+
+Nothing of a package runs before a trusted key's signature, the record and the file's digest were
+verified, in this order, each of them read once. The file is copied into sealed memory while it is
+hashed, and loaded from there: who changes it on the disk afterwards changes nothing. Three things
+are outside of that: torch unpacks a `.pt2` from there into a folder of mode 700 in TMPDIR and opens
+it there, where this user's other processes could change it; a `.so` that has operators called by
+name (`model.json`) is opened through links in such a folder; and a GPU's `.so` takes its kernels
+from files beside it by their path, which are checked before, and so a GPU's default is the `.pt2`.
+
+The copy costs memory: as many bytes as the `.so` has, for as long as the process lives, and once
+for the same bytes however often they are loaded (a `.pt2` only while it is opened). Its pages are
+those that the package runs on, so that the resident size is the same (RssShmem and not RssFile in
+/proc/PID/status); but the kernel can't drop them as it can a file's cached pages. It took 1.4 times
+as long as hashing alone (64 against 49 ms for 48 MiB, 1.6 against 1.1 s for 1 GiB).
+
+The process keeps what calls free for the next one, up to 60 MiB in each thread's arena
+(`artifacts/serve/heap.py`).
+
+Each call's inputs are checked before the package sees them, since a package that meets an id beyond
+its table may end the whole process: its check throws, and nothing can be thrown out of OpenMP's
+threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from handoff.artifacts.delivery.signature import ModelSignature
+from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
+from handoff.artifacts.recipe.target import Fit
+from handoff.artifacts.release.manifest import Manifest, PackageFile, TargetRecord, read_manifest
+from handoff.artifacts.release.package import read_release
+from handoff.artifacts.release.signing import Trust, read_trust
+from handoff.artifacts.serve.archive import require_known_members
+from handoff.artifacts.serve.checked_inputs import InputChecks
+from handoff.artifacts.serve.extern_kernels import (
+    EXTERN_KERNELS_FILE,
+    read_descriptor,
+    require_known_operators,
+    side_by_side,
+)
+from handoff.artifacts.serve.heap import keep_freed_memory
+from handoff.artifacts.serve.sealing import check_file, seal_file
+
+if TYPE_CHECKING:
+    import torch
+
+FileName = Literal["model.so", "model.pt2"]
+Layouts = Literal["refuse", "copy"]
+Run = Callable[[list["torch.Tensor"]], Sequence["torch.Tensor"]]
+Keys = Trust | str | Path | Iterable[str | Path]
+
+
+class LoadedModel:
+    """A released model: inputs in the signature's order, outputs as a tuple in its order.
+
+    Any thread may call it. As many calls run at once as it was loaded with `runners`; further ones
+    wait. `version` is the number that was signed; 0 for a package that is not released yet.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        checks: InputChecks,
+        manifest: Manifest,
+        target: str,
+        version: int,
+        *,
+        copies: bool = False,
+    ) -> None:
+        """Hold what runs the package, and what is checked before it.
+
+        With `copies`, an input in another layout is copied, instead of being refused.
+        """
+        self.manifest = manifest
+        self.target = target
+        self.version = version
+        self._run = run
+        self._checks = checks
+        self._copies = copies
+
+    def __repr__(self) -> str:
+        return f"<{self.manifest.model} version {self.version} for {self.target}>"
+
+    @property
+    def signature(self) -> ModelSignature:
+        """What the model takes and gives."""
+        return self.manifest.signature
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the outputs; raise `InputsRefused` for inputs that aren't what was declared.
+
+        What the package itself refuses is a `RuntimeError`. The model can be called again after
+        either.
+        """
+        checks = self._checks
+        if not checks.fit(inputs):
+            if not self._copies:
+                raise checks.refusal(inputs)
+            inputs = checks.laid_out(inputs)
+            if not checks.fit(inputs):
+                raise checks.refusal(inputs)
+        return tuple(self._run(list(inputs)))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What of a release is opened, and how."""
+
+    target: str
+    file: FileName | None
+    runners: int
+    check_values: bool
+    layouts: Layouts = "refuse"
+
+
+def load(
+    folder: str | Path,
+    *,
+    keys: Keys,
+    name: str | None = None,
+    version: int | None = None,
+    target: str = "auto",
+    file: FileName | None = None,
+    runners: int = 1,
+    check_values: bool = True,
+    layouts: Layouts = "refuse",
+) -> LoadedModel:
+    """Open the package in a pulled folder, after checking that it was signed and fits.
+
+    `keys` are the public keys of which one has to have signed the release: PEM files, folders of
+    `*.pub`, or a `Trust`. `name` and `version` are those that it has to be: without them another
+    model's release, or an older one, that somebody put there is as well signed. `target` is a slug,
+    or `auto` for the one of those in the folder that fits this machine and asks most of its
+    processor. `file` is which of the two forms is opened: by default the `.so` on a CPU, and on a
+    GPU the `.pt2`. `check_values` compares whole numbers with their declared range, which is a pass
+    over those inputs; leave it out only where something else does it. `layouts` says what becomes
+    of an input that isn't contiguous, such as an image in channels-last order: no package takes
+    one, so that it is refused, or copied. Raises `PackageRefused`, and `UsageProblem` for a key or
+    a target that isn't there.
+    """
+    _require_torch()
+    place = Path(folder).absolute()
+    manifest, claim = read_release(place, _trust_in(keys), name=name, version=version)
+    wanted = _Wanted(target, file, runners, check_values, layouts)
+    return _open_release(place, manifest, claim.version, wanted)
+
+
+def load_unreleased(folder: Path, target: str) -> LoadedModel:
+    """Open a package that nobody has signed yet: the pipeline's own, from which a release is made.
+
+    Raises `PackageRefused` as `load` does, but for the signature.
+    """
+    _require_torch()
+    wanted = _Wanted(target, file=None, runners=1, check_values=True)
+    return _open_release(folder.absolute(), read_manifest(folder), 0, wanted)
+
+
+def _trust_in(keys: Keys) -> Trust:
+    if isinstance(keys, Trust):
+        return keys
+    return read_trust((keys,) if isinstance(keys, str | Path) else keys)
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401 - what loads a package
+    except ImportError as error:
+        raise EnvironmentLacking(
+            "a package can't be loaded here",
+            expected="torch",
+            got=str(error),
+            remedy="Install the torch that the release was built with",
+        ) from error
+
+
+def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted) -> LoadedModel:
+    import torch
+
+    record, fit = _choose(place, manifest, wanted.target, torch.__version__)
+    device = "cuda" if fit.gpu_capability else "cpu"
+    chosen = _file_of(record, wanted.file or ("model.pt2" if device == "cuda" else "model.so"))
+    if chosen.path.endswith(".pt2"):
+        run = _open_package(place, chosen, wanted.runners)
+    else:
+        if device == "cuda":
+            for kernel in record.files:
+                check_file(place, kernel)
+        run = _open_library(place, record, chosen, device, wanted.runners)
+    keep_freed_memory()
+    checks = InputChecks(manifest.signature, device=device, values=wanted.check_values)
+    copies = wanted.layouts == "copy"
+    return LoadedModel(run, checks, manifest, record.slug, version, copies=copies)
+
+
+def _choose(
+    folder: Path, manifest: Manifest, wanted: str, torch_version: str
+) -> tuple[TargetRecord, Fit]:
+    """Return the target to open; the same one as `handoff pull` and the C++ runner choose."""
+    there = [t for t in manifest.targets if t.accepted and t.fit and (folder / t.slug).is_dir()]
+    named = [t for t in there if wanted in ("auto", t.slug)]
+    if not named:
+        slugs = ", ".join(target.slug for target in there) or "none"
+        if wanted != "auto":
+            raise UsageProblem(
+                f"{folder} holds no package for {wanted[:60]}", expected=f"auto, or of: {slugs}",
+                got=wanted[:60], remedy="Name one of these, or pull the release for that target",
+            )  # fmt: skip
+        raise PackageRefused(
+            f"{folder} holds no package", expected="a folder for at least one accepted target",
+            got="none", remedy="Pull the release again",
+        )  # fmt: skip
+    misfits = []
+    fitting: list[tuple[int, TargetRecord, Fit]] = []
+    for target in named:
+        assert target.fit is not None
+        if misfit := target.fit.misfit(torch_version):
+            misfits.append(f"{target.slug}: {misfit}")
+        else:
+            fitting.append((len(target.fit.cpu_flags), target, target.fit))
+    if not fitting:
+        raise PackageRefused(
+            f"nothing of {manifest.model} in {folder.name} is for this machine",
+            expected="a package that fits it", got="; ".join(misfits),
+            remedy="Pull the release on the machine that it is for, with --target auto",
+        )  # fmt: skip
+    _, best, fit = max(fitting, key=lambda found: found[0])
+    return best, fit
+
+
+def _file_of(record: TargetRecord, name: FileName) -> PackageFile:
+    for file in record.files:
+        if file.path == f"{record.slug}/{name}":
+            return file
+    raise UsageProblem(
+        f"the release holds no {name} for {record.slug}", expected="model.so or model.pt2",
+        got=name, remedy="Name the other one",
+    )  # fmt: skip
+
+
+def _open_package(folder: Path, file: PackageFile, runners: int) -> Run:
+    archive = seal_file(folder, file, hold=False)
+    try:
+        require_known_members(archive, file.path)
+        return _open(f"/proc/self/fd/{archive}", folder / file.path, "", runners)
+    finally:
+        # It is unpacked by now, and dlopen never saw it.
+        os.close(archive)
+
+
+def _open_library(
+    folder: Path, record: TargetRecord, file: PackageFile, device: str, runners: int
+) -> Run:
+    """Open a sealed `.so`, beside the sealed JSON of operators that it has called, if any."""
+    named = [one for one in record.files if one.path == f"{record.slug}/{EXTERN_KERNELS_FILE}"]
+    library = seal_file(folder, file, hold=True)
+    path = folder / file.path
+    if not named:
+        return _open(f"/proc/self/fd/{library}", path, device, runners)
+    kernels = seal_file(folder, named[0], hold=False)
+    try:
+        require_known_operators(read_descriptor(kernels, named[0].path), named[0].path)
+        with side_by_side(library, kernels) as linked:
+            return _open(linked, path, device, runners)
+    finally:
+        # It is read by now.
+        os.close(kernels)
+
+
+def _open(sealed: str, path: Path, device: str, runners: int) -> Run:
+    """Open the sealed copy of the file at `path`; nothing of it has run before."""
+    import torch
+
+    try:
+        return _run_of(sealed, path, device, runners)
+    except RuntimeError as error:
+        raise PackageRefused(
+            f"{path.name} can't be opened", expected=f"a package for torch {torch.__version__}",
+            got=first_line(error),
+            remedy="Pull the release again, or load it with the torch that it was built with",
+        ) from error  # fmt: skip
+
+
+def _run_of(sealed: str, path: Path, device: str, runners: int) -> Run:
+    from torch._C import _aoti
+
+    if path.suffix == ".pt2":
+        return cast(Run, _aoti.AOTIModelPackageLoader(sealed, "model", False, runners).boxed_run)
+    # By a name that no other bytes have had in this process: dlopen takes a library that it has
+    # loaded from the same path for the one that lies there now, and never unloads most of ours
+    # (their unique symbols).
+    if device == "cuda":
+        folder = str(path.parent)
+        return cast(Run, _aoti.AOTIModelContainerRunnerCuda(sealed, runners, device, folder).run)
+    return cast(Run, _aoti.AOTIModelContainerRunnerCpu(sealed, runners).run)

@@ -1,0 +1,188 @@
+"""Objects: bytes under their own digest, on top of any store.
+
+An object lies at `objects/sha256/<hex>`. What is fetched is checked against its digest before it
+appears under its name: a store need not be trusted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_span
+from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
+from handoff.artifacts.stores.parts import Part, Span, split
+from handoff.artifacts.stores.store import Progress, Store
+
+# Whoever collects garbage leaves an object alone for so long, though nothing names it yet. Hence
+# one that is found here is written again when half of that is over: a release that counts on it
+# has the other half to say so.
+GRACE = timedelta(hours=24)
+
+
+def object_key(digest: Digest) -> str:
+    """Return the key of an object."""
+    return f"objects/sha256/{digest.hex}"
+
+
+class Objects:
+    """The objects of a store; every method raises `StoreFailed` when it can't."""
+
+    def __init__(self, store: Store) -> None:
+        """Use the objects of `store`; nothing is sent yet."""
+        self.store = store
+
+    def put_bytes(self, data: bytes) -> Digest:
+        """Keep `data` and return its digest; a known object isn't sent again."""
+        digest = digest_bytes(data)
+        if not self._is_known(digest, len(data)):
+            self.store.replace(object_key(digest), data)
+        return digest
+
+    def put_parts(
+        self, path: Path, *, also: Iterable[int] = (), progress: Progress | None = None
+    ) -> tuple[Part, ...]:
+        """Keep a file cut as `split` says, and at `also`; return its parts in order.
+
+        A known object isn't sent again.
+        """
+        return tuple(self._put_span(path, span, progress) for span in split(path, also))
+
+    def has(self, digest: Digest) -> bool:
+        """Tell whether the object is there."""
+        return self.store.stat(object_key(digest)) is not None
+
+    def fetch(self, digest: Digest, to: Path, *, progress: Progress | None = None) -> None:
+        """Write the object to `to`, whole and checked, or not at all under that name.
+
+        What was fetched before a break lies beside `to`, and is gone on from at the next call.
+        """
+        stored = self.store.stat(object_key(digest))
+        if stored is None:
+            raise missing_object(digest, self.store.location)
+        part = Part(digest, stored.size_bytes)
+        self.fetch_parts((part,), to, digest, progress=progress)
+
+    def fetch_parts(
+        self,
+        parts: Sequence[Part],
+        to: Path,
+        digest: Digest | None,
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write the parts, one behind the other, to `to`, which has the digest `digest` then.
+
+        As `fetch`: whole and checked, or not at all under that name, and gone on from after a
+        break. A part whose bytes are wrong is fetched once more. Without a digest only the parts
+        are checked, each by its own.
+        """
+        listed = digest_bytes("".join(f"{part.digest.hex}\n" for part in parts).encode())
+        with _partial(to, digest or listed) as partial:
+            at = 0
+            for part in parts:
+                self._fetch_part(part, partial, at, progress)
+                at += part.size_bytes
+            os.truncate(partial, at)
+            is_one = [part.digest for part in parts] == [digest]
+            if digest is not None and not is_one and digest_file(partial) != digest:
+                partial.unlink()
+                raise corrupted_object(digest, "parts of another file", self.store.location)
+            with partial.open("rb") as stream:
+                os.fsync(stream.fileno())
+            partial.replace(to)
+
+    def read_bytes(self, digest: Digest, limit: int) -> bytes:
+        """Return an object of at most `limit` bytes, checked."""
+        data = self.store.read(object_key(digest), limit)
+        if data is None:
+            raise missing_object(digest, self.store.location)
+        if digest_bytes(data) != digest:
+            raise corrupted_object(digest, digest_bytes(data).short, self.store.location)
+        return data
+
+    def _put_span(self, path: Path, span: Span, progress: Progress | None) -> Part:
+        digest = digest_span(path, span.start, span.size)
+        if not self._is_known(digest, span.size):
+            self.store.upload(
+                object_key(digest), path, span.size, digest.hex, progress, at=span.start
+            )
+        elif progress is not None:
+            progress(span.size)
+        return Part(digest, span.size)
+
+    def _is_known(self, digest: Digest, size: int) -> bool:
+        """Tell whether the object is there, whole as far as can be seen, and young enough."""
+        stored = self.store.stat(object_key(digest))
+        return (
+            stored is not None
+            and stored.size_bytes == size
+            and datetime.now(UTC) - stored.modified < GRACE / 2
+            and self.store.matches(object_key(digest), digest.hex)
+        )
+
+    def _fetch_part(self, part: Part, partial: Path, at: int, progress: Progress | None) -> None:
+        found = ""
+        for _ in range(2):
+            if partial.stat().st_size < at + part.size_bytes:
+                self.store.download(object_key(part.digest), partial, progress, at=at)
+            elif progress is not None:
+                progress(part.size_bytes)
+            digest = digest_span(partial, at, part.size_bytes)
+            if digest == part.digest:
+                return
+            found = digest.short
+            os.truncate(partial, at)
+        raise corrupted_object(part.digest, found, self.store.location)
+
+
+@contextmanager
+def _partial(to: Path, digest: Digest) -> Iterator[Path]:
+    """Give the file beside `to` that an object is fetched into; one process at a time has it."""
+    path = to.parent / f".{digest.hex}.partial"
+    try:
+        while True:
+            with path.open("ab") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                # Whoever held it until now may have finished it and given it its name.
+                if not _is_same(held.fileno(), path):
+                    continue
+                try:
+                    yield path
+                finally:
+                    if _is_same(held.fileno(), path) and path.stat().st_size == 0:
+                        path.unlink()
+                return
+    except OSError as error:
+        raise EnvironmentLacking(
+            f"{to.parent} can't hold what is fetched", expected="a writable folder with room",
+            got=error.strerror or str(error),
+            remedy="Make room or mend the permissions, then run the same command again",
+        ) from error  # fmt: skip
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def missing_object(digest: Digest, location: str) -> StoreFailed:
+    """Return the refusal for an object that is not there."""
+    return StoreFailed(
+        f"an object is not in the store {location}", expected=f"the object {digest.short}",
+        got="none", remedy="Is HANDOFF_STORE the store that the release was made with?",
+    )  # fmt: skip
+
+
+def corrupted_object(wanted: Digest, found: str, location: str) -> StoreFailed:
+    """Return the refusal for an object whose bytes are others."""
+    return StoreFailed(
+        f"an object in {location} is not what its digest says", expected=wanted.short,
+        got=found, remedy="Don't use it: remove that object and release again",
+    )  # fmt: skip

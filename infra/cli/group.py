@@ -1,0 +1,121 @@
+"""The end of every command: an error becomes a sentence, an exit code, and what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from handoff.artifacts.errors import (
+    DeliveryUnreachable,
+    EnvironmentLacking,
+    HandoffError,
+    StepCrashed,
+    StoreFailed,
+    UsageProblem,
+)
+from handoff.infra.cli.options import is_quiet
+from handoff.infra.terminal import interruption
+from handoff.infra.terminal.echoing import echo
+
+# What may end well when the same command is given again, once the machine or a server is mended.
+_WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
+
+
+class HandoffGroup(click.Group):
+    """Turns every error into a sentence and an exit code; `--debug` shows where it came from."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's own signature
+        """Run a command and end the process with its exit code."""
+        kwargs["standalone_mode"] = False
+        try:
+            sys.exit(super().main(*args, **kwargs) or 0)
+        except click.exceptions.Exit as leaving:
+            sys.exit(leaving.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            echo(interruption.TOLD, err=True)
+            _tell_repetition()
+            sys.exit(interruption.EXIT_CODE)
+        except click.UsageError as error:
+            sys.exit(_tell_usage(error))
+        except HandoffError as error:
+            sys.exit(_tell(error))
+        except OSError as error:
+            sys.exit(_tell_os_error(error))
+        except ModuleNotFoundError as error:
+            sys.exit(_tell_missing(error))
+        except Exception as error:  # noqa: BLE001 - the last border before the user
+            sys.exit(_tell_defect(error))
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as above
+        """Run the command as a program of ours, which may leave the folder that it began in."""
+        # Not for a Tab, nor for help, which wait for no imports.
+        from handoff.infra.engine import standing
+        from handoff.infra.engine.environments import with_absolute_paths
+
+        # Settings are read again after it has stepped aside.
+        os.environ.update(with_absolute_paths(os.environ))
+        with standing.as_a_program():
+            return super().invoke(ctx)
+
+
+def _tell_usage(error: click.UsageError) -> int:
+    command = error.ctx.command_path if error.ctx else "handoff"
+    message = error.format_message().rstrip(".")
+    echo(f"handoff: {message}. See '{command} --help'", err=True)
+    return UsageProblem.exit_code
+
+
+def _tell(error: HandoffError) -> int:
+    _tell_debug()
+    echo(f"handoff: {error}", err=True)
+    if isinstance(error, _WORTH_REPEATING):
+        _tell_repetition()
+    if not is_quiet():
+        from handoff.infra.explaining.telling import hint_for_error
+
+        if hint := hint_for_error(error):
+            echo(f"  more:  {hint}", err=True)
+    return error.exit_code
+
+
+def _tell_repetition() -> None:
+    """Print the line that gives the same command again; what it was told is no secret."""
+    if not is_quiet():
+        echo(f"  again: {shlex.join(['handoff', *sys.argv[1:]])}", err=True)
+
+
+def _tell_os_error(error: OSError) -> int:
+    _tell_debug()
+    place = f" {error.filename}" if error.filename else ""
+    reason = error.strerror or str(error)
+    echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
+    _tell_repetition()
+    return HandoffError.exit_code
+
+
+def _tell_missing(error: ModuleNotFoundError) -> int:
+    from handoff.infra.extras import lacks_extra
+
+    lacking = lacks_extra(error)
+    return _tell(lacking) if lacking else _tell_defect(error)
+
+
+def _tell_defect(error: Exception) -> int:
+    _tell_debug()
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    echo(
+        f"handoff: that should not have happened: {type(error).__name__}: {line}. "
+        "Run it again with --debug, and report the trace",
+        err=True,
+    )
+    return HandoffError.exit_code
+
+
+def _tell_debug() -> None:
+    if "--debug" in sys.argv:
+        echo(traceback.format_exc().rstrip("\n"), err=True)

@@ -1,0 +1,226 @@
+"""The commands on what is registered: list it, pull it, promote it, give it up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from handoff.infra.cli.completion import complete_model
+from handoff.infra.cli.options import debug_option, json_option, quiet_option
+from handoff.infra.terminal.echoing import echo
+
+reason_option = click.option("--reason", default="", help="Why; the ledger keeps it.")
+
+
+@click.command(name="list")
+@json_option
+@debug_option
+def list_models(as_json: bool) -> None:
+    """List the registered models, and what their aliases stand for."""
+    from handoff.infra.commands.registry import list_registered
+
+    list_registered(as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="NAME[@ALIAS|@VERSION]")
+@json_option
+@debug_option
+def show(name: str, as_json: bool) -> None:
+    """Show one version of a model: its targets, how exact and how fast they are."""
+    from handoff.infra.commands.registry import show_version
+
+    show_version(name, as_json=as_json)
+
+
+@click.command()
+@click.argument("before", shell_complete=complete_model, metavar="NAME@A")
+@click.argument("after", shell_complete=complete_model, metavar="NAME@B")
+@json_option
+@debug_option
+def diff(before: str, after: str, as_json: bool) -> None:
+    """Show what differs between two versions: sources, passes, toolchain, numbers, speed."""
+    from handoff.infra.commands.difference import show_difference
+
+    show_difference(before, after, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="NAME@ALIAS")
+@click.option("--to", "folder", type=click.Path(path_type=Path), help="New folder.")
+@click.option(
+    "--for", "--target", "target", default="auto", show_default=True,
+    help="A target, for another machine; or this machine's.",
+)  # fmt: skip
+@click.option("--verify-only", is_flag=True, help="Fetch and verify everything, and keep nothing.")
+@click.option("--delivery", is_flag=True, help="Fetch what the release was made from instead.")
+@quiet_option
+@json_option
+@debug_option
+def pull(
+    name: str, folder: Path | None, target: str, *, verify_only: bool, delivery: bool, as_json: bool
+) -> None:
+    """Fetch a release's package for this machine: signature, digests and fit are verified.
+
+    Only the store is asked, and an interrupted pull is gone on with by the next one.
+
+    \b
+    handoff pull resnet18@production --to model
+    handoff pull resnet18@7 --to model --for cpu-avx2
+    handoff pull resnet18@production --verify-only
+    handoff pull resnet18@7 --delivery --to delivery
+    """  # noqa: D301 - click keeps lines as they are after the character \\b
+    from handoff.artifacts.errors import UsageProblem
+    from handoff.infra.commands.registry import pull_delivery, pull_release
+
+    if delivery:
+        if folder is None or verify_only or target != "auto":
+            raise UsageProblem(
+                "a delivery is pulled into a folder, and is for no machine in particular",
+                expected="--delivery --to FOLDER", got="other options than these",
+                remedy="Leave --for and --verify-only out, and name a folder with --to",
+            )  # fmt: skip
+        pull_delivery(name, folder, as_json=as_json)
+        return
+    if verify_only == (folder is not None):
+        raise UsageProblem(
+            "pull needs to know what to do", expected="--to FOLDER, or --verify-only",
+            got="both" if verify_only else "neither", remedy="Name one of them",
+        )  # fmt: skip
+    pull_release(name, folder, target, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="NAME@VERSION")
+@click.option("--to", "alias", default="production", show_default=True, help="The alias to move.")
+@click.option(
+    "--from", "expected", type=click.IntRange(0), default=None,
+    help="Only if the alias stands for this version now; 0: for none.",
+)  # fmt: skip
+@click.option(
+    "--override", is_flag=True, help="Set the rules of a promotion aside; needs --reason."
+)
+@click.option("--narrower", is_flag=True, help="Even if it takes less than what it replaces.")
+@reason_option
+@json_option
+@debug_option
+def promote(
+    name: str, alias: str, expected: int | None, *, reason: str, as_json: bool, **allowed: bool
+) -> None:
+    """Let an alias stand for a version that is as right and as fast as what it replaces.
+
+    It has to take every request that what it replaces takes, too. Exit code 4: a rule of the
+    recipe's [promotion] is broken, or a request would be refused; 5: another was quicker.
+
+    \b
+    handoff promote resnet18@candidate --to production
+    handoff promote resnet18@7 --override --reason "the old one leaks"
+    """  # noqa: D301 - as above
+    from handoff.infra.commands.moving import promote as move
+
+    move(name, alias, reason=reason, expected=expected, as_json=as_json, **allowed)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="NAME")
+@click.option("--alias", default="production", show_default=True, help="The alias to move back.")
+@click.option("--to", "version", type=click.IntRange(1), help="A version that it stood for before.")
+@reason_option
+@json_option
+@debug_option
+def rollback(name: str, alias: str, version: int | None, reason: str, as_json: bool) -> None:
+    """Let an alias stand for what it stood for before."""
+    from handoff.infra.commands.moving import roll_back
+
+    roll_back(name, alias, version, reason, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="NAME")
+@json_option
+@debug_option
+def history(name: str, as_json: bool) -> None:
+    """Show a model's ledger: who moved what, when and why. Every signature is verified."""
+    from handoff.infra.commands.registry import show_history
+
+    show_history(name, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="NAME@VERSION")
+@reason_option
+@json_option
+@debug_option
+def retire(name: str, reason: str, as_json: bool) -> None:
+    """Give up a version that no alias stands for; 'handoff gc' then removes its packages."""
+    from handoff.infra.commands.moving import retire as give_up
+
+    give_up(name, reason, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_model, metavar="[NAME]", default="")
+@json_option
+@debug_option
+def sync(name: str, as_json: bool) -> None:
+    """Show in MLflow what the store's ledgers say: after an outage, or in a new MLflow."""
+    from handoff.infra.commands.moving import sync as show_again
+
+    show_again(name, as_json=as_json)
+
+
+@click.command()
+@click.option("--pretend", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--older-than",
+    "grace_h",
+    default=24.0,
+    show_default=True,
+    help="Hours, at least 24; newer objects stay.",
+)
+@json_option
+@debug_option
+def gc(pretend: bool, grace_h: float, as_json: bool) -> None:
+    """Remove from the store what no version needs: what interrupted releases left, retired ones."""
+    from handoff.infra.commands.moving import collect_garbage
+
+    collect_garbage(grace_h, pretend=pretend, as_json=as_json)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def keys(context: click.Context) -> None:
+    """Whose signatures are trusted here."""
+    if context.invoked_subcommand is None:
+        echo(context.get_help())
+
+
+@keys.command(name="show")
+@json_option
+@debug_option
+def show_keys(as_json: bool) -> None:
+    """Print the public key that signs here, for others to trust."""
+    from handoff.infra.commands.keys import show_keys as show_them
+
+    show_them(as_json=as_json)
+
+
+@keys.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@debug_option
+def trust(file: Path) -> None:
+    """Trust a public key: what it signed is verified from now on.
+
+    \b
+    handoff keys show > release.pub     # where releases are made
+    handoff keys trust release.pub      # where they are pulled
+    """  # noqa: D301 - as above
+    from handoff.infra.commands.keys import trust_key
+
+    trust_key(file)
+
+
+COMMANDS = (
+    list_models, show, diff, pull, promote, rollback, history, retire, sync, gc, keys,
+)  # fmt: skip

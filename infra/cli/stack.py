@@ -1,0 +1,93 @@
+"""The commands on the served stack of this machine: start it, look at it, stop it; a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from handoff.infra.cli.options import debug_option, json_option
+
+_PORT = click.IntRange(1, 65535)
+
+
+@click.command()
+@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--prefect-port", type=_PORT, help="Prefect's port.  [default: 4200]")
+@click.option("--mlflow-port", type=_PORT, help="MLflow's port.  [default: 5000]")
+@click.option(
+    "--builds",
+    type=click.IntRange(1, 256),
+    help="Flow runs that build at once, each on cores of its own.  [default: 1]",
+)
+@click.option("--s3", is_flag=True, default=None,
+              help="Add an S3 endpoint for trying out, which keeps nothing.")  # fmt: skip
+@click.option("--s3-port", type=_PORT, help="Its port.  [default: 9000]")
+@click.option("--sqlite", is_flag=True, default=None,
+              help="Use SQLite instead of PostgreSQL, for trying out.")  # fmt: skip
+@click.option("--print-environment", is_flag=True, help="Print what to export, and nothing else.")
+@json_option
+@debug_option
+def up(
+    *,
+    print_environment: bool,
+    as_json: bool,
+    **chosen: Any,  # noqa: ANN401 - the options, which Choices names
+) -> None:
+    """Start Prefect, MLflow, PostgreSQL and workers on this machine, and wait for them.
+
+    What runs already stays; what is down is started again.
+
+    \b
+    handoff up
+    eval "$(handoff up --print-environment)"
+    """  # noqa: D301 - click keeps lines as they are after the character \\b
+    from handoff.infra.stack.place import Choices
+    from handoff.infra.stack.up import bring_up
+
+    bring_up(Choices(**chosen), print_environment=print_environment, as_json=as_json)
+
+
+@click.command()
+@json_option
+@debug_option
+def down(as_json: bool) -> None:
+    """Stop what 'handoff up' started, and nothing else. Data stay."""
+    from handoff.infra.stack.down import bring_down
+
+    bring_down(as_json=as_json)
+
+
+@click.command()
+@json_option
+@debug_option
+def status(as_json: bool) -> None:
+    """Show what 'handoff up' started, and how it is. Exit code 0: all of it is healthy."""
+    from handoff.infra.stack.status import show_status
+
+    raise click.exceptions.Exit(show_status(as_json=as_json))
+
+
+@click.command()
+@click.option("--pool", default="handoff-build", show_default=True, help="The pool to work for.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1024),
+    help="Flow runs at once, each on its share of the cores.  [default: 1]",
+)
+@click.option("--cores", default="", help="The cores to use, such as 0-3,8.  [default: all]")
+@click.option("--name", default="", help="The name that Prefect shows.")
+@debug_option
+def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
+    """Run a worker for a pool, on this machine, for the server that PREFECT_API_URL names.
+
+    \b
+    handoff worker --pool handoff-cuda-sm90 --limit 1
+    handoff worker --pool handoff-build --cores 0-7 --limit 2
+    """  # noqa: D301 - as above
+    from handoff.infra.stack.worker import run_worker
+
+    run_worker(pool, limit, cores, name)
+
+
+COMMANDS = (up, down, status, worker)

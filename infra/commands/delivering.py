@@ -1,0 +1,76 @@
+"""What `handoff deliver` does: asks what nothing tells, and prints the contract that it wrote."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from handoff.artifacts.delivery.signature import TensorSpec
+from handoff.artifacts.messages.steps import DeliverJob, DeliverResult, PrepareJob
+from handoff.artifacts.record import to_plain
+from handoff.infra.cli.options import is_quiet
+from handoff.infra.commands.contract import print_contract
+from handoff.infra.commands.questions import ask_name, ask_values
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.infra.terminal.console import fitted, print_json
+from handoff.infra.terminal.echoing import echo
+
+
+def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: bool) -> None:
+    """Write a delivery of the model that `factory` makes.
+
+    With `ask`, a person is asked for the name, and for ranges that nothing tells; each before the
+    model is captured, which takes long.
+    """
+    place, search_path = folder.absolute(), Path.cwd()
+    asks, tells = ask and not as_json, not (as_json or is_quiet())
+    with _process() as process:
+        preparing = PrepareJob(factory, search_path, place, reads_ranges=asks)
+        prepared = process.run(preparing)
+        asks_name = asks and not (name or prepared.is_chosen)
+        chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
+        if tells:
+            named = "" if name or asks_name else f", by the name of {prepared.named_by}"
+            echo(f"{chosen}: delivering {factory}{named}")
+        ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
+        job = DeliverJob(factory, search_path, place, chosen, ranges)
+        result = process.run(job)
+    if as_json:
+        print_json({"folder": str(result.folder), "contract": to_plain(result.contract),
+                    "notes": list(result.notes)})  # fmt: skip
+    elif tells:
+        _tell(result)
+    else:
+        echo(str(result.folder))
+
+
+def _ask_range(spec: TensorSpec) -> tuple[float, ...]:
+    why = spec.origin.partition(": ")[2] or "nothing tells"
+    echo(f"{spec.name}: which numbers will be served? The example has {spec.values}, and "
+               f"nothing else says so ({why})", err=True)  # fmt: skip
+    answered = ask_values(spec)
+    assert answered.low is not None
+    assert answered.high is not None
+    return answered.low, answered.high
+
+
+def _tell(result: DeliverResult) -> None:
+    contract = result.contract
+    echo(f"{contract.model.name}: delivered to {result.folder}, captured by "
+               f"{contract.model.captured_by}")  # fmt: skip
+    print_contract(contract)
+    for note in result.notes:
+        echo(f"  {fitted(note, 2)}")
+
+
+@contextmanager
+def _process() -> Iterator[StepProcess]:
+    """Give the process that runs the training side's own code, in its own environment, whole."""
+    with tempfile.TemporaryDirectory(prefix="handoff-log-") as logs:
+        process = StepProcess(ProcessPlan("deliver", sees="whole"), Path(logs) / "deliver.log")
+        try:
+            yield process
+        finally:
+            process.close()

@@ -1,0 +1,199 @@
+"""`handoff doctor`: what this machine can do, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from handoff.artifacts.delivery.uri import without_login
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.recipe.target import TARGETS, host_cpu_flags
+from handoff.infra.engine.confinement import still_possible
+from handoff.infra.engine.landlock import landlock_version
+from handoff.infra.settings import (
+    Settings,
+    compiler_name,
+    paths_kept_from_steps,
+    read_settings,
+    require_writable_home,
+    signing_key_scheme,
+)
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo
+
+Answer = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: `missing` means that a release can't be made here."""
+
+    name: str
+    answer: Answer
+    found: str
+    remedy: str = ""
+
+
+def examine(*, as_json: bool) -> int:
+    """Print every check; return 0 when a release can be made here, else 1."""
+    settings = read_settings()
+    checks = [
+        _python(), *_packages(), _compiler(), _processor(), _gpu(),
+        _home(settings), _keys(settings), _confinement(), _registry(settings), _store(settings),
+        _prefect(settings),
+    ]  # fmt: skip
+    code = 1 if any(check.answer == "missing" for check in checks) else 0
+    if as_json:
+        print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
+        return code
+    for check in checks:
+        echo(f"{check.answer:8} {check.name:10} {check.found}")
+        if check.remedy:
+            echo(f"{'':19} {check.remedy}")
+    return code
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{platform.python_version()}, {' '.join(platform.libc_ver())}")
+
+
+def _packages() -> list[Check]:
+    """Read versions from the packages' metadata: importing torch would take seconds."""
+    checks = []
+    for name in ("torch", "prefect", "mlflow", "boto3"):
+        try:
+            checks.append(Check(name, "ok", importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            checks.append(Check(name, "missing", "not installed", "Run make in the checkout"))
+    return checks
+
+
+def _compiler() -> Check:
+    name = compiler_name()
+    path = shutil.which(name)
+    if path is None:
+        return Check("compiler", "missing", f"no {name}", "Install g++, or set CXX")
+    answer = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    if answer.returncode:
+        return Check("compiler", "missing", f"{name} fails: {answer.stderr.strip()[:200]}")
+    return Check("compiler", "ok", answer.stdout.splitlines()[0])
+
+
+def _processor() -> Check:
+    flags = host_cpu_flags()
+    fitting = [
+        slug for slug, target in TARGETS.items()
+        if target.kind == "cpu" and target.cpu_flags <= flags
+    ]  # fmt: skip
+    if not fitting:
+        return Check(
+            "processor", "missing", f"{platform.machine()} without AVX2",
+            "Packages are built for x86-64 processors with AVX2 or AVX-512",
+        )  # fmt: skip
+    extra = sorted(flags & {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"})
+    return Check("processor", "ok", ", ".join(fitting) + (f"; {' '.join(extra)}" if extra else ""))
+
+
+def _gpu() -> Check:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Check("gpu", "note", "none: no nvidia-smi; packages for GPUs are built, not run")
+    answer = subprocess.run(
+        [program, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    found = answer.stdout.strip() if answer.returncode == 0 else "nvidia-smi finds none"
+    return Check("gpu", "note", found.replace("\n", "; ") or "none")
+
+
+def _home(settings: Settings) -> Check:
+    try:
+        require_writable_home(settings)
+    except HandoffError as error:
+        return Check("home", "missing", error.got, error.remedy)
+    free = shutil.disk_usage(settings.home).free / 1e9
+    return Check("home", "ok", f"{settings.home}, {free:.0f} GB free")
+
+
+def _keys(settings: Settings) -> Check:
+    """Tell whether the steps that run delivered and compiled code are kept from signing keys."""
+    if signing_key_scheme() != "file":
+        return Check("keys", "ok", f"held by a service ({signing_key_scheme()})")
+    if not landlock_version():
+        return Check(
+            "keys", "note", "every step can read the signing key: this kernel has no Landlock",
+            "Run Linux 5.19 or newer with landlock among its security modules, or sign with a key "
+            "service (HANDOFF_SIGNING_KEY)",
+        )  # fmt: skip
+    kept = paths_kept_from_steps()
+    if settings.private_keys not in kept:
+        return Check(
+            "keys", "note", "every step can read the signing key: it lies where steps make files",
+            "Set HANDOFF_HOME to a folder that isn't below the one for temporary files",
+        )  # fmt: skip
+    return Check("keys", "ok", f"only signing can read {', '.join(map(str, kept))} (Landlock)")
+
+
+def _confinement() -> Check:
+    """Tell what a process that holds a delivery or compiled code could do, as one has tried."""
+    if possible := still_possible():
+        return Check(
+            "confinement", "note", "what holds a delivery or compiled code "
+            + ", ".join(possible), "Run Linux 6.12 or newer with landlock among its security "
+            "modules; in a container, permit Landlock, seccomp and network namespaces",
+        )  # fmt: skip
+    return Check(
+        "confinement", "ok", "what holds a delivery or compiled code has its own files, no "
+        "sockets, no network, and no other process in reach",
+    )  # fmt: skip
+
+
+def _registry(settings: Settings) -> Check:
+    uri = settings.stores.tracking_uri
+    if not uri.startswith("http"):
+        return Check("registry", "ok", "MLflow, embedded (SQLite in the home folder)")
+    return _reachable("registry", uri, "MLFLOW_TRACKING_URI")
+
+
+def _prefect(settings: Settings) -> Check:
+    if settings.is_embedded:
+        return Check("flows", "ok", "Prefect, embedded (a server is started for each flow run)")
+    return _reachable("flows", settings.prefect_api, "PREFECT_API_URL")
+
+
+def _store(settings: Settings) -> Check:
+    location = settings.stores.objects
+    if location.startswith("s3://"):
+        from handoff.artifacts.stores.opening import open_store
+
+        try:
+            # A person waits for this one.
+            guarantees = open_store(location, patience_s=10).check()
+        except HandoffError as error:
+            return Check("store", "missing", error.got, error.remedy)
+        if guarantees.lacking:
+            return Check("store", "note", location, ". ".join(guarantees.lacking))
+        return Check("store", "ok", location)
+    return Check("store", "ok", f"the folder {Path(location)}")
+
+
+def _reachable(name: str, uri: str, variable: str) -> Check:
+    """Open a connection to the server that `uri` names; credentials in it are not shown."""
+    parts = urlsplit(uri)
+    shown = without_login(uri)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=3):
+            return Check(name, "ok", shown)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Check(name, "missing", f"{shown}: {reason}", f"Start it, or unset {variable}")

@@ -1,0 +1,229 @@
+"""`handoff init`: gives a folder that `to_folder` wrote the contract that makes it a delivery."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from handoff.artifacts.delivery.contract import (
+    CONTRACT_FILE,
+    DeliveryContract,
+    Lineage,
+    ModelSection,
+    format_contract,
+)
+from handoff.artifacts.delivery.signature import DECLARED, Dimension, TensorSpec
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.messages.proposals import (
+    InputProposal,
+    ProposeJob,
+    ProposeResult,
+    TryJob,
+    TryResult,
+)
+from handoff.artifacts.recipe.recipe import read_recipe
+from handoff.artifacts.record import to_plain
+from handoff.infra.commands.input_flags import (
+    format_spec,
+    parse_dimension,
+    parse_input,
+    parse_range,
+)
+from handoff.infra.commands.questions import ask_dimension, ask_input, ask_name, ask_values
+from handoff.infra.commands.release import require_folder
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo
+
+# So much of why a range was inferred goes into the contract.
+_WHY_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user said by flags; the rest is inferred, or asked on a terminal."""
+
+    name: str = ""
+    inputs: tuple[TensorSpec, ...] = ()
+    dimensions: dict[str, Dimension] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    source: Lineage = field(default_factory=Lineage)
+    extensions: tuple[str, ...] = ()
+
+
+def read_wishes(
+    recipe: Path | None,
+    *,
+    name: str,
+    inputs: Sequence[str],
+    dimensions: Sequence[str],
+    ranges: Sequence[str],
+    **lineage: str,
+) -> Wishes:
+    """Return what the flags say; raise `UsageProblem` for one that can't be read."""
+    for flag, text in {"name": name, **lineage}.items():
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise UsageProblem(
+                "that is no text", expected=f"UTF-8 in --{flag.replace('_', '-')}", got=text[:80],
+                remedy="Write it in UTF-8",
+            )  # fmt: skip
+    return Wishes(
+        name=name,
+        inputs=tuple(parse_input(text) for text in inputs),
+        dimensions=dict(parse_dimension(text) for text in dimensions),
+        ranges=dict(parse_range(text) for text in ranges),
+        source=Lineage(**lineage),
+        extensions=read_recipe(recipe).extensions if recipe else (),
+    )
+
+
+def init_delivery(folder: Path, wishes: Wishes, *, ask: bool, force: bool, as_json: bool) -> None:
+    """Write the contract of the bare folder, once the model was seen to run as it declares.
+
+    Raises `DeliveryUnreadable` for a folder that can't be read, `UsageProblem` where something
+    isn't known and can't be asked.
+    """
+    folder = require_folder(folder)
+    path = folder / CONTRACT_FILE
+    if path.exists() and not force:
+        raise UsageProblem(
+            f"{folder.name} has a contract already", expected=f"a folder without {CONTRACT_FILE}",
+            got=str(path), remedy="Add --force to replace it",
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="handoff-init-") as scratch:
+        staging = Path(scratch) / "staging"
+        plan = ProcessPlan(
+            "init", extensions=wishes.extensions, reads=(folder,), writes=(Path(scratch),)
+        )
+        process = StepProcess(plan, Path(scratch) / "init.log")
+        try:
+            job = ProposeJob(folder, staging, wishes.inputs, wishes.dimensions)
+            proposal = process.run(job)
+            contract = _decide(folder, wishes, proposal, ask=ask and not as_json)
+            _require_running(process.run(TryJob(staging, contract)))
+        finally:
+            process.close()
+    write_whole(path, format_contract(contract), mode=0o644)
+    if as_json:
+        print_json({"contract": to_plain(contract), "file": str(path)})
+    else:
+        _tell(folder, contract, proposal)
+
+
+def _decide(
+    folder: Path, wishes: Wishes, proposal: ProposeResult, *, ask: bool
+) -> DeliveryContract:
+    """Return the contract of what was given, inferred and, with `ask`, answered."""
+    names = [found.name for found in proposal.inputs]
+    _require_used("--input", [spec.name for spec in wishes.inputs], names)
+    _require_used("--range", wishes.ranges, names)
+    name = wishes.name or _plain_name(folder.name)
+    if ask and not wishes.name:
+        name = ask_name(name)
+    given = {spec.name for spec in wishes.inputs}
+    unknown = [found for found in proposal.inputs if found.name not in given]
+    if unknown and not proposal.ran and not ask:
+        raise _unknown(unknown)
+    specs = []
+    for found in proposal.inputs:
+        open_to_ask = ask and found.name not in given
+        spec = ask_input(found) if open_to_ask or found.spec is None else found.spec
+        specs.append(_with_range(spec, wishes, found.why, ask=open_to_ask))
+    axes = dict.fromkeys(a for spec in specs for a in spec.shape if isinstance(a, str))
+    _require_used("--dimension", wishes.dimensions, axes)
+    dimensions = {axis: _dimension(axis, wishes, proposal, ask=ask) for axis in axes}
+    source = replace(wishes.source, created=datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        section = ModelSection(name, proposal.class_name)
+        return DeliveryContract(section, tuple(specs), dimensions=dimensions, source=source)
+    except ValueError as error:
+        raise UsageProblem(
+            "no contract can be written", expected="a name and inputs that fit", got=str(error),
+            remedy="Say them with --name, --input and --range",
+        ) from error  # fmt: skip
+
+
+def _require_used(flag: str, said: Iterable[str], names: Iterable[str]) -> None:
+    known = list(names)
+    for name in said:
+        if name not in known:
+            raise UsageProblem(
+                f"{flag} names something that isn't there",
+                expected=f"one of {', '.join(known)}" if known else "none: there are no such",
+                got=name,
+                remedy="forward's arguments in module.py are the inputs, names in their shapes the "
+                "dimensions",
+            )
+
+
+def _unknown(unknown: Sequence[InputProposal]) -> UsageProblem:
+    flags = " ".join(
+        f"--input '{found.name}:{format_spec(found.spec) if found.spec else 'float32:batch,8'}'"
+        for found in unknown
+    )
+    return UsageProblem(
+        "nothing was found that the model runs on",
+        expected="a flag with dtype and shape for each input that can't be inferred",
+        got="none for " + "; ".join(f"{found.name} ({found.why})" for found in unknown),
+        remedy=f"Add what they really take, such as {flags}",
+    )
+
+
+def _with_range(spec: TensorSpec, wishes: Wishes, why: str, *, ask: bool) -> TensorSpec:
+    """Return the input with its values, and where those come from."""
+    if spec.name in wishes.ranges:
+        low, high = wishes.ranges[spec.name]
+        return replace(spec, low=low, high=high, origin=DECLARED)
+    if ask and "int" in spec.dtype:
+        return replace(ask_values(spec), origin=DECLARED)
+    return spec if spec.low is None else replace(spec, origin=why[:_WHY_LENGTH])
+
+
+def _dimension(axis: str, wishes: Wishes, proposal: ProposeResult, *, ask: bool) -> Dimension:
+    if axis in wishes.dimensions:
+        return replace(wishes.dimensions[axis], origin=DECLARED)
+    known = proposal.dimensions.get(axis, Dimension())
+    if ask:
+        return replace(ask_dimension(axis, known), origin=DECLARED)
+    return replace(known, origin="seen to run" if axis in proposal.dimensions else "by default")
+
+
+def _plain_name(folder: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("._-")[:63] or "model"
+
+
+def _require_running(trial: TryResult) -> None:
+    if trial.failures:
+        raise UsageProblem(
+            "the model doesn't run on inputs like these, and nothing was written",
+            expected="a result at the smallest sizes and at larger ones",
+            got=trial.failures[0],
+            remedy="Say what it takes with --input, --dimension and --range",
+        )
+
+
+def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> None:
+    echo(f"{contract.model.name}: wrote {folder / CONTRACT_FILE}")
+    whys = {found.name: found.why for found in proposal.inputs}
+    for spec in contract.inputs:
+        values = "" if spec.low is None else f", values {spec.low:g} to {spec.high:g}"
+        echo(f"  {spec}{values}: {whys[spec.name]}")
+    for name, limits in contract.dimensions.items():
+        echo(f"  {name} from {limits.min} to {limits.max}")
+    echo(
+        "The model runs with that. There are no golden outputs: only 'handoff deliver' writes them"
+    )
+    if not contract.source.commit:
+        echo("Nothing says where it comes from: --repository, --commit and --author would")
+    echo(f"Next: handoff inspect {folder}")
+
+
+def on_terminal() -> bool:
+    """Tell whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

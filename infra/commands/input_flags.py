@@ -1,0 +1,89 @@
+"""Reads the flags of `handoff init`: inputs, dimensions and value ranges as people type them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from handoff.artifacts.delivery.signature import DTYPES, Dimension, TensorSpec
+from handoff.artifacts.errors import UsageProblem
+
+_T = TypeVar("_T")
+_SIZE = re.compile(r"[0-9]{1,12}")
+
+
+def parse_input(text: str) -> TensorSpec:
+    """Return the input that `NAME:DTYPE:AXES` means, such as `x:float32:batch,3,224,224`.
+
+    An axis is a size or a dimension's name; a scalar has none. Raises `UsageProblem`.
+    """
+    name, _, rest = text.partition(":")
+    return _checked("--input", text, "NAME:DTYPE:AXES, such as x:float32:batch,3,224,224",
+                    lambda: parse_spec(name, rest))  # fmt: skip
+
+
+def parse_spec(name: str, text: str) -> TensorSpec:
+    """Return the spec of the input `name` that `DTYPE:AXES` means; raise `ValueError`."""
+    dtype, separator, axes = (part.strip() for part in text.partition(":"))
+    if not separator:
+        raise ValueError(f"expected DTYPE:AXES, with a dtype among {', '.join(DTYPES)}")
+    shape = tuple(_axis(axis.strip()) for axis in axes.split(",")) if axes else ()
+    return TensorSpec(name.strip(), dtype, shape)
+
+
+def format_spec(spec: TensorSpec) -> str:
+    """Return a spec as `parse_spec` reads it."""
+    return f"{spec.dtype}:{','.join(map(str, spec.shape))}"
+
+
+def _axis(text: str) -> int | str:
+    return int(text) if _SIZE.fullmatch(text) else text
+
+
+def parse_dimension(text: str) -> tuple[str, Dimension]:
+    """Return what `NAME=MIN:MAX` means, such as `batch=1:1024`. Raises `UsageProblem`."""
+    name, _, limits = text.partition("=")
+    found = _checked("--dimension", text, "NAME=MIN:MAX, such as batch=1:1024",
+                     lambda: parse_limits(limits))  # fmt: skip
+    return name.strip(), found
+
+
+def parse_limits(text: str) -> Dimension:
+    """Return the range that `MIN:MAX` means; raise `ValueError`."""
+    low, _, high = text.partition(":")
+    if not _SIZE.fullmatch(low.strip()) or not _SIZE.fullmatch(high.strip()):
+        raise ValueError("expected MIN:MAX, two sizes")
+    return Dimension(int(low), int(high))
+
+
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    """Return what `NAME=LOW:HIGH` means, such as `ids=0:1999`. Raises `UsageProblem`."""
+    name, _, limits = text.partition("=")
+    found = _checked("--range", text, "NAME=LOW:HIGH, such as ids=0:1999",
+                     lambda: parse_values(limits))  # fmt: skip
+    return name.strip(), found
+
+
+def parse_values(text: str) -> tuple[float, float]:
+    """Return the value range that `LOW:HIGH` means, both ends included; raise `ValueError`."""
+    low, separator, high = text.partition(":")
+    if not separator:
+        raise ValueError("expected LOW:HIGH, two numbers")
+    values = float(low), float(high)
+    if not (math.isfinite(values[0]) and math.isfinite(values[1]) and values[0] <= values[1]):
+        raise ValueError("expected finite numbers, the lower one first")
+    return values
+
+
+def _checked(flag: str, text: str, expected: str, parse: Callable[[], _T]) -> _T:
+    try:
+        return parse()
+    except ValueError as error:
+        raise UsageProblem(
+            f"the option {flag} can't be read",
+            expected=expected,
+            got=f"{text[:80]!r} ({error})",
+            remedy="Write it like the example",
+        ) from error

@@ -1,0 +1,67 @@
+"""`handoff keys`: whose signatures are trusted here, and the public key that others need."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.messages.registering import KeyJob, KeyResult
+from handoff.artifacts.release.signing import public_key_of, read_trust
+from handoff.infra.engine.child import StepProcess
+from handoff.infra.settings import Settings, read_settings, trusted_folder
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo
+from handoff.tasks.registry.moving import SIGNER
+
+
+def show_keys(*, as_json: bool) -> None:
+    """Print the public key that signs here, as PEM, and the ids of those that are trusted."""
+    settings = read_settings()
+    trust = read_trust(settings.stores.trusted, may_lack=True)
+    own = _own_key(settings)
+    if as_json:
+        ids = [key.keyid for key in trust.keys]
+        signing, pem = (own.key_id, own.public_pem) if own else (None, "")
+        print_json({"signing": signing, "public_key": pem, "trusted": ids})
+        return
+    if own is None:
+        echo("No key signs here yet: the first release makes one", err=True)
+    else:
+        echo(f"signs here: {own.key_id[:12]}", err=True)
+    echo(f"trusted: {', '.join(trust.ids) or 'none'}", err=True)
+    if own is not None:
+        echo(own.public_pem.strip())
+
+
+def _own_key(settings: Settings) -> KeyResult | None:
+    """Return the key that signs here; the signing process alone can read it."""
+    key = settings.signing_key
+    if key.make_missing and not key.public.exists():
+        return None
+    with (
+        tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
+        closing(StepProcess(SIGNER, Path(logs) / "sign.log")) as signer,
+    ):
+        job = KeyJob(replace(key, make_missing=False), None)
+        return signer.run(job)
+
+
+def trust_key(file: Path) -> None:
+    """Trust what the key in `file` has signed, from now on."""
+    try:
+        key = public_key_of(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageProblem(
+            f"{file} can't be read", expected="a file with a public key in PEM",
+            got=error.strerror or str(error), remedy="'handoff keys show' prints one there",
+        ) from error  # fmt: skip
+    folder = trusted_folder(read_settings().home)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place = folder / f"{key.keyid[:12]}.pub"
+    shutil.copyfile(file, place)
+    echo(f"{key.keyid[:12]} is trusted: {place}")
+    echo("Compare that id with what 'handoff keys show' prints where the key signs")

@@ -1,0 +1,131 @@
+"""What changes the registry without a release: promote, rollback, retire, sync, gc."""
+
+from __future__ import annotations
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.messages.changes import Author, Request, RetireRequest, RollBackRequest
+from handoff.artifacts.messages.registering import CatalogueJob, CollectJob
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.site import Site
+from handoff.infra.commands.registry import (
+    parse_reference,
+    parse_version,
+    releases_of,
+    require_alias,
+)
+from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
+from handoff.infra.terminal.console import print_json, size
+from handoff.infra.terminal.echoing import echo
+from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.moving import (
+    Promotion,
+    change_ledger,
+    opened_registrar,
+)
+from handoff.tasks.registry.moving import promote as promote_version
+
+
+def promote(
+    reference: str,
+    alias: str,
+    *,
+    reason: str,
+    override: bool,
+    narrower: bool,
+    expected: int | None,
+    as_json: bool,
+) -> None:
+    """Make `alias` stand for a version, where the rules of a promotion let it.
+
+    `expected` is the version that it has to stand for now, 0 for none; None asks for nothing.
+    Raises `UsageProblem` for a reference that names no version.
+    """
+    name, wanted = parse_version(reference)
+    require_alias(alias)
+    promotion = Promotion(name, wanted, alias, override, expected, narrower)
+    appended = promote_version(_writable_site(), promotion, _author(reason))
+    _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
+
+
+def roll_back(
+    reference: str, alias: str, version: int | None, reason: str, *, as_json: bool
+) -> None:
+    """Make `alias` stand for what it stood for before."""
+    name, _ = parse_reference(reference)
+    appended = _change(RollBackRequest(name, alias, version), reason)
+    _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
+
+
+def retire(reference: str, reason: str, *, as_json: bool) -> None:
+    """Give up a version, so that the garbage collector may remove its packages."""
+    name, version = parse_reference(reference)
+    if not isinstance(version, int):
+        raise UsageProblem(
+            "a version is retired by its number", expected="NAME@VERSION", got=reference[:80],
+            remedy="See 'handoff history NAME'",
+        )  # fmt: skip
+    appended = _change(RetireRequest(name, version), reason)
+    _tell(name, appended, f"version {version} is retired", as_json=as_json)
+
+
+def sync(reference: str, *, as_json: bool) -> None:
+    """Show in MLflow, and in the store's copies for people, what the ledgers say."""
+    site = _writable_site()
+    if reference:
+        models: tuple[str, ...] = (parse_reference(reference)[0],)
+    else:
+        models = releases_of(read_settings()).models()
+    with opened_registrar(site) as (registrar, _):
+        for model in models:
+            registrar.run(CatalogueJob(site.stores, model))
+    if as_json:
+        print_json({"models": list(models)})
+        return
+    echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
+
+
+def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
+    """Remove what no version needs from the store."""
+    site = read_site(read_settings())
+    with opened_registrar(site) as (registrar, _):
+        job = CollectJob(site.stores, grace_h, pretend)
+        found = registrar.run(job)
+    if as_json:
+        print_json(to_plain(found))
+        return
+    would = "would be removed" if pretend else "removed"
+    echo(f"{found.removed} objects {would} ({size(found.removed_bytes)})")
+    echo(f"{found.kept} are needed ({size(found.kept_bytes)}), {found.spared} are too new")
+    if found.abandoned:
+        echo(f"{found.abandoned} uploads that never ended were given up")
+
+
+def _change(request: Request, reason: str) -> Appended:
+    return change_ledger(_writable_site(), request, _author(reason))
+
+
+def _writable_site() -> Site:
+    settings = read_settings()
+    require_writable_home(settings)
+    return read_site(settings)
+
+
+def _author(reason: str) -> Author:
+    return Author(author_name(), reason.strip())
+
+
+def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
+    entry: LedgerEntry | None = appended.entry
+    if as_json:
+        print_json({"model": name, "version": appended.version, "entry": to_plain(entry)})
+        return
+    if entry is None:
+        echo(f"{name}: {what} already")
+        return
+    was = f", and was {entry.replaced}" if entry.replaced else ""
+    echo(f"{name}: {what}{was} (entry {entry.sequence} of its ledger)")
+    for measured in entry.measured:
+        echo(f"  {measured}")
+    for rule in entry.overrides:
+        echo(f"  set aside: {rule}")

@@ -1,0 +1,156 @@
+"""What the commands other than `release` do."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from handoff.artifacts.delivery.captures import CaptureRow, recommend
+from handoff.artifacts.messages.steps import (
+    IntakeJob,
+    IntakeResult,
+    TraceabilityJob,
+    TraceabilityResult,
+)
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, Recipe, read_recipe
+from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.record import to_plain
+from handoff.infra.cli.options import is_quiet
+from handoff.infra.commands.release import require_folder
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.infra.explaining.telling import hint_for
+from handoff.infra.settings import read_settings
+from handoff.infra.terminal.captures import print_captures
+from handoff.infra.terminal.console import print_findings, print_json, print_table, size
+from handoff.infra.terminal.echoing import echo
+from handoff.tasks.captures.rows import fill_rows
+from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+
+
+def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_json: bool) -> int:
+    """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
+    delivery = require_folder(delivery)
+    wanted = read_recipe(recipe) if recipe else Recipe()
+    require_known_names(wanted, contract_in(delivery))
+    with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
+        staging = Path(scratch) / "staging"
+        taken, judged = judge_delivery(delivery, staging, wanted)
+        rows = fill_rows(staging, wanted.extensions, Path(scratch)) if captures else ()
+    if as_json:
+        print_json(_inspection(taken, judged, rows))
+    else:
+        weights = size(taken.weights_bytes)
+        echo(f"{taken.contract.model.name}: {judged.verdict} ({taken.nodes} nodes, {weights})")
+        if not is_quiet():
+            _tell_inspection(taken, judged, rows)
+    return 2 if judged.verdict == "unsound" else 0
+
+
+def judge_delivery(
+    delivery: Path, staging: Path, recipe: Recipe
+) -> tuple[IntakeResult, TraceabilityResult]:
+    """Take a delivery in to the new folder `staging` and judge it, in a process of its own."""
+    plan = ProcessPlan(
+        "inspect", extensions=recipe.extensions, reads=(delivery,), writes=(staging.parent,)
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="handoff-log-") as logs,
+        closing(StepProcess(plan, Path(logs) / "inspect.log")) as process,
+    ):
+        taken = process.run(IntakeJob(delivery, staging))
+        return taken, process.run(TraceabilityJob(staging, recipe.required_lineage))
+
+
+def _tell_inspection(
+    taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
+) -> None:
+    echo(f"  {_origin(taken)}")
+    print_findings(judged.findings)
+    if rows:
+        print_captures(rows)
+    if hint := hint_for(judged.findings):
+        echo(f"  more: {hint}")
+
+
+def _origin(taken: IntakeResult) -> str:
+    """Return who delivered what from where, as far as the delivery says it."""
+    source = taken.contract.source
+    commit = f"{source.repository} {source.commit[:12]}".strip()
+    told = [commit, source.training_run, source.author, source.created]
+    return one_line(", ".join([taken.digest.short, *(part for part in told if part)]))
+
+
+def _inspection(
+    taken: IntakeResult, judged: TraceabilityResult, rows: tuple[CaptureRow, ...]
+) -> dict[str, object]:
+    plain = {
+        "model": taken.contract.model.name,
+        "verdict": judged.verdict,
+        "findings": to_plain(judged.findings),
+        "delivery": str(taken.digest),
+        "contract": to_plain(taken.contract),
+    }
+    if rows:
+        plain["captures"] = {"rows": to_plain(rows), "recommendation": recommend(rows)}
+    return plain
+
+
+def list_passes(*, as_json: bool) -> None:
+    """Print every pass with its level, what it does and its parameters."""
+    # Passes are torch's business: this is the one command that imports it into its own process.
+    from handoff.tasks.optimize.passes import PASSES
+
+    default = [choice.name for choice in DEFAULT_PASSES]
+    told = [
+        {
+            "name": name,
+            "level": chosen.level,
+            "default": name in default,
+            "does": (chosen.__doc__ or "").partition("\n")[0].rstrip("."),
+            "parameters": dict(chosen.parameters),
+        }
+        for name, chosen in PASSES.items()
+    ]
+    if as_json:
+        print_json({"passes": told})
+        return
+    columns = ("pass", "level", "by default", "what it does")
+    rows = [
+        (one["name"], one["level"], "yes" if one["default"] else "no", one["does"]) for one in told
+    ]
+    print_table("", columns, [tuple(map(str, row)) for row in rows])
+    for name, chosen in PASSES.items():
+        for parameter, meaning in chosen.parameters.items():
+            echo(f"{name}: {parameter} is {meaning}")
+
+
+def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None:
+    """Check a pulled folder; raise `PackageRefused` when it isn't what it says or doesn't fit.
+
+    With the `delivery` that it was made from, its numbers are compared again, too.
+    """
+    from handoff.artifacts.release.package import check_release
+    from handoff.artifacts.release.signing import read_trust
+
+    trust = read_trust(read_settings().stores.trusted, may_lack=True)
+    checked = check_release(folder, installed_torch(), trust)
+    manifest, repeated = checked.manifest, []
+    if delivery is not None:
+        from handoff.tasks.registry.repeating import repeat_comparison
+
+        repeated = [repeat_comparison(folder, manifest, slug, delivery) for slug in checked.targets]
+    if as_json:
+        version = checked.claim.version
+        told = {"ok": True, "model": manifest.model, "version": version,
+                "targets": list(checked.targets)}  # fmt: skip
+        print_json({**told, "repeated": repeated})
+        return
+    targets = ", ".join(checked.targets)
+    echo(
+        f"{manifest.model} version {checked.claim.version}: {targets}: signed by a key that is "
+        "trusted, nothing was changed, and this machine can run it"
+    )
+    for line in repeated:
+        echo(f"  {line}")

@@ -1,0 +1,48 @@
+"""`handoff recompile`: a night by hand, in this process, one model after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from handoff.artifacts.errors import NightFailed
+from handoff.artifacts.nightly.night import read_nights
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.stores.opening import open_store
+from handoff.infra.commands.registry import parse_reference, require_alias
+from handoff.infra.commands.release import require_compiler
+from handoff.infra.prefect.flow_calls import call_flow
+from handoff.infra.settings import read_settings, require_writable_home
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.progress import shown_progress
+
+
+def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> int:
+    """Rebuild the models that `alias` serves; print the night and return its exit status."""
+    settings = read_settings()
+    require_alias(alias)
+    for model in models:
+        parse_reference(model)
+    require_compiler()
+    require_writable_home(settings)
+
+    def load() -> Callable[[], object]:
+        from handoff.flows.parameters import RecompileParameters
+        from handoff.flows.recompile import recompile
+
+        # By hand, nobody waits half an hour for what 'handoff conformance' does.
+        wanted = RecompileParameters(alias=alias, models=list(models), conformance=False)
+        return lambda: recompile(wanted)
+
+    # What failed stands in the night's record, which is kept either way.
+    with shown_progress(), suppress(NightFailed):
+        call_flow(settings, None, load)
+    (night,) = read_nights(open_store(settings.stores.objects), 1)
+    if as_json:
+        print_json({**to_plain(night), "exit_status": night.exit_status})
+    else:
+        from handoff.tasks.nightly.night_page import text_table
+
+        echo(text_table(night))
+    return night.exit_status

@@ -1,0 +1,206 @@
+"""What the commands do that read the registry: list, show, history, diff, pull."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
+from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.messages.registering import PullJob, RestoreJob
+from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
+from handoff.infra.cli.options import is_quiet
+from handoff.infra.settings import Settings, read_settings
+from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
+from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.present import print_release, release_object
+
+
+def releases_of(settings: Settings) -> Releases:
+    """Return the releases in the store that the settings name."""
+    stores = settings.stores
+    return open_releases(stores.objects, stores.trusted, stores.seen)
+
+
+def list_registered(*, as_json: bool) -> None:
+    """Print the newest version of every model, and what its aliases stand for."""
+    releases = releases_of(read_settings())
+    found = []
+    for model in releases.models():
+        head = releases.require_head(model).entry
+        newest = releases.read(model, releases.find(model, None)) if head.kept else None
+        found.append((head, newest))
+    if as_json:
+        print_json({"models": [_listed(head, release) for head, release in found]})
+        return
+    if not found:
+        place = releases.store.location
+        echo(f"Nothing is registered in {place} yet. 'handoff release DELIVERY' does it")
+        return
+    columns = ("model", "newest", "delivery", "targets", "released", "aliases")
+    rows = [(head.model, *_row(release), _told_aliases(head)) for head, release in found]
+    print_table("", columns, rows)
+
+
+def _told_aliases(head: LedgerEntry) -> str:
+    return " ".join(f"@{alias} {held.version}" for alias, held in sorted(head.aliases.items()))
+
+
+def _row(newest: SignedRelease | None) -> tuple[str, ...]:
+    if newest is None:
+        return ("all retired", "-", "-", "-")
+    manifest = newest.manifest
+    targets = " ".join(target.slug for target in manifest.targets)
+    return (str(newest.claim.version), manifest.verdict, targets, age(manifest.created))
+
+
+def _listed(head: LedgerEntry, newest: SignedRelease | None) -> dict[str, object]:
+    """Return a model as JSON: `aliases` of its newest version, `pointers` of all its aliases."""
+    told: dict[str, object] = {
+        "name": head.model,
+        "pointers": {alias: held.version for alias, held in head.aliases.items()},
+    }
+    if newest is None:
+        return {**told, "version": None, "aliases": []}
+    return {
+        **told,
+        "version": newest.claim.version,
+        "aliases": list(head.aliases_of(newest.claim.version)),
+        "verdict": newest.manifest.verdict,
+        "targets": [target.slug for target in newest.manifest.targets],
+        "created": newest.manifest.created,
+        "manifest": str(newest.claim.manifest),
+    }
+
+
+def show_version(reference: str, *, as_json: bool) -> None:
+    """Print one version of a model."""
+    releases = releases_of(read_settings())
+    name, wanted = parse_reference(reference)
+    pointer = releases.find(name, wanted)
+    release = releases.read(name, pointer)
+    aliases = releases.require_head(name).entry.aliases_of(pointer.version)
+    version, report = pointer.version, releases.report(name, pointer.version)
+    if not as_json:
+        print_release(release.manifest, version=version, aliases=aliases, report=report)
+        return
+    print_json(release_object(release.manifest, version=version, aliases=aliases, report=report))
+
+
+def show_history(name: str, *, as_json: bool) -> None:
+    """Print a model's ledger, whose every entry is verified, newest first."""
+    releases = releases_of(read_settings())
+    model, _ = parse_reference(name)
+    entries = releases.entries(model)
+    if not entries:
+        raise releases.unknown(model, None)
+    if as_json:
+        print_json({"model": model, "entries": [to_plain(entry) for entry in entries]})
+        return
+    columns = ("entry", "when", "who", "what", "why")
+    rows = [
+        (
+            str(entry.sequence),
+            age(entry.at),
+            entry.by,
+            _told_entry(entry),
+            "; ".join(filter(None, [entry.reason, *(f"set aside: {o}" for o in entry.overrides)])),
+        )
+        for entry in reversed(entries)
+    ]
+    print_table(f"{model}: {len(entries)} entries, signed and in one chain", columns, rows)
+
+
+def _told_entry(entry: LedgerEntry) -> str:
+    if entry.action == "retire":
+        return f"version {entry.version} retired"
+    was = f" (was {entry.replaced})" if entry.replaced else ""
+    if entry.action == "rollback":
+        return f"rolled back to version {entry.version}: @{entry.alias}{was}"
+    what = {"release": "released", "promote": "promoted"}
+    return f"version {entry.version} {what[entry.action]}: @{entry.alias}{was}"
+
+
+def pull_release(reference: str, folder: Path | None, target: str, *, as_json: bool) -> None:
+    """Fetch the package of a release that fits this machine into `folder`; only verify without."""
+    from handoff.tasks.registry.pull import run as pull
+
+    settings = read_settings()
+    name, wanted = parse_reference(reference)
+    to = folder.absolute() if folder else None
+    job = PullJob(name, wanted, to, target, settings.stores, installed_torch())
+    with shown_transfer() as progress:
+        result = pull(job, progress)
+    if as_json:
+        print_json(to_plain(result))
+        return
+    if is_quiet():
+        echo(f"{result.model}@{result.version}")
+        return
+    told = f"{result.model} version {result.version}: {result.target}"
+    where = f"in {result.folder}" if result.folder else "verified in the store, nothing was kept"
+    echo(f"{told} {where}")
+
+
+def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
+    """Fetch the delivery that a version was made from into `folder`."""
+    from handoff.tasks.registry.restore import run as restore
+
+    settings = read_settings()
+    name, wanted = parse_reference(reference)
+    version = releases_of(settings).find(name, wanted).version
+    result = restore(RestoreJob(settings.stores, name, version, folder.absolute()))
+    if as_json:
+        print_json({"model": name, "version": version, **to_plain(result)})
+        return
+    echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
+
+
+def parse_reference(text: str) -> tuple[str, str | int | None]:
+    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
+    name, separator, reference = text.partition("@")
+    if not name or (separator and not reference):
+        raise UsageProblem(
+            "that names no version of a model", expected="NAME, NAME@ALIAS or NAME@VERSION",
+            got=text[:80], remedy="See 'handoff list' for what there is",
+        )  # fmt: skip
+    try:
+        require_model_name(name)
+    except ValueError as error:
+        raise UsageProblem(
+            "that is no model's name", expected="a name as 'handoff list' shows it",
+            got=name[:80], remedy=str(error).capitalize(),
+        ) from error  # fmt: skip
+    if not separator:
+        return name, None
+    return name, int(reference) if re.fullmatch(r"[0-9]{1,9}", reference) else reference
+
+
+def parse_version(text: str) -> tuple[str, str | int]:
+    """Return the name and the alias or version in `NAME@ALIAS` or `NAME@VERSION`.
+
+    Raises `UsageProblem` for a name alone: what changes something is about one that was chosen.
+    """
+    name, wanted = parse_reference(text)
+    if wanted is None:
+        raise UsageProblem(
+            f"that doesn't say which version of {name} is to be promoted",
+            expected="NAME@VERSION or NAME@ALIAS", got=text[:80],
+            remedy=f"Name one that somebody has looked at, such as {name}@candidate; "
+            f"'handoff history {name}' shows what there is",
+        )  # fmt: skip
+    return name, wanted
+
+
+def require_alias(alias: str) -> None:
+    """Raise `UsageProblem` unless `alias` can be one."""
+    try:
+        require_alias_name(alias)
+    except ValueError as error:
+        raise UsageProblem(
+            "that alias can't be set", expected="a name such as candidate or production",
+            got=alias[:60], remedy=str(error).capitalize(),
+        ) from error  # fmt: skip

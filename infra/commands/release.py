@@ -1,0 +1,274 @@
+"""`handoff release`: start the first step, then Prefect beside it, then tell what came of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.errors import (
+    DeliveryUnreadable,
+    EnvironmentLacking,
+    HandoffError,
+    NotShownYet,
+)
+from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.layout import REPORT_FILE
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest
+from handoff.infra.cli.options import is_quiet
+from handoff.infra.commands.registry import releases_of, require_alias
+from handoff.infra.commands.unchanged import Standing, find_unchanged
+from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.infra.prefect.flow_calls import call_flow
+from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.present import print_release, release_object
+from handoff.infra.terminal.progress import shown_progress, tell_begun
+from handoff.infra.terminal.step_times import (
+    StepTimes,
+    keep_times,
+    noted_times,
+    read_times,
+    times_folder,
+    times_of,
+)
+from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
+from handoff.tasks.registry.assemble import require_trial_alias
+from handoff.tasks.release import processes as lanes
+
+# What runs before Prefect does, as the flow announces it.
+_FIRST_STEPS = ("take in", "inspect", "optimize")
+
+
+def release_delivery(
+    delivery: Path,
+    recipe_file: Path | None,
+    alias: str,
+    *,
+    rebuild: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Release `delivery`, or only tell what that would do; return the exit code."""
+    settings = read_settings()
+    delivery = require_folder(delivery)
+    recipe = read_recipe(recipe_file) if recipe_file else Recipe()
+    _check(recipe, alias)
+    require_known_names(recipe, contract_in(delivery))
+    if dry_run:
+        from handoff.infra.commands.dry_run import tell_dry_run
+
+        return tell_dry_run(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+    return _release(settings, delivery, recipe, alias, rebuild=rebuild, as_json=as_json)
+
+
+def _release(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool, as_json: bool
+) -> int:
+    known = None if rebuild else find_unchanged(settings, delivery, recipe, alias)
+    if known is not None:
+        _tell_unchanged(known.version)
+        _tell_release(settings, known, alias, as_json=as_json)
+        return 0
+    workspace, begun = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
+    try:
+        with noted_times() as times, shown_progress(_times_before(settings, delivery)):
+            tell_begun(dict(zip(_FIRST_STEPS, begun, strict=True)))
+            outcome = end_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
+    except NotShownYet as error:
+        if as_json:
+            print_json({**_released(error, workspace), "error": error.as_record()})
+        remove_workspace(workspace)
+        if as_json:
+            return error.exit_code
+        raise
+    except HandoffError as error:
+        _tell_refusal(error, workspace, as_json=as_json)
+        if as_json:
+            return error.exit_code
+        raise
+    if not outcome["reused"]:
+        manifest = read_manifest(workspace / "release")
+        keep_times(times_folder(settings), manifest.model, times_of(manifest, times))
+    _tell_outcome(settings, outcome, workspace, alias, as_json=as_json)
+    return 0
+
+
+def _check(recipe: Recipe, alias: str) -> None:
+    """Raise for what no release can be made with, before anything is started."""
+    _require_targets(recipe)
+    require_alias(alias)
+    require_trial_alias(recipe, alias)
+    require_compiler()
+
+
+def _times_before(settings: Settings, delivery: Path) -> StepTimes:
+    """Return the times of the delivered model's steps, nothing where its name can't be read yet."""
+    try:
+        return read_times(times_folder(settings), read_contract(delivery).model.name)
+    except HandoffError:  # the first step tells what is wrong with it
+        return StepTimes({})
+
+
+def begin_release(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool
+) -> tuple[Path, tuple[lanes.BegunStep, ...]]:
+    """Start the first steps of a release, which `end_release` has to follow.
+
+    Returns its folder and those steps.
+
+    Raises `UsageProblem` or `EnvironmentLacking` before anything is started.
+    """
+    _check(recipe, alias)
+    require_writable_home(settings)
+    workspace = open_workspace(settings.home / "builds")
+    return workspace, lanes.begin(workspace, delivery, recipe, fresh=rebuild)
+
+
+def end_release(
+    settings: Settings,
+    workspace: Path,
+    delivery: Path,
+    recipe: Recipe,
+    alias: str,
+    *,
+    rebuild: bool,
+) -> dict[str, Any]:
+    """Run the flow of a release that was begun in `workspace`; return what it returns."""
+    asked = {"delivery": str(delivery), "recipe": to_plain(recipe)}
+    try:
+        return _run_flow(settings, workspace, {**asked, "alias": alias, "rebuild": rebuild})
+    finally:
+        lanes.close_begun()
+
+
+def read_outcome(settings: Settings, outcome: dict[str, Any], workspace: Path) -> Manifest:
+    """Return the record of what was released, or found again, and remove the build's files."""
+    if outcome["reused"]:
+        releases = releases_of(settings)
+        pointer = releases.find(outcome["model"], outcome["version"])
+        manifest = releases.read(outcome["model"], pointer).manifest
+    else:
+        manifest = read_manifest(workspace / "release")
+    remove_workspace(workspace)
+    return manifest
+
+
+def _tell_outcome(
+    settings: Settings, outcome: dict[str, Any], workspace: Path, alias: str, *, as_json: bool
+) -> None:
+    """Print what the flow released, or found again, and remove the build's files."""
+    version, aliases = outcome["version"], tuple(outcome["aliases"])
+    released = Standing(read_outcome(settings, outcome, workspace), version, aliases)
+    if outcome["reused"]:
+        _tell_unchanged(version)
+        if outcome["replaced"]:
+            _note(f"@{alias} stands for version {version} again, and was {outcome['replaced']}")
+    for note in outcome["notes"]:
+        _note(note)
+    _tell_release(settings, released, alias, as_json=as_json)
+
+
+def _tell_unchanged(version: int) -> None:
+    _note(f"nothing has changed since version {version} was released (--rebuild builds it anew)")
+
+
+def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json: bool) -> None:
+    manifest, version, aliases = released.manifest, released.version, released.aliases
+    report = releases_of(settings).report(manifest.model, version)
+    if as_json:
+        print_json(release_object(manifest, version=version, aliases=aliases, report=report))
+        return
+    if is_quiet():
+        echo(f"{manifest.model}@{version}")
+        return
+    print_release(manifest, version=version, aliases=aliases, report=report)
+    promoting = f"handoff promote {manifest.model}@{version} --to production"
+    pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
+    echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
+
+
+def _note(text: str) -> None:
+    """Tell what is no part of the result, unless only that is wanted."""
+    if not is_quiet():
+        echo(f"handoff: {text}", err=True)
+
+
+def _run_flow(settings: Settings, workspace: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    def load() -> Callable[[], dict[str, Any]]:
+        from handoff.flows.parameters import ReleaseParameters
+        from handoff.flows.release import release
+
+        return lambda: release(ReleaseParameters(**asked))
+
+    return call_flow(settings, workspace, load)
+
+
+def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:
+    """Return what was released, as JSON holds it; a version that was found again without files."""
+    folder = workspace / "release"
+    if not (folder / MANIFEST_FILE).exists():
+        return {"model": error.model, "version": error.version, "targets": []}
+    manifest = read_manifest(folder)
+    return release_object(manifest, version=error.version, aliases=error.aliases, report="")
+
+
+def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> None:
+    """Print what was measured before the refusal, and where the build is kept."""
+    folder = workspace / "release"
+    manifest = read_manifest(folder) if (folder / MANIFEST_FILE).exists() else None
+    if as_json:
+        found: dict[str, Any] = {"model": None, "version": None, "targets": []}
+        if manifest:
+            found = release_object(manifest, version=None, aliases=(), report=_report_of(folder))
+        print_json({**found, "error": error.as_record(), "build": str(workspace)})
+        return
+    if manifest and not is_quiet():
+        print_release(manifest, version=None, aliases=())
+        if report := _report_of(folder):
+            _note(f"the report is {report}")
+    if workspace.exists():
+        keep_for_a_look(workspace)
+        _note(f"the build is kept in {workspace}")
+
+
+def _report_of(folder: Path) -> str:
+    """Return the path of a refused release's report; '' where none was written."""
+    report = folder / REPORT_FILE
+    return str(report) if report.exists() else ""
+
+
+def _require_targets(recipe: Recipe) -> None:
+    try:
+        recipe.resolved_targets()
+    except ValueError as error:
+        raise EnvironmentLacking(
+            "this machine can't build for itself", expected="a target of Handoff's",
+            got=str(error), remedy="Name targets in a recipe",
+        ) from error  # fmt: skip
+
+
+def require_folder(delivery: Path) -> Path:
+    """Return the delivery's absolute path; raise `DeliveryUnreadable` unless it is a folder."""
+    if delivery.is_dir():
+        return delivery.absolute()
+    raise DeliveryUnreadable(
+        f"{delivery} can't be read as a delivery",
+        expected="a folder that torch.fx's to_folder wrote, with its delivery.toml",
+        got="a file" if delivery.exists() else "nothing of that name",
+        remedy="Name the delivery's folder; 'handoff deliver' writes one",
+    )
+
+
+def require_compiler() -> None:
+    """Raise `EnvironmentLacking` unless there is a C++ compiler, before anything is started."""
+    name = compiler_name()
+    if shutil.which(name) is None:
+        raise EnvironmentLacking(
+            "no C++ compiler was found", expected=f"{name} on the PATH", got="none",
+            remedy="Install g++ (Debian: apt-get install g++), or set CXX to a compiler",
+        )  # fmt: skip

@@ -1,0 +1,58 @@
+"""`handoff ui`: MLflow's own UI on what is registered."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.isolated import FOR_CHILDREN, isolated
+from handoff.infra.engine.environments import replace_process
+from handoff.infra.engine.standing import empty_folder
+from handoff.infra.prefect.ports import require_free_port
+from handoff.infra.settings import Settings, read_settings, require_writable_home
+from handoff.infra.terminal.echoing import echo
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def open_ui(host: str, port: int) -> None:
+    """Replace this process by MLflow's server on the embedded registry; it ends with Ctrl-C.
+
+    Where `MLFLOW_TRACKING_URI` names a server, that server's own page is named instead.
+    """
+    settings = read_settings()
+    if settings.stores.tracking_uri.startswith("http"):
+        echo(f"The registry is a server of its own: open {settings.stores.tracking_uri}")
+        return
+    if host not in _LOOPBACK:
+        raise UsageProblem(
+            "MLflow's UI is not shown to the network", expected="a loopback address",
+            got=host[:60], remedy="MLflow has no login here: use an MLflow server with one, "
+            "named by MLFLOW_TRACKING_URI, or an SSH tunnel",
+        )  # fmt: skip
+    require_writable_home(settings)
+    require_free_port(host, port, "MLflow")
+    # Without this MLflow's pages begin with what is for language models.
+    page = f"http://{host}:{port}/#/models?workflowType=machine_learning"
+    echo(f"MLflow: {page}  (Ctrl-C ends it)", err=True)
+    os.chdir(empty_folder(settings.home))
+    replace_process(
+        _command(settings, host, port),
+        {**FOR_CHILDREN, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+    )
+
+
+def _command(settings: Settings, host: str, port: int) -> list[str]:
+    try:
+        importlib.metadata.distribution("mlflow")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise EnvironmentLacking(
+            "MLflow's server can't be started", expected="the package mlflow", got="none",
+            remedy="Install the package mlflow (not mlflow-skinny alone) beside handoff",
+        ) from error  # fmt: skip
+    return isolated(
+        "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1",
+        "--backend-store-uri", settings.stores.tracking_uri,
+        "--default-artifact-root", settings.stores.artifact_root,
+    )  # fmt: skip

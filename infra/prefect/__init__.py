@@ -1,0 +1,1 @@
+"""Prefect around the flows: deployments, automations, pools, and servers for one command."""

@@ -1,1 +1,0 @@
-"""The served stack on one machine: Prefect, MLflow, PostgreSQL and workers, under supervisor."""

@@ -1,0 +1,90 @@
+"""`handoff down`: stop exactly what `handoff up` started, and keep the data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK
+from handoff.infra.prefect.orphans import end_found, marked
+from handoff.infra.settings import read_settings
+from handoff.infra.stack import postgres
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.supervision import Supervision
+from handoff.infra.terminal.console import print_json
+from handoff.infra.terminal.echoing import echo
+
+_POSTGRES_LIMIT_S = 60.0
+
+
+def bring_down(*, as_json: bool) -> None:
+    """Stop the stack, also one whose supervisor was killed, and print what was stopped."""
+    place = Place(read_settings().home)
+    if not place.folder.exists():
+        _tell([], place, as_json=as_json)
+        return
+    with place.locked():
+        supervision = Supervision(place)
+        stopped = []
+        if supervision.is_running():
+            stopped = [state.name for state in supervision.states() if state.process]
+            supervision.shut_down()
+        stopped += [name for name in end_leftovers(place) if name not in stopped]
+        place.forget()
+    _tell(stopped, place, as_json=as_json)
+
+
+def end_leftovers(place: Place) -> list[str]:
+    """End what an earlier supervisor of this home started and runs without it; return the names.
+
+    All of it carries the home in its environment, which PostgreSQL alone may overwrite: that one
+    is told by the folder in which it works, and asked last.
+    """
+    database = postgres.main_process(place)
+    found = _marked(place)
+    names = {
+        environment.get(SERVICE_MARK, "supervisor")
+        for environment in found.values()
+    }  # fmt: skip
+    end_found(lambda: _marked(place))
+    if database:
+        names.add("postgres")
+        _stop_database(place, database)
+    if left := [*_marked(place), *filter(None, [postgres.main_process(place)])]:
+        raise EnvironmentLacking(
+            "Some processes of the stack can't be ended", expected="none left",
+            got=f"processes {', '.join(map(str, left))}", remedy="End them, and run it again",
+        )  # fmt: skip
+    return sorted(names)
+
+
+def _marked(place: Place) -> dict[int, dict[str, str]]:
+    """Return the stack's processes but for the database's, which has a way of its own to end."""
+    return {
+        process: environment
+        for process, environment in marked(STACK_MARK, str(place.home)).items()
+        if environment.get(SERVICE_MARK) != "postgres"
+    }
+
+
+def _stop_database(place: Place, process: int) -> None:
+    """Ask for a fast shutdown, which writes everything; force it when that takes too long."""
+    deadline = time.monotonic() + _POSTGRES_LIMIT_S
+    os.kill(process, signal.SIGINT)
+    while postgres.main_process(place) == process:
+        if time.monotonic() > deadline:
+            os.kill(process, signal.SIGKILL)
+            deadline += _POSTGRES_LIMIT_S
+        time.sleep(0.1)
+
+
+def _tell(stopped: Sequence[str], place: Place, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"stopped": list(stopped)})
+    elif stopped:
+        echo(f"Stopped {', '.join(stopped)}. The data stay in {place.home}.")
+    else:
+        echo("Nothing runs that 'handoff up' started here.")

@@ -1,0 +1,61 @@
+"""Whether each service does what it is for: asked over its own interface, not by its process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.stack import postgres
+from handoff.infra.stack.place import Place, Stack
+from handoff.infra.stack.pools import is_online
+from handoff.infra.stack.services import Service
+from handoff.infra.stack.supervision import Supervision
+from handoff.infra.terminal.answers import get_status, last_words
+
+# A fresh database is migrated first, which took 20 s on two busy cores.
+_LIMIT_S = 240.0
+_TRIES = 3
+_PAUSE_S = 0.25
+
+
+def is_healthy(service: Service, stack: Stack, place: Place, login: str, started: float) -> bool:
+    """Tell whether a service answers; `started` is when its process began, in s since 1970."""
+    match service.name:
+        case "postgres":
+            return postgres.answers(place)
+        case "prefect":
+            # That one asks the database, too.
+            return get_status(f"{stack.prefect_api}/ready") == 200
+        case "mlflow":
+            return get_status(f"{stack.mlflow}/health") == 200
+        case "s3":
+            return get_status(f"{stack.s3_endpoint}/moto-api/") == 200
+        case _:
+            return is_online(stack.prefect_api, login, service.pool, service.worker, started)
+
+
+def wait_until_healthy(
+    service: Service, supervision: Supervision, place: Place, ask: Callable[[float], bool]
+) -> None:
+    """Wait for a service; raise `EnvironmentLacking` with its last words when it doesn't come up.
+
+    `ask` tells whether it is healthy, given when its process began.
+    """
+    deadline = time.monotonic() + _LIMIT_S
+    starts: set[float] = set()
+    while time.monotonic() < deadline:
+        state = supervision.state(service.name)
+        starts.add(state.started)
+        if state.is_up and ask(state.started):
+            return
+        if len(starts) > _TRIES or state.status == "FATAL":
+            break
+        time.sleep(_PAUSE_S)
+    log = place.logs / f"{service.name}.log"
+    raise EnvironmentLacking(
+        f"The service {service.name} doesn't come up", expected="it to answer",
+        got=last_words(log) or "no word from it",
+        remedy=f"Look into {log}, mend that, and run 'handoff up' again; 'handoff down' stops the "
+        "rest",
+    )  # fmt: skip

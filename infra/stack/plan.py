@@ -1,0 +1,236 @@
+"""From what was asked for to a list of services; what can't be is refused before any starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.isolated import isolated
+from handoff.flows.names import BUILD_POOL, CONTROL_POOL
+from handoff.infra.engine.environments import QUIET
+from handoff.infra.prefect.ports import require_free_port
+from handoff.infra.settings import ServedSettings, Settings, artifact_root
+from handoff.infra.stack.foreign import mlflow_address, read_address
+from handoff.infra.stack.logins import LOOPBACK, Logins, mlflow_login_environment
+from handoff.infra.stack.place import Choices, Place, Stack, is_any, reachable
+from handoff.infra.stack.postgres import (
+    connection,
+    find_programs,
+    password_environment,
+    postgres_service,
+)
+from handoff.infra.stack.services import Service
+
+_CONTROL_LIMIT = 8
+BUCKET = "handoff"
+_LEASES = "prefect.server.concurrency.lease_storage.filesystem"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stack, its services in the order of their start, and what uses it has to be told."""
+
+    stack: Stack
+    services: Sequence[Service]
+    # For the commands that follow, and the workers; it holds passwords.
+    client: dict[str, str]
+    programs: Path | None
+
+
+def choose(choices: Choices, settings: Settings, served: ServedSettings) -> Stack:
+    """Return the stack that is asked for, with defaults where nothing was."""
+    is_own = not choices.sqlite and not served.prefect_database
+    if choices.s3 and served.has_own_store and not settings.stores.objects.startswith(_try_out()):
+        raise UsageProblem(
+            "An S3 endpoint for trying out has no use here", expected="--s3 without HANDOFF_STORE",
+            got="both", remedy="Leave one of them out",
+        )  # fmt: skip
+    cores = len(os.sched_getaffinity(0))
+    builds = 1 if choices.builds is None else choices.builds
+    if builds > cores:
+        raise UsageProblem(
+            "More builds at once than cores", expected=f"at most {cores}", got=str(builds),
+            remedy="Each compiles on cores of its own: name fewer",
+        )  # fmt: skip
+    return Stack(
+        host=choices.host or "127.0.0.1",
+        prefect_port=choices.prefect_port or 4200,
+        mlflow_port=choices.mlflow_port or 5000,
+        s3_port=choices.s3_port or 9000,
+        builds=builds,
+        s3=bool(choices.s3),
+        sqlite=bool(choices.sqlite),
+        store=_try_out() if choices.s3 else settings.stores.objects,
+        database="PostgreSQL" if is_own else "SQLite" if choices.sqlite else "PostgreSQL, named",
+    )
+
+
+def _try_out() -> str:
+    return f"s3://{BUCKET}/releases"
+
+
+def make_plan(stack: Stack, place: Place, served: ServedSettings, logins: Logins) -> Plan:
+    """Return the services of a stack; raise where something that they need is missing."""
+    programs = None
+    services: list[Service] = []
+    if stack.database == "PostgreSQL":
+        programs = find_programs(served.postgres_programs)
+        services.append(postgres_service(place, programs))
+    if stack.s3:
+        services.append(_s3(stack))
+    client = {
+        "PREFECT_API_URL": stack.prefect_api,
+        "MLFLOW_TRACKING_URI": stack.mlflow,
+        "HANDOFF_HOME": str(place.home),
+        "HANDOFF_STORE": stack.store,
+        **logins.client,
+        **(_s3_client(stack) if stack.s3 else {}),
+    }
+    services += [
+        _prefect(stack, place, served, logins), _mlflow(stack, place, served, logins),
+        *_workers(stack, client),
+    ]  # fmt: skip
+    return Plan(stack, services, client, programs)
+
+
+def require_free_ports(stack: Stack) -> None:
+    """Raise `UsageProblem` for the first port that something else listens on."""
+    wanted = [
+        ("--prefect-port", stack.host, stack.prefect_port, "Prefect"),
+        ("--mlflow-port", stack.host, stack.mlflow_port, "MLflow"),
+        *([("--s3-port", "127.0.0.1", stack.s3_port, "the S3 endpoint")] if stack.s3 else []),
+    ]
+    for option, host, port, name in wanted:
+        require_free_port(host, port, name, option)
+
+
+def _prefect(stack: Stack, place: Place, served: ServedSettings, logins: Logins) -> Service:
+    environment = {
+        **QUIET, **logins.prefect,
+        "PREFECT_HOME": str(place.prefect_home),
+        "PREFECT_API_URL": stack.prefect_api,
+        # With the default one a restart of the server leaks every slot that is held, for ever.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
+    }  # fmt: skip
+    if stack.host not in LOOPBACK:
+        # Where browsers elsewhere find the API.
+        name = socket.gethostname() if is_any(stack.host) else reachable(stack.host)
+        environment["PREFECT_UI_API_URL"] = f"http://{name}:{stack.prefect_port}/api"
+    if stack.database == "PostgreSQL":
+        database = connection(place, "postgresql+asyncpg", "prefect")
+        environment |= password_environment(place)
+    elif stack.sqlite:
+        database = f"sqlite+aiosqlite:///{place.prefect_home / 'prefect.db'}"
+    else:
+        database = read_address(
+            served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+        ).render_as_string(hide_password=False)
+    environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database
+    return Service(
+        "prefect",
+        tuple(isolated(
+            "prefect", "server", "start",
+            "--host", stack.host, "--port", str(stack.prefect_port),
+        )),
+        environment, keeps="prefect", stage=10, address=stack.prefect_api.removesuffix("/api"),
+    )  # fmt: skip
+
+
+def _mlflow(stack: Stack, place: Place, served: ServedSettings, logins: Logins) -> Service:
+    environment = {
+        **QUIET, **logins.mlflow, **(_s3_client(stack) if stack.s3 else {}),
+        # Seven processes more, which nothing here uses.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_ARTIFACTS_DESTINATION": artifact_root(place.home, stack.store),
+    }  # fmt: skip
+    if stack.database == "PostgreSQL":
+        environment |= password_environment(place)
+        database = connection(place, "postgresql+psycopg2", "mlflow")
+    elif stack.sqlite:
+        database = f"sqlite:///{place.home / 'mlflow' / 'mlflow.db'}"
+    else:
+        url = read_address(served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL")
+        database = mlflow_address(url, served.mlflow_database)
+    environment["MLFLOW_BACKEND_STORE_URI"] = database
+    if logins.mlflow:
+        environment |= mlflow_login_environment(place, stack)
+    return Service(
+        "mlflow",
+        tuple(isolated(
+            "mlflow", "server", "--host", stack.host,
+            "--port", str(stack.mlflow_port), "--workers", "1",
+            *(["--app-name", "basic-auth"] if logins.mlflow else []),
+        )),
+        environment, keeps="stores", stage=10, is_awaited=False, address=stack.mlflow,
+    )  # fmt: skip
+
+
+def _s3(stack: Stack) -> Service:
+    if importlib.util.find_spec("moto") is None:
+        raise EnvironmentLacking(
+            "There is no S3 endpoint for trying out", expected="the package moto", got="none",
+            remedy="Install moto[server], or leave --s3 out: a folder in the home is a store, too",
+        )  # fmt: skip
+    return Service(
+        "s3",
+        tuple(isolated(
+            "moto.server", "--host", "127.0.0.1",
+            "--port", str(stack.s3_port),
+        )),
+        stage=5, address=stack.s3_endpoint,
+    )  # fmt: skip
+
+
+def _s3_client(stack: Stack) -> dict[str, str]:
+    """Return what reaches the endpoint for trying out, which asks for no key in truth."""
+    return {
+        "AWS_ENDPOINT_URL": stack.s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "handoff",
+        "AWS_SECRET_ACCESS_KEY": "handoff",  # moto lets everybody in
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+def _workers(stack: Stack, client: dict[str, str]) -> list[Service]:
+    # One for each pool, however much it has at once: each that polls costs the server something.
+    return [
+        _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
+        _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
+    ]
+
+
+def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Service:
+    worker = f"{name}@{socket.gethostname()}"
+    return Service(
+        name,
+        tuple(isolated(
+            "handoff", "worker", "--pool", pool, "--name", worker,
+            *options,
+        )),
+        client, keeps="all", stage=20, stop_limit_s=30, ends_leftovers=False, pool=pool,
+        worker=worker,
+    )  # fmt: skip
+
+
+def require_loopback_or_logins(stack: Stack, logins: Logins) -> None:
+    """Raise `UsageProblem` for servers that anybody on the network could use."""
+    if stack.host in LOOPBACK or (logins.prefect and logins.mlflow):
+        return
+    lacking = [
+        name for name, login in (
+            ("PREFECT_SERVER_API_AUTH_STRING", logins.prefect),
+            ("MLFLOW_AUTH_ADMIN_PASSWORD", logins.mlflow),
+        ) if not login
+    ]  # fmt: skip
+    raise UsageProblem(
+        "Servers that ask for no login are not shown to the network",
+        expected="a loopback address, or logins for Prefect and MLflow",
+        got=f"--host {stack.host[:60]}, and no {' and no '.join(lacking)}",
+        remedy="Set PREFECT_SERVER_API_AUTH_STRING (user:password) and MLFLOW_AUTH_ADMIN_PASSWORD, "
+        "or leave --host out and reach the machine by an SSH tunnel",
+    )

@@ -1,0 +1,48 @@
+"""Prefect's work pools and the workers that poll them, by Prefect's own client."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from handoff.infra.prefect.pools import ensure_pools
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+
+def make_pools(api: str, login: str, names: Iterable[str]) -> None:
+    """Make the pools that are missing, of the type process; leave the others as they are."""
+    with _client(api, login) as client:
+        ensure_pools(client, names)
+
+
+def is_online(api: str, login: str, pool: str, worker: str, started: float) -> bool:
+    """Tell whether a worker has been heard of since `started`, in seconds since 1970.
+
+    Prefect believes that one is online for minutes after it died: a word from an earlier process of
+    that name is none from this one.
+    """
+    import httpx
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    since = datetime.datetime.fromtimestamp(started, datetime.UTC)
+    try:
+        with _client(api, login) as client:
+            workers = client.read_workers_for_work_pool(pool)
+    except (httpx.HTTPError, PrefectHTTPStatusError):
+        return False
+    return any(
+        each.name == worker
+        and each.status == "ONLINE"
+        and each.last_heartbeat_time is not None
+        and each.last_heartbeat_time >= since
+        for each in workers
+    )
+
+
+def _client(api: str, login: str) -> SyncPrefectClient:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    return SyncPrefectClient(api, auth_string=login or None, httpx_settings={"trust_env": False})

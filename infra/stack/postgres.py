@@ -1,0 +1,220 @@
+"""The stack's own PostgreSQL: found, initialised once, on a Unix socket, with a password.
+
+It listens on no port: only who can open the socket's folder gets to ask for the password (scram).
+The password lies in two places, both closed to others: in libpq's password file below the stack's
+folder, which Prefect's and MLflow's drivers read, and in the cluster, as a scram verifier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.services import Service, write_private
+
+_PROGRAMS = ("initdb", "postgres")
+_INSTALLED = "/usr/lib/postgresql"
+_OWNER = "handoff"
+_SYSTEM_USER = "postgres"
+DATABASES = ("prefect", "mlflow", "mlflow_auth")
+
+
+def find_programs(named: str) -> Path:
+    """Return the folder of `initdb` and `postgres`: the named one, the PATH's, or the newest.
+
+    Raise `EnvironmentLacking` where there is none, or where root has no user to run it as.
+    """
+    if named:
+        folders = [Path(named)]
+    else:
+        on_path = shutil.which("initdb")
+        # Debian keeps them off the PATH, in a folder for each version.
+        installed = sorted(Path(_INSTALLED).glob("*/bin"), key=_version, reverse=True)
+        folders = [*([Path(on_path).resolve().parent] if on_path else []), *installed]
+    found = [
+        folder for folder in folders if all((folder / name).exists() for name in _PROGRAMS)
+    ]  # fmt: skip
+    if not found:
+        raise EnvironmentLacking(
+            "There is no PostgreSQL for Prefect and MLflow",
+            expected="the programs initdb and postgres",
+            got=f"none in {named}" if named else f"none on the PATH or in {_INSTALLED}",
+            remedy="Install it (Debian: apt-get install postgresql; Fedora: dnf install "
+            "postgresql-server), name one that runs by PREFECT_SERVER_DATABASE_CONNECTION_URL, or "
+            "add --sqlite to try the stack out",
+        )
+    if os.geteuid() == 0 and _system_user() is None:
+        raise EnvironmentLacking(
+            "PostgreSQL refuses to run as root", expected=f"a system user {_SYSTEM_USER}",
+            got="none", remedy=f"Make one (useradd --system {_SYSTEM_USER}), or run Handoff as "
+            "another user than root",
+        )  # fmt: skip
+    return found[0]
+
+
+def prepare_cluster(place: Place, programs: Path) -> None:
+    """Initialise the cluster, unless it is there; its password is kept below the stack's folder."""
+    data, owner = place.database / "data", _system_user()
+    place.database.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if owner:
+        # The folder above is on the way of the other user: it may pass, and list nothing.
+        place.database.parent.chmod(0o711)
+    for folder in (place.database, place.database / "socket"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _give(folder, owner)
+    if data.exists():
+        if not _password_file(place).exists():
+            raise EnvironmentLacking(
+                "The database's password is lost", expected=str(_password_file(place)),
+                got="no such file", remedy=f"Put it back, or remove {place.database} with all "
+                "that Prefect and MLflow have recorded",
+            )  # fmt: skip
+        return
+    half_made, password_file = place.database / "data.new", place.database / "password"
+    shutil.rmtree(half_made, ignore_errors=True)
+    password = secrets.token_urlsafe(32)
+    write_private(_password_file(place), f"*:*:*:{_OWNER}:{password}\n")
+    write_private(password_file, password)
+    _give(password_file, owner)
+    try:
+        _initialise(programs, half_made, password_file, owner)
+    finally:
+        password_file.unlink()
+    half_made.rename(data)
+
+
+def _initialise(
+    programs: Path, data: Path, password_file: Path, owner: pwd.struct_passwd | None
+) -> None:
+    answer = subprocess.run(
+        [
+            str(programs / "initdb"), "--pgdata", str(data), "--username", _OWNER,
+            "--pwfile", str(password_file), "--auth=scram-sha-256", "--encoding=UTF8",
+            "--locale=C.UTF-8",
+        ],
+        capture_output=True, text=True, check=False, cwd="/",
+        user=owner.pw_uid if owner else None, group=owner.pw_gid if owner else None,
+        extra_groups=[] if owner else None,
+    )  # fmt: skip
+    if answer.returncode:
+        raise EnvironmentLacking(
+            "PostgreSQL can't make its database", expected="initdb to succeed",
+            got=answer.stderr.strip()[-400:], remedy="Mend that, and run it again",
+        )  # fmt: skip
+
+
+def postgres_service(place: Place, programs: Path) -> Service:
+    """Return the service: a socket, and no port."""
+    owner = _system_user()
+    return Service(
+        name="postgres",
+        command=(
+            str(programs / "postgres"), "-D", str(place.database / "data"),
+            "-c", "listen_addresses=", "-c", f"unix_socket_directories={_socket(place)}",
+            "-c", "unix_socket_permissions=0700", "-c", "max_connections=200",
+        ),
+        user=owner.pw_name if owner else "",
+        stage=1,
+        # A fast shutdown: it waits for no client. Only the first process is to be asked.
+        stop_signal="INT", stops_group=False, stop_limit_s=60,
+        address=str(_socket(place)),
+    )  # fmt: skip
+
+
+def connection(place: Place, driver: str, database: str) -> str:
+    """Return a database's address. The password is not in it: see `password_environment`."""
+    return f"{driver}://{_OWNER}@/{database}?host={quote(str(_socket(place)), safe='/')}"
+
+
+def password_environment(place: Place) -> dict[str, str]:
+    """Return what tells libpq and asyncpg where the password is."""
+    return {"PGPASSFILE": str(_password_file(place))}
+
+
+def answers(place: Place) -> bool:
+    """Tell whether the cluster accepts a connection and a query."""
+    import psycopg2
+
+    try:
+        with connected(place) as cursor:
+            cursor.execute("select 1")
+            return bool(cursor.fetchone() == (1,))
+    except psycopg2.OperationalError:
+        return False
+
+
+def make_databases(place: Place) -> None:
+    """Make the databases that are missing."""
+    with connected(place) as cursor:
+        cursor.execute("select datname from pg_database")
+        there = {row[0] for row in cursor.fetchall()}
+        for name in DATABASES:
+            if name not in there:
+                cursor.execute(f'create database "{name}"')
+
+
+def main_process(place: Place) -> int:
+    """Return the process of a cluster that runs, though nobody may supervise it; 0 for none."""
+    data = place.database / "data"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        process = int((data / "postmaster.pid").read_text().splitlines()[0])
+        # The number may be another process's by now; PostgreSQL works in its data's folder.
+        if Path(f"/proc/{process}/cwd").readlink() == data.resolve():
+            return process
+    return 0
+
+
+@contextlib.contextmanager
+def connected(place: Place) -> Iterator[Any]:
+    """Give a cursor on the cluster, outside any transaction."""
+    import psycopg2
+
+    link = psycopg2.connect(
+        host=str(_socket(place)), user=_OWNER, dbname="postgres",
+        passfile=str(_password_file(place)), connect_timeout=5,
+    )  # fmt: skip
+    # A database can't be made within one.
+    link.autocommit = True
+    try:
+        with link.cursor() as cursor:
+            yield cursor
+    finally:
+        link.close()
+
+
+def _socket(place: Place) -> Path:
+    return place.database / "socket"
+
+
+def _password_file(place: Place) -> Path:
+    return place.folder / "postgres.password"
+
+
+def _system_user() -> pwd.struct_passwd | None:
+    """Return the user that PostgreSQL runs as in root's place; None for who isn't root."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(_SYSTEM_USER)
+    except KeyError:
+        return None
+
+
+def _give(path: Path, owner: pwd.struct_passwd | None) -> None:
+    if owner:
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+
+
+def _version(folder: Path) -> int:
+    name = folder.parent.name
+    return int(name) if name.isdigit() else 0

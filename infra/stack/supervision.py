@@ -1,0 +1,189 @@
+"""Supervisor (supervisord.org) runs the services: it restarts them, and keeps and rotates logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+import time
+import xmlrpc.client
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.isolated import isolated
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.services import Service, write_service
+
+_LOG_BYTES, _LOG_BACKUPS = "10MB", 5
+# Each try waits a second longer than the one before: this is some days.
+_RETRIES = 700
+_START_LIMIT_S, _STOP_LIMIT_S = 20.0, 120.0
+
+
+@dataclass(frozen=True)
+class State:
+    """How supervisor sees a service: `RUNNING`, `BACKOFF` (it ended, and is tried again), ...."""
+
+    name: str
+    process: int
+    status: str
+    # When it was started last, in seconds since 1970; 0 for never.
+    started: float
+    now: float
+    reason: str
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether there is a process."""
+        return self.status in ("RUNNING", "STARTING")
+
+
+class _LocalTransport(xmlrpc.client.Transport):
+    """XML-RPC over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def make_connection(self, host: Any) -> Any:  # noqa: ANN401 - http.client's types
+        from supervisor.xmlrpc import UnixStreamHTTPConnection
+
+        connection = UnixStreamHTTPConnection("localhost", timeout=30)
+        connection.socketfile = self._path
+        return connection
+
+
+class Supervision:
+    """The supervisor of one home's stack."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def is_running(self) -> bool:
+        """Tell whether it answers."""
+        try:
+            return bool(self._ask("getState"))
+        except (OSError, xmlrpc.client.Error):
+            return False
+
+    def launch(self, services: Sequence[Service], environment: Mapping[str, str]) -> None:
+        """Start the supervisor with these services, none of which runs yet."""
+        place = self._place
+        for stale in place.services.glob("*.json"):
+            stale.unlink()
+        text = _configuration(place, services)
+        place.configuration.touch(mode=0o600)
+        place.configuration.write_text(text, "utf-8")
+        # The socket of one that was killed would be taken for a living one's.
+        place.socket.unlink(missing_ok=True)
+        answer = subprocess.run(
+            isolated("supervisor.supervisord", "-c", str(place.configuration)),
+            env=environment, cwd=place.folder, capture_output=True, text=True, check=False,
+            timeout=60, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + _START_LIMIT_S
+        while answer.returncode == 0 and time.monotonic() < deadline:
+            if self.is_running():
+                return
+            time.sleep(0.1)
+        got = (answer.stderr or answer.stdout).strip()[-300:] or "no answer"
+        raise EnvironmentLacking(
+            "The supervisor doesn't start", expected="supervisord to answer on its socket", got=got,
+            remedy=f"Look into {place.logs / 'supervisor.log'}",
+        )  # fmt: skip
+
+    def states(self) -> list[State]:
+        """Return how each service is."""
+        return [
+            State(
+                entry["name"], entry["pid"], entry["statename"], float(entry["start"]),
+                float(entry["now"]), entry["spawnerr"] or entry["description"],
+            )
+            for entry in self._ask("getAllProcessInfo")
+        ]  # fmt: skip
+
+    def state(self, name: str) -> State:
+        """Return how one service is."""
+        return next(state for state in self.states() if state.name == name)
+
+    def start(self, name: str) -> bool:
+        """Start a service that has no process now; return whether that was to do."""
+        if self.state(name).is_up:
+            return False
+        # One that waits to be tried again is tried at once; for others there is nothing to stop.
+        with contextlib.suppress(xmlrpc.client.Fault):
+            self._ask("stopProcess", name)
+        try:
+            self._ask("startProcess", name, False)
+        except xmlrpc.client.Fault as fault:
+            if "ALREADY_STARTED" not in fault.faultString:
+                raise
+        return True
+
+    def shut_down(self) -> None:
+        """Stop all services, the last stage first, and the supervisor."""
+        process = self._process()
+        self._ask("shutdown")
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while time.monotonic() < deadline:
+            if not self._answers() and not _is_alive(process):
+                return
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self._place.socket)) == 0
+
+    def _process(self) -> int:
+        return int(self._ask("getPID"))
+
+    def _ask(self, call: str, *arguments: object) -> Any:  # noqa: ANN401 - XML-RPC's answers
+        transport = _LocalTransport(str(self._place.socket))
+        with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as server:
+            return getattr(server.supervisor, call)(*arguments)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{process}/environ").read_bytes())  # a zombie's is empty
+    except OSError:
+        return False
+
+
+def _configuration(place: Place, services: Sequence[Service]) -> str:
+    """Return supervisor's configuration. It holds no secret: these are in the services' files."""
+    umask = os.umask(0)
+    os.umask(umask)
+    lines = [
+        "[unix_http_server]", f"file={_plain(place.socket)}", "chmod=0700", "",
+        "[rpcinterface:supervisor]",
+        "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface", "",
+        "[supervisord]", f"pidfile={_plain(place.process_file)}", "silent=true",
+        f"directory={_plain(place.folder)}", f"umask={umask:03o}",
+        f"logfile={_plain(place.logs / 'supervisor.log')}", f"logfile_maxbytes={_LOG_BYTES}",
+        f"logfile_backups={_LOG_BACKUPS}", *(["user=root"] if os.geteuid() == 0 else []), "",
+    ]  # fmt: skip
+    for service in services:
+        file = write_service(place.services, service)
+        command = isolated("handoff.infra.stack.start", str(file))
+        lines += [
+            f"[program:{service.name}]", f"command={_plain(shlex.join(command))}",
+            # 'handoff up' starts each when what it needs is healthy.
+            "autostart=false", "autorestart=true", "startsecs=5", f"startretries={_RETRIES}",
+            f"priority={service.stage}", f"stopsignal={service.stop_signal}",
+            f"stopwaitsecs={service.stop_limit_s}",
+            f"stopasgroup={str(service.stops_group).lower()}", "killasgroup=true",
+            "redirect_stderr=true", f"stdout_logfile={_plain(place.logs / f'{service.name}.log')}",
+            f"stdout_logfile_maxbytes={_LOG_BYTES}", f"stdout_logfile_backups={_LOG_BACKUPS}", "",
+        ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _plain(value: object) -> str:
+    """Return a value as supervisor reads it, which expands what follows a percent sign."""
+    return str(value).replace("%", "%%")

@@ -1,0 +1,166 @@
+"""`handoff up`: start the served stack, or what of it is down, and wait until it is healthy."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
+from handoff.infra.settings import read_served_settings, read_settings, require_writable_home
+from handoff.infra.stack import foreign, postgres
+from handoff.infra.stack.down import end_leftovers
+from handoff.infra.stack.health import is_healthy, wait_until_healthy
+from handoff.infra.stack.logins import LOOPBACK, read_logins
+from handoff.infra.stack.place import Choices, Place, Stack
+from handoff.infra.stack.plan import (
+    BUCKET,
+    Plan,
+    choose,
+    make_plan,
+    require_free_ports,
+    require_loopback_or_logins,
+)
+from handoff.infra.stack.pools import make_pools
+from handoff.infra.stack.services import Service, read_service, write_private
+from handoff.infra.stack.status import examine_stack, print_stack
+from handoff.infra.stack.supervision import Supervision
+from handoff.infra.terminal.echoing import echo
+
+
+def bring_up(choices: Choices, *, print_environment: bool, as_json: bool) -> None:
+    """Start what is down, wait until all is healthy, and print where everything is."""
+    settings = read_settings()
+    # As it is before this process keeps Prefect quiet: what servers and workers say is wanted.
+    environment = supervisor_environment(settings.home)
+    prepare_prefect(settings)
+    require_writable_home(settings)
+    place = Place(settings.home)
+    with place.locked():
+        supervision = Supervision(place)
+        stack = place.read_stack() if supervision.is_running() else None
+        if stack:
+            _require_same(choices, stack)
+        else:
+            stack = _launch(choices, place, supervision, environment)
+        started = _bring_services_up(place, stack, supervision)
+    if print_environment:
+        echo(place.environment.read_text("utf-8"), nl=False)
+        return
+    if not as_json:
+        echo(_outcome(started, len(supervision.states())))
+    print_stack(examine_stack(place, supervision), place, as_json=as_json)
+
+
+def _outcome(started: Sequence[str], services: int) -> str:
+    if not started:
+        return "The stack runs already."
+    if len(started) == services:
+        return "The stack runs."
+    return f"The stack ran already, but for {', '.join(started)}: started."
+
+
+def _require_same(choices: Choices, stack: Stack) -> None:
+    """Raise `UsageProblem` for a choice that the running stack wasn't started with."""
+    running = asdict(stack)
+    for name, wish in asdict(choices).items():
+        if wish is not None and wish != running[name]:
+            raise UsageProblem(
+                "The stack runs already, with other options",
+                expected=f"--{name.replace('_', '-')} {running[name]}", got=str(wish),
+                remedy="Run 'handoff down' first, which keeps all data",
+            )  # fmt: skip
+
+
+def _launch(
+    choices: Choices, place: Place, supervision: Supervision, environment: Mapping[str, str]
+) -> Stack:
+    """Check everything that can be checked, then start the supervisor; no service runs yet."""
+    served = read_served_settings()
+    logins = read_logins(served)
+    stack = choose(choices, read_settings(), served)
+    require_loopback_or_logins(stack, logins)
+    place.make()
+    plan = make_plan(stack, place, served, logins)
+    for name in end_leftovers(place):
+        echo(f"ended what was left of {name}", err=True)
+    require_free_ports(stack)
+    if plan.programs:
+        postgres.prepare_cluster(place, plan.programs)
+    elif not stack.sqlite:
+        url = foreign.read_address(
+            served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+        )
+        asyncio.run(foreign.require_database(url, makes_mlflow=not served.mlflow_database))
+    _tell_limits(stack)
+    _write_environment(place, plan)
+    place.write_stack(stack)
+    supervision.launch(plan.services, environment)
+    return stack
+
+
+def _tell_limits(stack: Stack) -> None:
+    if stack.sqlite:
+        echo(
+            "handoff: SQLite is for trying out: with it, Prefect's automations fire late, or more "
+            "than once", err=True,
+        )  # fmt: skip
+    if stack.host not in LOOPBACK:
+        echo(
+            "handoff: passwords cross the network as plain text: put a proxy with TLS in front, or "
+            "trust this network", err=True,
+        )  # fmt: skip
+    if stack.s3:
+        echo(
+            "handoff: the S3 endpoint keeps everything in memory: what is stored there is gone "
+            "after 'handoff down'", err=True,
+        )  # fmt: skip
+
+
+def _write_environment(place: Place, plan: Plan) -> None:
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
+    write_private(place.environment, "".join(lines))
+
+
+def _bring_services_up(place: Place, stack: Stack, supervision: Supervision) -> list[str]:
+    """Start stage after stage, each when what it needs is healthy; return what was started."""
+    services = [read_service(file) for file in place.services.glob("*.json")]
+    login = next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
+    started = []
+    for stage in sorted({service.stage for service in services}):
+        these = [service for service in services if service.stage == stage]
+        if any(service.pool for service in these):
+            make_pools(stack.prefect_api, login, sorted({service.pool for service in these}))
+        started += [service.name for service in these if supervision.start(service.name)]
+        for service in these:
+            if service.is_awaited:
+                _wait(service, stack, place, supervision, login)
+                _follow_up(service, stack, place)
+    for service in services:
+        if not service.is_awaited:
+            _wait(service, stack, place, supervision, login)
+    return started
+
+
+def _wait(
+    service: Service, stack: Stack, place: Place, supervision: Supervision, login: str
+) -> None:
+    wait_until_healthy(
+        service, supervision, place,
+        lambda started: is_healthy(service, stack, place, login, started),
+    )  # fmt: skip
+
+
+def _follow_up(service: Service, stack: Stack, place: Place) -> None:
+    """Make what the next stage needs of a service that is healthy now."""
+    if service.name == "postgres":
+        postgres.make_databases(place)
+    elif service.name == "s3":
+        import boto3
+
+        boto3.client(
+            "s3", endpoint_url=stack.s3_endpoint, region_name="us-east-1",
+            aws_access_key_id="handoff", aws_secret_access_key="handoff",  # noqa: S106 - moto's
+        ).create_bucket(Bucket=BUCKET)  # fmt: skip

@@ -1,0 +1,133 @@
+"""`handoff worker`: Prefect's worker for one pool, with the environment that flow runs need."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.isolated import FOR_CHILDREN
+from handoff.flows.names import CONTROL_POOL
+from handoff.infra.engine.environments import (
+    absolute_python_path,
+    replace_process,
+    worker_environment,
+)
+from handoff.infra.engine.standing import empty_folder
+from handoff.infra.prefect.core_sets import as_variable, share_out
+from handoff.infra.settings import prefect_login, read_settings, require_writable_home
+from handoff.infra.stack.start import reset_signals
+from handoff.infra.terminal.answers import get_status
+
+
+def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
+    """Replace this process by Prefect's worker; it ends with Ctrl-C or SIGTERM.
+
+    `limit` is how many flow runs it has at once: None for one in a pool that builds, and any number
+    of those that only wait. `cores`, such as `0-3,8`, are those that it and its flow runs may use.
+    Several builds at once share them out, and `UsageProblem` is raised for more than cores.
+    """
+    settings = read_settings()
+    require_server(settings.prefect_api, prefect_login())
+    require_writable_home(settings)
+    if cores:
+        os.sched_setaffinity(0, read_cores(cores))
+    if limit is None and pool != CONTROL_POOL:
+        limit = 1
+    told = _shared_cores(pool, limit or 1)
+    threads = len(os.sched_getaffinity(0)) if cores and not told else None
+    # Started from a shell with &, it would ignore the first SIGTERM, too.
+    reset_signals()
+    command = [
+        sys.executable, "-P", "-m", "prefect", "worker", "start", "--type", "process",
+        "--pool", pool,
+        *(["--limit", str(limit)] if limit else []), *(["--name", name] if name else []),
+    ]  # fmt: skip
+    environment = {
+        **worker_environment(settings, threads),
+        **absolute_python_path(),
+        **FOR_CHILDREN,
+    }
+    # Prefect reads settings from the folder that it stands in.
+    os.chdir(empty_folder(settings.home))
+    replace_process(command, {**environment, **told, "TMPDIR": str(own_temporary_folder())})
+
+
+def _shared_cores(pool: str, limit: int) -> dict[str, str]:
+    """Return the variable that tells flow runs which cores to choose from; none for one at once."""
+    if limit == 1 or pool == CONTROL_POOL:
+        return {}
+    cores = os.sched_getaffinity(0)
+    if limit > len(cores):
+        raise UsageProblem(
+            "More flow runs at once than cores", expected=f"a --limit of {len(cores)} at most",
+            got=str(limit), remedy="Each builds on cores of its own: let the worker have fewer",
+        )  # fmt: skip
+    return as_variable(pool, share_out(cores, limit))
+
+
+def own_temporary_folder() -> Path:
+    """Make a folder for this user's temporary files, and return it.
+
+    Prefect 3.8 puts a worker's files into `runner_storage` in the common one, which belongs to the
+    first user who had a worker on the machine: another one's doesn't start.
+    """
+    folder = Path(tempfile.gettempdir()) / f"handoff-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise EnvironmentLacking(
+            f"{folder} is somebody else's", expected="a folder that only this user can write to",
+            got=stat.filemode(found.st_mode), remedy="Set TMPDIR to a folder of your own",
+        )  # fmt: skip
+    return folder
+
+
+def require_server(api: str, login: str) -> None:
+    """Raise where no Prefect server is named, or the one that is doesn't answer or let us in."""
+    if not api:
+        raise UsageProblem(
+            "A worker needs a Prefect server", expected="its address in PREFECT_API_URL",
+            got="none", remedy="Run 'handoff up', and then: "
+            'eval "$(handoff up --print-environment)"',
+        )  # fmt: skip
+    # Of the cheap questions this is the one that needs a login where there is one.
+    status = get_status(f"{api.rstrip('/')}/admin/version", login)
+    if status in (401, 403):
+        raise UsageProblem(
+            "The Prefect server doesn't let this worker in",
+            expected="its login in PREFECT_API_AUTH_STRING", got=f"HTTP status {status}",
+            remedy="Set it to the server's PREFECT_SERVER_API_AUTH_STRING",
+        )  # fmt: skip
+    if status != 200:
+        raise EnvironmentLacking(
+            f"No Prefect server answers at {api}", expected="an answer",
+            got=f"HTTP status {status}" if status else "none",
+            remedy="Start it ('handoff up'), or mend PREFECT_API_URL",
+        )  # fmt: skip
+
+
+def read_cores(text: str) -> set[int]:
+    """Return the cores that a text such as `0-3,8` names; raise `UsageProblem` for others."""
+    available = os.sched_getaffinity(0)
+    chosen: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())
+        if match is None:
+            raise UsageProblem(
+                "--cores names no cores", expected="numbers and ranges, as in 0-3,8", got=text[:60],
+                remedy="Write it like that",
+            )  # fmt: skip
+        first = int(match[1])
+        chosen |= set(range(first, int(match[2] or first) + 1))
+    if not chosen or not chosen <= available:
+        raise UsageProblem(
+            "--cores names cores that aren't to be had here",
+            expected=f"some of {', '.join(map(str, sorted(available)))}", got=text[:60],
+            remedy="Name fewer",
+        )  # fmt: skip
+    return chosen

@@ -1,0 +1,135 @@
+"""One release as the object that `--json` prints, and as the tables that a person reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds, size
+from handoff.infra.terminal.echoing import echo
+from handoff.tasks.report.search import SEARCH_COLUMNS, search_rows
+
+
+def release_object(
+    manifest: Manifest, *, version: int | None, aliases: tuple[str, ...], report: str
+) -> dict[str, Any]:
+    """Return the object that `release` and `show` print; `version` is None for a refusal."""
+    return {
+        "model": manifest.model,
+        "version": version,
+        "aliases": list(aliases),
+        "verdict": manifest.verdict,
+        "findings": to_plain(manifest.findings),
+        "lineage": to_plain(manifest.lineage),
+        "targets": [_target_object(target) for target in manifest.targets],
+        "manifest": str(manifest.digest),
+        "report": report,
+    }
+
+
+def _target_object(target: TargetRecord) -> dict[str, Any]:
+    return {
+        "slug": target.slug,
+        "accepted": target.accepted,
+        "reasons": list(target.reasons),
+        "unverified": target.unverified,
+        "deviations": to_plain(target.deviations),
+        "skipped": list(target.skipped),
+        "notes": list(target.notes),
+        "max_abs": target.max_abs,
+        "rmse_ratio": target.rmse_ratio,
+        "speedup": target.speedup,
+        "timings": to_plain(target.timings),
+        "taken_over": to_plain(target.taken_over),
+        "compile_s": target.compile_s,
+        "reused": target.reused,
+        "instruction_sets": list(target.instruction_sets),
+        "candidates": to_plain(target.candidates),
+        "chosen": target.chosen,
+        "kernels": list(target.kernels),
+        "files": to_plain(target.files),
+    }
+
+
+def print_release(
+    manifest: Manifest, *, version: int | None, aliases: tuple[str, ...], report: str = ""
+) -> None:
+    """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
+
+    `report` is the address of the version's report, in the folder that the version lies in. Why a
+    target is refused is not told: the refusal itself, which follows, tells that.
+    """
+    title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
+    named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
+    echo(f"\n{title}{named}: delivery {manifest.verdict}, {manifest.delivery.short}")
+    print_findings(manifest.findings)
+    timings = [row for target in manifest.targets for row in _timing_rows(target)]
+    if timings:
+        print_table("", _TIMING_COLUMNS, timings)
+    for target in manifest.targets:
+        if target.candidates:
+            print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
+        told = (
+            *(f"not compared at {text}" for text in target.skipped),
+            *target.notes,
+            *([target.taken_over.told] if target.taken_over else []),
+            *([f"not yet verified: {target.unverified}"] if target.unverified else []),
+        )
+        for text in told:
+            echo("  " + fitted(f"{target.slug}: {text}", 2))
+    print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
+    if report:
+        echo(f"In {report.rpartition('/')[0]}, with its report")
+
+
+_TIMING_COLUMNS = ("target", "input", "eager", ".so", "ratio", "95 %")
+_COLUMNS = ("target", "verdict", "error", "rtol needed", "over eager (95 %)", "size")
+
+
+def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
+    return [
+        (
+            target.slug,
+            timing.case,
+            seconds(timing.eager_s),
+            seconds(timing.package_s),
+            f"{timing.speedup:.2f}",
+            f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}",
+        )
+        for timing in target.timings
+    ]
+
+
+def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
+    verdict: str = "REFUSED" if target.verdict == "refused" else target.verdict
+    if target.accepted and target.set_aside:
+        share = max(share for _, share in target.set_aside)
+        verdict += f", {share:.2%} not comparable"
+    error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
+    package = next((f for f in target.files if f.path.endswith(".so")), None)
+    weight = size(package.size_bytes) if package else "-"
+    speed = "-"
+    if target.timings:
+        timed = target.timings[-1]
+        interval = f"{timed.speedup_low:.2f} to {timed.speedup_high:.2f}"
+        speed = f"{timed.speedup:.2f} ({interval})"
+    return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
+
+
+def _told_tolerance(manifest: Manifest, target: TargetRecord) -> str:
+    """Return the `rtol` that an output would have needed beside the agreed one: the closest call.
+
+    Integers are exact, and have none.
+    """
+    outputs = [spec.name for spec in manifest.signature.outputs]
+    calls = []
+    for deviation in target.deviations:
+        name = outputs[deviation.output] if deviation.output < len(outputs) else ""
+        agreed = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug).rtol
+        if agreed > 0 and not deviation.special:
+            calls.append((deviation.required_rtol / agreed, deviation.required_rtol, agreed))
+    if not calls:
+        return "-"
+    _, needed, agreed = max(calls)
+    return f"{needed:.1g} of {agreed:.1g}"

@@ -1,0 +1,171 @@
+"""The progress of steps on standard error: one line that is redrawn, or plain lines in a log.
+
+The first steps of a release run before the flow does, which would announce them when Prefect has
+come up. `tell_begun` tells of them instead, when they begin and end.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from handoff.artifacts.printable import one_line
+from handoff.flows.progress import LOGGER, tell_ahead
+from handoff.infra.cli.options import is_quiet
+from handoff.infra.terminal.console import size
+from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.step_times import WHOLE, StepTimes
+
+if TYPE_CHECKING:
+    from handoff.tasks.release.processes import BegunStep
+
+NO_TIMES = StepTimes({})
+_START = "start"
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_TURNS_A_SECOND = 8
+# What takes less needs no announcement in a log.
+_LONG_S = 5.0
+
+
+class _PlainProgress(logging.Handler):
+    """One line at a step's end, and one at the beginning of a long one: what a log wants."""
+
+    def __init__(self, times: StepTimes) -> None:
+        super().__init__()
+        self._times = times
+
+    def emit(self, record: logging.LogRecord) -> None:
+        phase = getattr(record, "phase", "")
+        before = self._times.expected(getattr(record, "step", ""))
+        if phase == "begin":
+            if before is not None and before >= _LONG_S:
+                echo(f"{record.getMessage()} {_duration(before)} before", err=True)
+            elif getattr(record, "bound", ""):
+                echo(record.getMessage(), err=True)
+        elif phase != "under way":
+            told = f" ({_duration(before)} before)" if before is not None else ""
+            echo(record.getMessage() + told, err=True)
+
+
+class _LiveProgress(logging.Handler):
+    """A line for each step that is done, and one that is redrawn with those under way."""
+
+    def __init__(self, times: StepTimes, console: Console) -> None:
+        super().__init__()
+        self._times = times
+        self._began = time.monotonic()
+        # An embedded Prefect takes seconds to start, and the flow runs after it.
+        self._running: dict[str, float] = {_START: self._began}
+        self._moved: dict[str, str] = {}
+        self.live = Live(self, console=console, refresh_per_second=_TURNS_A_SECOND, transient=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        step: str = getattr(record, "step", record.getMessage())
+        phase, told = getattr(record, "phase", ""), record.__dict__
+        is_ahead = told.get("ahead", False)
+        if not is_ahead and self._running.pop(_START, None) is not None:
+            started_s = time.monotonic() - self._began
+            if started_s >= 0.5:
+                self._finish(_START, started_s, failed=False)
+        if phase == "begin":
+            self._running[step] = time.monotonic()
+            if told.get("bound"):
+                self._moved[step] = told["bound"]
+        elif phase == "under way":
+            self._moved[step] = f"{size(told['done'])} of {size(told['total'])}"
+        elif self._running.pop(step, None) is not None:
+            self._finish(step, told.get("seconds", 0.0), failed=phase == "failed")
+
+    def _finish(self, step: str, took_s: float, *, failed: bool) -> None:
+        mark = Text("refused ", "red") if failed else Text("✓ ", "green")
+        before = self._times.expected(step)
+        told = f" ({_duration(before)} before)" if before is not None else ""
+        line = Text(one_line(f"{step} {took_s:.1f} s"))
+        self.live.console.print(mark + line + Text(told, "dim"))
+
+    def __rich__(self) -> Text:
+        """Return the line as it is now: the whole first, since its end may be cut off."""
+        now = time.monotonic()
+        turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
+        whole = self._elapsed(WHOLE, now - self._began)
+        # A copy, because steps begin and end in other threads.
+        steps = [f"{s} {self._elapsed(s, now - began)}" for s, began in list(self._running.items())]
+        line = "  ".join([f"{turn} {whole}:", *steps])
+        return Text(one_line(line), style="cyan", no_wrap=True, overflow="ellipsis", end="")
+
+    def _elapsed(self, step: str, elapsed_s: float) -> str:
+        before = self._times.expected(step)
+        about = f" of about {_duration(before)}" if before is not None else ""
+        moved = self._moved.get(step)
+        return f"{elapsed_s:.0f} s{about}" + (f", {moved}" if moved else "")
+
+
+def _duration(took_s: float) -> str:
+    return f"{took_s:.1f} s" if took_s < 10 else f"{took_s:.0f} s"
+
+
+@contextmanager
+def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
+    """Show the steps' progress while the body runs, beside the `times` that they took before.
+
+    With `--quiet` nothing is shown.
+    """
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+    if is_quiet():
+        yield
+        return
+    console = Console(stderr=True)
+    # A dumb terminal can't go back in its line.
+    live = None
+    if sys.stderr.isatty() and not console.is_dumb_terminal:
+        live = _LiveProgress(times, console)
+    handler: logging.Handler = live or _PlainProgress(times)
+    LOGGER.addHandler(handler)
+    try:
+        if live:
+            with live.live:
+                yield
+        else:
+            yield
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+def tell_begun(steps: Mapping[str, BegunStep]) -> None:
+    """Tell when `steps`, which run one after the other, begin and end, before the flow asks.
+
+    A refusal is left to the flow.
+    """
+    tell_ahead(steps)
+    queue = list(steps.items())
+
+    def begin(place: int) -> None:
+        if place == len(queue):
+            return
+        name, step = queue[place]
+        _tell(name, "begin", 0.0)
+
+        def end(done: Future[object]) -> None:
+            if not done.cancelled() and not done.exception():
+                _tell(name, "done", step.seconds)
+                begin(place + 1)
+
+        step.future.add_done_callback(end)
+
+    begin(0)
+
+
+def _tell(step: str, phase: str, seconds: float) -> None:
+    text = f"{step} ..." if phase == "begin" else f"{step}: {seconds:.1f} s"
+    extra = {"step": step, "phase": phase, "seconds": seconds, "ahead": True}
+    LOGGER.info(text, extra=extra)

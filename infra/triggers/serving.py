@@ -1,0 +1,147 @@
+"""`handoff webhook`: serve the webhook, on loopback, behind TLS or behind a proxy that has it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.printable import one_line
+from handoff.infra.settings import read_secret, read_settings
+from handoff.infra.terminal.echoing import echo
+from handoff.infra.triggers.desk import Desk
+from handoff.infra.triggers.hooks import read_hooks
+from handoff.infra.triggers.posting import open_poster
+from handoff.infra.triggers.webhook import ENDPOINTS, LOGGER, Webhook
+
+_MOST_CONNECTIONS = 64
+_MOST_OF_ONE_ADDRESS = 16
+# Reading a body takes at most 10 s and posting 8 s.
+_CONNECTION_LIMIT_S = 30.0
+_MOST_HEADER_BYTES = 16384
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that doesn't outlive 30 s, of which no address has more than 16.
+
+    uvicorn waits for the head of a request for ever (0.54: `timeout_keep_alive` begins after the
+    first answer only), so that a sender of a byte a minute would hold a connection.
+    """
+
+    # Behind a proxy all connections come from it.
+    most_of_one_address = _MOST_OF_ONE_ADDRESS
+    limit_s = _CONNECTION_LIMIT_S
+    _open: ClassVar[Counter[str]] = Counter()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to count, and close what is too much."""
+        super().connection_made(transport)
+        self._address = (transport.get_extra_info("peername") or ("?",))[0]
+        self._open[self._address] += 1
+        self._end = asyncio.get_running_loop().call_later(self.limit_s, transport.abort)
+        if self._open[self._address] > self.most_of_one_address:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count no more."""
+        self._end.cancel()
+        self._open[self._address] -= 1
+        if not self._open[self._address]:
+            del self._open[self._address]
+        super().connection_lost(exc)
+
+
+def serve(
+    config: Path, host: str, port: int, *, certificate: Path | None, key: Path | None,
+    behind_proxy: str,
+) -> None:  # fmt: skip
+    """Answer until Ctrl-C or SIGTERM; raise `UsageProblem` for what isn't safe to listen on."""
+    settings = read_settings()
+    if settings.is_embedded:
+        raise EnvironmentLacking(
+            "the webhook posts to a Prefect server", expected="PREFECT_API_URL", got="nothing",
+            remedy="Start one with 'handoff up', or name yours",
+        )  # fmt: skip
+    require_safe(host, certificate, behind_proxy)
+    sources, limits = read_hooks(config, read_secret)
+    application = Webhook(sources, limits, Desk(settings)).application()
+    options: dict[str, Any] = {}
+    if certificate:
+        _require_certificate(certificate, key)
+        options = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key) if key else None}
+    connection: type[BoundedConnection] = BoundedConnection
+    if behind_proxy:
+        connection = type(
+            "ProxiedConnection", (BoundedConnection,), {"most_of_one_address": _MOST_CONNECTIONS}
+        )
+    scheme = "https" if certificate else "http"
+    _log_lines()
+    with open_poster(settings):
+        # Prefect's client takes seconds to import, and the first sender waits for 10.
+        pass
+    paths = ", ".join(f"/{kind}" for kind in ENDPOINTS)
+    echo(f"listening on {scheme}://{host}:{port} ({paths}); every request is verified")
+    uvicorn.run(
+        application, host=host, port=port, http=connection, ws="none", lifespan="on",
+        access_log=False, log_level="error", server_header=False, date_header=False,
+        limit_concurrency=_MOST_CONNECTIONS, backlog=128, timeout_keep_alive=2,
+        timeout_graceful_shutdown=10, h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        proxy_headers=bool(behind_proxy), forwarded_allow_ips=behind_proxy or None, **options,
+    )  # fmt: skip
+
+
+def require_safe(host: str, certificate: Path | None, behind_proxy: str) -> None:
+    """Raise `UsageProblem` for an address that others reach, without TLS.
+
+    Every request is authenticated, but GitLab's token and S3's are sent as they are, and whoever
+    reads the line could send GitHub's requests again.
+    """
+    if certificate or behind_proxy or _is_loopback(host):
+        return
+    raise UsageProblem(
+        "the webhook isn't shown to the network without TLS", expected="a loopback address, "
+        "--certificate, or --behind-proxy with the proxy's address", got=host[:60],
+        remedy="Let a reverse proxy with TLS hand requests on to 127.0.0.1, or name a "
+        "certificate; tokens would be readable on the line else",
+    )  # fmt: skip
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _require_certificate(certificate: Path, key: Path | None) -> None:
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageProblem(
+            f"{certificate} can't be used", expected="a certificate in PEM, with its key",
+            got=str(error)[:200], remedy="Mend --certificate and --key",
+        ) from error  # fmt: skip
+
+
+class _OneLine(logging.Formatter):
+    """A record is one line, whatever a sender has put into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record in one line."""
+        return one_line(super().format(record))
+
+
+def _log_lines() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False

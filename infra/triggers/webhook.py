@@ -1,0 +1,223 @@
+"""The webhook: verified requests of GitHub, GitLab, S3 and our own become release runs.
+
+A request passes, in this order: its path and method, the limit of its address, its size and type,
+its signature, the memory of what was seen, the limits of its source and of all, and only then its
+meaning is looked at. What doesn't pass is told in one line that gives no hint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from handoff.artifacts.errors import HandoffError, UsageProblem
+from handoff.infra.triggers.arrival import Arrival, Policy
+from handoff.infra.triggers.events import NotUnderstood, arrivals_of
+from handoff.infra.triggers.hooks import Guarded, Kind, Limits
+from handoff.infra.triggers.limiting import Buckets, Seen, address_group
+from handoff.infra.triggers.posting import Posted
+from handoff.infra.triggers.signatures import fits, mark
+
+LOGGER = logging.getLogger("handoff.webhook")
+ENDPOINTS: tuple[Kind, ...] = ("github", "gitlab", "s3", "handoff")
+# GitHub gives up after 10 s.
+_BODY_LIMIT_S = 10.0
+_POST_LIMIT_S = 8.0
+_REFUSALS = {
+    400: "not understood", 401: "not authorized", 404: "not found", 405: "method not allowed",
+    408: "too slow", 413: "too large", 415: "JSON only", 422: "can't be released",
+    429: "too many requests", 500: "failed", 503: "not now",
+}  # fmt: skip
+
+
+class PostsArrivals(Protocol):
+    """What posts an arrival in time (`infra.triggers.desk.Desk`)."""
+
+    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
+        """Return the run; raise `HandoffError` or `TimeoutError`."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class _Refused(Exception):
+    """The request ends here, with this status; `why` is for the log alone."""
+
+    def __init__(self, status: int, why: str = "") -> None:
+        self.status = status
+        self.why = why
+        super().__init__(why)
+
+
+@dataclass
+class _Told:
+    """What the log line says of a request."""
+
+    source: str = "-"
+    notes: list[str] = field(default_factory=list)
+
+
+class Webhook:
+    """Answers requests."""
+
+    def __init__(self, sources: Sequence[Guarded], limits: Limits, desk: PostsArrivals) -> None:
+        """Answer for `sources`; runs are posted by `desk`."""
+        self._sources = sources
+        self._limits = limits
+        self._desk = desk
+        self._addresses = Buckets(limits.per_address_per_minute)
+        self._labels = Buckets(limits.per_source_per_minute)
+        self._all = Buckets(limits.overall_per_minute)
+        self._seen = Seen()
+
+    def application(self) -> Starlette:
+        """Return the ASGI application."""
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            yield
+            await asyncio.to_thread(self._desk.close)
+
+        application = Starlette(
+            routes=[
+                Route("/health", self._health, methods=["GET"]),
+                *(Route(f"/{kind}", self._answer, methods=["POST"]) for kind in ENDPOINTS),
+            ],
+            exception_handlers={HTTPException: self._refuse_early, 500: self._fail},
+            lifespan=lifespan,
+        )
+        application.router.redirect_slashes = False
+        return application
+
+    async def _health(self, _: Request) -> JSONResponse:
+        return _json(200, {"status": "up"})
+
+    async def _refuse_early(self, request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        _log(request, error.status_code, _Told(), time.monotonic(), "-")
+        return _json(error.status_code, {"error": _REFUSALS.get(error.status_code, "refused")})
+
+    async def _fail(self, request: Request, error: Exception) -> JSONResponse:
+        told = _Told(notes=[type(error).__name__])
+        _log(request, 500, told, time.monotonic(), request.url.path[:20])
+        return _json(500, {"error": _REFUSALS[500]})
+
+    async def _answer(self, request: Request) -> JSONResponse:
+        began, told = time.monotonic(), _Told()
+        try:
+            status, answer = await self._handle(request, told)
+        except _Refused as refusal:
+            status, answer = refusal.status, {"error": _REFUSALS[refusal.status]}
+            if refusal.why:
+                told.notes.append(refusal.why)
+        _log(request, status, told, began, request.url.path)
+        return _json(status, answer)
+
+    async def _handle(self, request: Request, told: _Told) -> tuple[int, object]:
+        address = request.client.host if request.client else ""
+        if not self._addresses.take(address_group(address)):
+            raise _Refused(429)
+        body = await self._read_body(request)
+        kind = next(kind for kind in ENDPOINTS if request.url.path == f"/{kind}")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        trusted = [
+            one for one in self._sources
+            if one.source.kind == kind and fits(one, headers, body, time.time())
+        ]  # fmt: skip
+        if not trusted:
+            raise _Refused(401)
+        told.source = trusted[0].source.label
+        seen = mark(kind, headers, body)
+        if (answer := self._seen.find(seen)) is not None:
+            told.notes.append("seen before")
+            return 200, answer
+        if not self._labels.take(told.source) or not self._all.take():
+            raise _Refused(429)
+        runs = await self._post_all(trusted, headers, _parse(body), told)
+        answer = {"runs": runs} if runs else {"ignored": "not an event that is released"}
+        self._seen.keep(seen, answer)
+        return (202 if runs else 200), answer
+
+    async def _read_body(self, request: Request) -> bytes:
+        """Return the body of a JSON request, if it comes in time and isn't too large."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" or request.headers.get("content-encoding"):
+            raise _Refused(415)
+        most = self._limits.body_bytes
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and (len(length) > 12 or int(length) > most):
+            raise _Refused(413)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_LIMIT_S):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > most:
+                        raise _Refused(413)
+        except TimeoutError:
+            raise _Refused(408) from None
+        except ClientDisconnect:
+            raise _Refused(400, "the sender went away") from None
+        return bytes(body)
+
+    async def _post_all(
+        self, trusted: Sequence[Guarded], headers: dict[str, str], payload: Any, told: _Told  # noqa: ANN401 - JSON
+    ) -> list[dict[str, object]]:  # fmt: skip
+        deadline = time.monotonic() + _POST_LIMIT_S
+        runs = []
+        for guarded in trusted:
+            source = guarded.source
+            try:
+                for arrival in arrivals_of(source, headers, payload):
+                    left = max(0.1, deadline - time.monotonic())
+                    posted = await self._desk.post(arrival, source.policy, limit_s=left)
+                    told.source = source.label
+                    told.notes.append(f"{arrival.label}: {posted.name} {posted.state}")
+                    runs.append({"name": posted.name, "id": str(posted.id), "new": posted.is_new})
+            except NotUnderstood:
+                raise _Refused(400) from None
+            except UsageProblem as error:
+                raise _Refused(422, str(error)) from None
+            except TimeoutError:
+                raise _Refused(503, "the Prefect server took too long") from None
+            except HandoffError as error:
+                raise _Refused(503, str(error)) from None
+        return runs
+
+
+def _parse(body: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise _Refused(400, "no JSON") from None
+
+
+def _json(status: int, value: object) -> JSONResponse:
+    # One request a connection: no idle one is left to hold.
+    headers = {"Connection": "close", "Cache-Control": "no-store"}
+    if status in (429, 503):
+        headers["Retry-After"] = "30"
+    return JSONResponse(value, status, headers)
+
+
+def _log(request: Request, status: int, told: _Told, began: float, path: str) -> None:
+    """Write one line, in which nothing stands that an unverified sender chose."""
+    address = request.client.host if request.client else "?"
+    notes = "".join(c if c.isprintable() else "?" for c in "; ".join(told.notes))[:500]
+    took_ms = (time.monotonic() - began) * 1e3
+    level = logging.INFO if status < 400 else logging.WARNING
+    LOGGER.log(
+        level, "%s %s %d %s %.0f ms %s", address, path, status, told.source, took_ms, notes
+    )  # fmt: skip

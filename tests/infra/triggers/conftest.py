@@ -1,0 +1,68 @@
+"""A Prefect server that knows the release deployment, for all tests of arrivals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handoff.infra.triggers.posting import Poster
+from tests.prefect_server import prefect_server
+
+Handoff = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# Apply the deployments that arrivals need, in a process of its own: Prefect reads its settings at
+# its import.
+DEPLOY = """
+from handoff.infra.commands.deploying import apply
+from handoff.infra.prefect.deployments import Schedule, deployments
+wanted = [one for one in deployments(Schedule("0 2 * * *", "UTC"))
+          if one.flow in ("handoff.flows.release.release", "handoff.flows.resume.resume")]
+apply(tuple(wanted))
+"""
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The API address of a server with the deployment `release/handoff`, and no worker."""
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
+        environment = {**os.environ, "PREFECT_API_URL": address}
+        subprocess.run([sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=120)
+        yield address
+
+
+@pytest.fixture
+def client(prefect_api: str) -> Iterator[Any]:
+    """Prefect's own client."""
+    from prefect.client.orchestration import SyncPrefectClient
+
+    with SyncPrefectClient(prefect_api) as opened:
+        yield opened
+
+
+@pytest.fixture
+def poster(client: Any) -> Poster:
+    """What posts arrivals."""
+    return Poster(client)
+
+
+@pytest.fixture
+def handoff(prefect_api: str, tmp_path: Path) -> Handoff:
+    """The command line, as a person runs it, with the server's address."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "handoff", *arguments],
+            env={
+                **os.environ, "PREFECT_API_URL": prefect_api,
+                "HANDOFF_HOME": str(tmp_path / "home"), **environment,
+            },
+            capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    return run

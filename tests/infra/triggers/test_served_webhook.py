@@ -1,0 +1,129 @@
+"""The webhook as a process: with a real Prefect server, without one, and with slow clients."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from handoff.infra.triggers.hooks import Guarded, Limits
+from handoff.infra.triggers.serving import BoundedConnection
+from handoff.infra.triggers.webhook import Webhook
+from tests.infra.triggers.webhooks import (
+    OWN,
+    SECRET,
+    Desk,
+    of_github,
+    push,
+    webhook,
+)
+from tests.prefect_server import free_port
+from tests.tls_server import write_certificates
+
+
+@pytest.mark.server
+def test_a_push_becomes_a_run_on_the_server_and_the_log_keeps_the_secret(
+    prefect_api: str, client: Any, tmp_path: Path
+) -> None:
+    commit = uuid.uuid4().hex + "a" * 8
+    with webhook(tmp_path, prefect_api) as served:
+        status, told = served.post("/github", push(commit), of_github(push(commit)))
+        assert status == 202
+        (run,) = told["runs"]
+        assert served.post("/github", push(commit), of_github(push(commit)))[0] == 200
+        assert served.post("/github", push(commit), of_github(push(commit), "x" * 32))[0] == 401
+        body = json.dumps({
+            "Records": [{
+                "eventName": "s3:ObjectCreated:Put",
+                "s3": {"bucket": {"name": "models"}, "object": {
+                    "key": "in%2Ftoy%2Fdelivery.toml", "eTag": commit, "sequencer": "1"}},
+            }]
+        }).encode()  # fmt: skip
+        bearer = {"content-type": "application/json", "authorization": f"Bearer {SECRET}"}
+        assert served.post("/s3", body, bearer)[0] == 202
+    created = client.read_flow_run(uuid.UUID(run["id"]))
+    assert created.parameters["parameters"]["commit"] == commit
+    assert created.parameters["parameters"]["by"] == "ada@github"
+    lines = served.log.read_text()
+    assert served.process.returncode == -signal.SIGTERM, lines
+    assert SECRET not in lines
+    assert "sha256=" not in lines
+    assert lines.count(" /github 202 ") == lines.count(" /github 401 ") == 1
+
+
+@pytest.mark.server
+def test_without_prefect_the_sender_is_told_to_come_again(tmp_path: Path) -> None:
+    with webhook(tmp_path, "http://127.0.0.1:9/api") as served:
+        began = time.monotonic()
+        assert served.post("/github", push(), of_github(push())) == (503, {"error": "not now"})
+        assert time.monotonic() - began < 10, "GitHub waits for 10 s"
+
+
+@pytest.mark.server
+def test_one_address_cant_hold_all_connections(tmp_path: Path) -> None:
+    with webhook(tmp_path, "http://127.0.0.1:9/api") as served:
+        held = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(40)]
+        time.sleep(0.5)
+        for one in held:
+            one.setblocking(False)
+        ended = [_has_ended(one) for one in held]
+        assert ended.count(True) == 40 - 16
+        for one in held:
+            one.close()
+        time.sleep(0.2)
+        assert served.post("/github", b"{}", of_github(b"{}", "x" * 32))[0] == 401
+
+
+def test_a_head_that_never_ends_is_waited_for_only_so_long() -> None:
+    connection = type("Impatient", (BoundedConnection,), {"limit_s": 0.5})
+    port = free_port()
+    application = Webhook((Guarded(OWN, SECRET),), Limits(), Desk()).application()
+    server = uvicorn.Server(
+        uvicorn.Config(application, port=port, http=connection, log_level="error")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.05)
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
+            slow.sendall(b"POST /handoff HTTP/1.1\r\nHost: x\r\n")
+            began = time.monotonic()
+            with suppress(ConnectionResetError):
+                assert slow.recv(1) == b""
+            assert 0.3 < time.monotonic() - began < 5
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.server
+def test_with_a_certificate_it_speaks_tls(tmp_path: Path) -> None:
+    import ssl
+
+    certificate, authority = write_certificates(tmp_path)
+    with webhook(tmp_path, "http://127.0.0.1:9/api", "--certificate", str(certificate)) as served:
+        context = ssl.create_default_context(cafile=str(authority))
+        connection = http.client.HTTPSConnection("127.0.0.1", served.port, context=context)
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read()) == {"status": "up"}
+        connection.close()
