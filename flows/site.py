@@ -22,7 +22,7 @@ def here() -> Site:
             "this process doesn't know its stores and keys",
             expected="a flow run that 'handoff' or a worker of 'handoff worker' has started",
             got="one that was started by Prefect alone",
-            remedy="Start flow runs with the command 'python -P -m handoff.infra.prefect.flow_run', "
+            remedy="Start flow runs by 'python -P -m handoff.infra.prefect.flow_run', "
             "as the deployments of 'handoff deploy' do",
         )
     return _readers[0]()

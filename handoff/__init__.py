@@ -65,27 +65,27 @@ if TYPE_CHECKING:
     from handoff.tasks.optimize.passes.pattern import PatternPass
 
 _PLACES = {
-    "artifacts.delivery": ("Lineage",),
+    "artifacts.delivery.contract": ("Lineage",),
     "artifacts.errors": (
         "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
         "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
         "InputsRefused", "NightFailed", "NotShownYet", "PackageRefused", "RegistryFailed",
         "StepCrashed", "StoreFailed", "UsageProblem",
     ),
-    "artifacts.evidence": ("Finding",),
-    "artifacts.loader": ("LoadedModel", "load"),
-    "artifacts.manifest": ("Manifest",),
-    "artifacts.recipe": ("Recipe",),
-    "artifacts.registering": ("PullResult",),
-    "artifacts.signing": ("Trust",),
-    "artifacts.steps": ("DeliverResult",),
+    "artifacts.release.evidence": ("Finding",),
+    "artifacts.serve.loader": ("LoadedModel", "load"),
+    "artifacts.release.manifest": ("Manifest",),
+    "artifacts.recipe.recipe": ("Recipe",),
+    "artifacts.messages.registering": ("PullResult",),
+    "artifacts.release.signing": ("Trust",),
+    "artifacts.messages.steps": ("DeliverResult",),
     "infra.api": (
         "Inspection", "Released", "deliver", "inspect", "promote", "pull", "release",
         "trusted_keys",
     ),
     # For operators and passes of a team's own.
-    "tasks.passes.base": ("Pass",),
-    "tasks.passes.pattern": ("PatternPass",),
+    "tasks.optimize.passes.base": ("Pass",),
+    "tasks.optimize.passes.pattern": ("PatternPass",),
 }  # fmt: skip
 _MODULE_OF = {name: place for place, names in _PLACES.items() for name in names}
 
