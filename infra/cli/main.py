@@ -74,7 +74,7 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
     """Write a delivery from a model.
 
     MODULE:FACTORY names a function that returns the model and its example inputs (a tuple), and
-    maybe a dictionary of further arguments of tasks.deliver.deliver. On a terminal you are asked
+    maybe a dictionary of further arguments of handoff.deliver. On a terminal you are asked
     for what nothing tells: the name, and the numbers that an input may hold.
 
     \b

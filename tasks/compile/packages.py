@@ -64,7 +64,7 @@ def extract_kernels(package: Path, destination: Path) -> None:
             "the package calls operators by name that a serving process lacks",
             expected=error.expected, got=error.got,
             remedy="Write the model with torch's own operators, or give this one a C++ function "
-            "(tasks.kernels.add_cpu_function)",
+            "(tasks.optimize.kernels.add_cpu_function)",
         ) from error  # fmt: skip
     destination.write_bytes(data)
 

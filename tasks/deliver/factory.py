@@ -147,12 +147,12 @@ def _check_made(factory: str, made: object) -> Made:
         raise _refuse(
             f"{factory} returned options that can't be used", expected=f"a dictionary of "
             f"{', '.join(OPTIONS)}", got=str(wrong[0]) or type(options).__name__,
-            remedy="Mend that name; tasks.deliver.deliver says what each means",
+            remedy="Mend that name; handoff.deliver says what each means",
         )  # fmt: skip
     if not isinstance(options.get("lineage", Lineage()), Lineage):
         raise _refuse(
             f"{factory} returned a lineage that can't be used",
-            expected="a value of artifacts.delivery.Lineage", got=type(options["lineage"]).__name__,
+            expected="a value of handoff.Lineage", got=type(options["lineage"]).__name__,
             remedy="Make one, or leave it out: then git is asked",
         )  # fmt: skip
     return Made(parts[0], tuple(inputs), dict(options))

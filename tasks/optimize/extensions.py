@@ -82,7 +82,7 @@ def _add_passes(module: str, passes: tuple[object, ...]) -> None:
         if not (isinstance(chosen, type) and issubclass(chosen, Pass)):
             raise UsageProblem(
                 f"the extension {module} brings something that is no pass",
-                expected="classes derived from tasks.passes.base.Pass in PASSES",
+                expected="classes derived from handoff.Pass in PASSES",
                 got=repr(chosen)[:80],
                 remedy="Mend PASSES in that module",
             )

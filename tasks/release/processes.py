@@ -25,7 +25,7 @@ from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
 from handoff.tasks.release.jobs import Jobs
 
 # The process that fetches deliveries: it alone sees git's credentials.
-FETCHER = ProcessPlan("fetch", preload=("tasks.fetch",), sees="sources")
+FETCHER = ProcessPlan("fetch", preload=("fetch.step",), sees="sources")
 
 
 class Lanes:

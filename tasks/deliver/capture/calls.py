@@ -94,7 +94,7 @@ def describe_call(
             expected=f"what forward({parameters}) takes",
             got=f"{len(args)} and the keywords {', '.join(kwargs) or 'none'}: {error}",
             remedy="Give one for each argument, in their order; keyword arguments as the option "
-            "'keywords' of the factory (example_kwargs of tasks.deliver.deliver)",
+            "'keywords' of the factory (example_kwargs of handoff.deliver)",
         ) from error
     arguments = dict(bound.arguments)
     register_dataclasses(arguments)
