@@ -14,6 +14,7 @@ from handoff.infra.cli import stack as stack_cli
 from handoff.infra.cli import toolchain as conformance_cli
 from handoff.infra.cli.group import HandoffGroup
 from handoff.infra.cli.options import debug_option, json_option, quiet_option
+from handoff.infra.terminal.echoing import echo
 from handoff.infra.triggers import cli as arrivals_cli
 
 EXIT_CODES = """
@@ -31,7 +32,7 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         from handoff.artifacts.version import own_commit, own_version
 
         commit = own_commit()
-        click.echo(f"{own_version()} ({commit})" if commit else own_version())
+        echo(f"{own_version()} ({commit})" if commit else own_version())
         context.exit()
 
 

@@ -14,6 +14,7 @@ from handoff.artifacts.isolated import own_package
 
 ROOMS = ("artifacts", "tasks", "flows", "infra")
 _BEGIN, _END = "<!-- house: begin -->", "<!-- house: end -->"
+_DRAWING = "<!-- example: drawing -->"
 _WIDTH = 26
 
 
@@ -39,7 +40,9 @@ def main(page: Path) -> None:
     """Put the picture between its marks in the page."""
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     after = rest.partition(_END)[2]
-    page.write_text(f"{before}{_BEGIN}\n{draw_house()}\n{_END}{after}", encoding="utf-8")
+    page.write_text(
+        f"{before}{_BEGIN}\n\n{_DRAWING}\n{draw_house()}\n\n{_END}{after}", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def _make_programs(scratch: Path) -> Path:
     programs = scratch / ".venv" / "bin"
     programs.mkdir(parents=True)
     # As scripts, since Python finds its packages by where it is started from.
-    commands = {"python": "", "handoff": "-P -m infra.cli"}
+    commands = {"python": "", "handoff": "-P -m handoff"}
     for name, arguments in commands.items():
         script = programs / name
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')

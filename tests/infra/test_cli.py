@@ -81,7 +81,8 @@ def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
 
 def test_the_command_line_and_the_flows_import_no_torch() -> None:
     code = (
-        "import sys, infra.cli, infra.commands, infra.release, flows.release\n"
+        "import sys, handoff.infra.cli.main, handoff.infra.commands.release\n"
+        "import handoff.flows.release\n"
         "sys.exit(', '.join(m for m in ('torch', 'mlflow', 'boto3') if m in sys.modules) or 0)"
     )
     result = subprocess.run(
@@ -92,7 +93,7 @@ def test_the_command_line_and_the_flows_import_no_torch() -> None:
 
 def test_help_imports_neither_prefect_nor_mlflow_nor_pydantic() -> None:
     code = (
-        "import sys, infra.cli\n"
+        "import sys, handoff.infra.cli.main\n"
         "sys.exit(', '.join(m for m in ('prefect', 'mlflow', 'pydantic') if m in sys.modules) or 0)"
     )
     result = subprocess.run(

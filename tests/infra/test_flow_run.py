@@ -55,5 +55,6 @@ def test_without_a_told_site_a_flow_says_how_it_is_to_be_started(
     from handoff.flows.collect_garbage import collect_garbage
 
     monkeypatch.setattr(site, "_readers", [])
-    with pytest.raises(EnvironmentLacking, match=r"python -P -m infra\.flow_run"):
+    command = r"python -P -m handoff\.infra\.prefect\.flow_run"
+    with pytest.raises(EnvironmentLacking, match=command):
         collect_garbage.fn()

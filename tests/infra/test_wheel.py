@@ -42,7 +42,7 @@ def test_it_holds_every_file_of_the_rooms_that_git_keeps(names: list[str]) -> No
     held = {name.removeprefix("handoff/") for name in names if name.startswith("handoff/")}
     assert {"infra/runner/release.cpp", "tasks/report/templates/release.html.j2"} <= set(kept)
     assert set(kept) <= held
-    assert held - set(kept) == {"__init__.py", "py.typed", "commit.txt"}
+    assert held - set(kept) == {"__init__.py", "__main__.py", "py.typed", "commit.txt"}
 
 
 def test_it_says_which_commit_it_is_of_and_which_extras_there_are(wheel: Path) -> None:

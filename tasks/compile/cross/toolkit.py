@@ -24,7 +24,7 @@ from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.target import base_version
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
-# joins this list when the tests in tests/tasks/cross pass with it, `compile` ones included.
+# joins this list when the tests in tests/tasks/compile/cross pass with it, `compile` ones included.
 KNOWN_TORCH: dict[str, str] = {"2.15.0": "3.9.0", "2.11.0": "3.6.0"}
 
 # What the wrapper that AOTInductor writes includes, by way of torch's own headers.

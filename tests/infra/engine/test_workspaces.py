@@ -14,7 +14,7 @@ import pytest
 
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 
-HOLD = "import sys, tasks.workspaces as w, pathlib; print(w.open_workspace(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"  # noqa: E501
+HOLD = "import sys, handoff.infra.engine.workspaces as w, pathlib; print(w.open_workspace(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"  # noqa: E501
 
 
 @contextmanager

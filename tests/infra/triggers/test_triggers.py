@@ -30,7 +30,7 @@ class Pushing:
         self.bare, self.clone = folder / "model.git", folder / "clone"
         (folder / "bin").mkdir()
         (folder / "bin" / "handoff").write_text(
-            f'#!/bin/sh\nexec {sys.executable} -m infra.cli "$@"\n'
+            f'#!/bin/sh\nexec {sys.executable} -m handoff "$@"\n'
         )
         (folder / "bin" / "handoff").chmod(0o755)
         (folder / "env").write_text(
