@@ -14,7 +14,7 @@ import handoff
 
 
 def test_importing_the_api_imports_no_torch() -> None:
-    code = "import sys, infra.api\nsys.exit('torch' in sys.modules)"
+    code = "import sys, handoff, handoff.infra.api\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
