@@ -35,7 +35,8 @@ class Step(Generic[J, R]):
     """A step: its name, the module below `tasks` whose `run(job)` does it, its job and result.
 
     It is ended after `limit_s` seconds, times what HANDOFF_TIME_FACTOR says; one that needs longer
-    has hung.
+    has hung. With `shapes_release` its code is a part of what releases are made from: a change of
+    it, or of what it imports, makes every model due.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Step(Generic[J, R]):
     job: type[J]
     result: type[R]
     limit_s: float
+    shapes_release: bool = False
 
 
 # Somewhat longer than the step itself gives a download.
@@ -55,12 +57,28 @@ PROPOSE = Step("propose", "propose.step", proposals.ProposeJob, proposals.Propos
 TRY_CONTRACT = Step(
     "try contract", "propose.try_contract", proposals.TryJob, proposals.TryResult, 600
 )
-TAKE_IN = Step("take in", "intake", steps.IntakeJob, steps.IntakeResult, 600)
-INSPECT = Step("inspect", "inspect.step", steps.TraceabilityJob, steps.TraceabilityResult, 900)
-CAPTURE = Step("capture", "captures.step", captures.CaptureJob, captures.CaptureRow, 180)
-OPTIMIZE = Step("optimize", "optimize.step", steps.OptimizeJob, steps.OptimizeResult, 1800)
+TAKE_IN = Step("take in", "intake", steps.IntakeJob, steps.IntakeResult, 600, shapes_release=True)
+INSPECT = Step(
+    "inspect",
+    "inspect.step",
+    steps.TraceabilityJob,
+    steps.TraceabilityResult,
+    900,
+    shapes_release=True,
+)
+CAPTURE = Step(
+    "capture", "captures.step", captures.CaptureJob, captures.CaptureRow, 180, shapes_release=True
+)
+OPTIMIZE = Step(
+    "optimize", "optimize.step", steps.OptimizeJob, steps.OptimizeResult, 1800, shapes_release=True
+)
 MAKE_TOOLS = Step(
-    "make tools", "compile.caching.make_tools", steps.ToolsJob, steps.ToolsResult, 3600
+    "make tools",
+    "compile.caching.make_tools",
+    steps.ToolsJob,
+    steps.ToolsResult,
+    3600,
+    shapes_release=True,
 )
 FIND_PACKAGE = Step(
     "find package",
@@ -68,20 +86,41 @@ FIND_PACKAGE = Step(
     steps.FindPackageJob,
     steps.FoundPackage,
     1800,
+    shapes_release=True,
 )
-COMPILE = Step("compile", "compile.step", steps.CompileJob, steps.CompileResult, 3600)
-REFERENCE = Step("reference", "verify.reference", steps.ReferenceJob, steps.ReferenceResult, 3600)
-TAP = Step("tap", "verify.tap", steps.TapJob, steps.TapResult, 3600)
-VERIFY = Step("verify", "verify.step", steps.VerifyJob, steps.VerifyResult, 3600)
+COMPILE = Step(
+    "compile", "compile.step", steps.CompileJob, steps.CompileResult, 3600, shapes_release=True
+)
+REFERENCE = Step(
+    "reference",
+    "verify.reference",
+    steps.ReferenceJob,
+    steps.ReferenceResult,
+    3600,
+    shapes_release=True,
+)
+TAP = Step("tap", "verify.tap", steps.TapJob, steps.TapResult, 3600, shapes_release=True)
+VERIFY = Step(
+    "verify", "verify.step", steps.VerifyJob, steps.VerifyResult, 3600, shapes_release=True
+)
 # Beyond its own budget, which it keeps to.
 LOCALIZE = Step(
     "localize", "localize.step", localization.LocalizeJob, localization.LocalizeResult, 5400
 )
 TRIAL = Step("trial", "localize.trial", localization.TrialJob, localization.TrialResult, 3600)
-PROBE = Step("probe", "probe.step", probes.ProbeJob, probes.ProbeResult, 1800)
-MEASURE = Step("measure", "probe.measure", probes.MeasureJob, probes.ProbeResult, 600)
-BENCHMARK = Step("benchmark", "timing.benchmark", steps.BenchmarkJob, steps.BenchmarkResult, 900)
-RACE = Step("race", "timing.race", steps.RaceJob, steps.RaceResult, 900)
+PROBE = Step("probe", "probe.step", probes.ProbeJob, probes.ProbeResult, 1800, shapes_release=True)
+MEASURE = Step(
+    "measure", "probe.measure", probes.MeasureJob, probes.ProbeResult, 600, shapes_release=True
+)
+BENCHMARK = Step(
+    "benchmark",
+    "timing.benchmark",
+    steps.BenchmarkJob,
+    steps.BenchmarkResult,
+    900,
+    shapes_release=True,
+)
+RACE = Step("race", "timing.race", steps.RaceJob, steps.RaceResult, 900, shapes_release=True)
 SIDE_BY_SIDE = Step(
     "side by side", "timing.side_by_side", changes.SideBySideJob, changes.SideBySide, 600
 )
@@ -135,6 +174,7 @@ KNOWN_WRONG = Step(
     known_faults.KnownWrongJob,
     known_faults.KnownWrong,
     600,
+    shapes_release=True,
 )
 
 ROWS: tuple[Step[Any, Any], ...] = tuple(v for v in vars().copy().values() if isinstance(v, Step))

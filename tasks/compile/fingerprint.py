@@ -6,13 +6,12 @@ import json
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.record import to_plain
+from handoff.tasks.compile.own_code import own_code
 
 
 def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Digest:
@@ -27,18 +26,6 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         "code": own_code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
-
-
-@cache
-def own_code() -> Digest:
-    """Return the digest of the code that makes releases, as this process has begun with it."""
-    root = Path(own_package())
-    sources = [
-        path for room in ("artifacts", "tasks") for path in (root / room).rglob("*")
-        # Those of C++ go into packages.
-        if path.suffix in {".py", ".cpp"}
-    ]  # fmt: skip
-    return digest_tree({path.relative_to(root).as_posix(): digest_file(path) for path in sources})
 
 
 @cache

@@ -25,7 +25,7 @@ from handoff.artifacts.messages.steps import CompileResult, ReferenceResult
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.release.evidence import TakenOver, Timing
 from handoff.artifacts.release.mechanics import Mechanics
-from handoff.tasks.compile.fingerprint import own_code
+from handoff.tasks.compile.own_code import own_code
 from handoff.tasks.probe.judging import judge_calls, judge_measures
 
 # Some tens of kilobytes each; those that were used last are kept.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
-from handoff.artifacts.isolated import own_package
+from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.messages.steps import CompileJob
 from handoff.artifacts.recipe.target import host_cpu_model
+from handoff.tasks.compile.own_code import digest_sources
 from handoff.tasks.compile.weights import first_of_storage, weight_bytes
 
 # Operators whose code is torch's or ours; that of others may change behind their names.
@@ -121,10 +120,4 @@ def _digest_value(value: object) -> str:
 
 def _own_code() -> Digest:
     """Return the digest of the modules that decide what is emitted."""
-    package = Path(own_package())
-    shaping = (
-        "artifacts/recipe/target.py", "tasks/compile/*.py", "tasks/compile/reading/*.py",
-        "tasks/compile/machine/*.py", "tasks/compile/caching/*.py", "tasks/optimize/kernels/*.*",
-    )  # fmt: skip
-    paths = [path for pattern in shaping for path in package.glob(pattern)]
-    return digest_tree({str(path.relative_to(package)): digest_file(path) for path in paths})
+    return digest_sources("tasks.compile.step", "tasks.optimize.kernels")

@@ -8,26 +8,78 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.tasks.compile import fingerprint
+from handoff.tasks.compile import fingerprint, own_code
+from handoff.tasks.steps import ROWS
 
 
-def test_a_change_of_the_cpp_in_packages_is_another_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A house of a step, what it imports, one that it starts, and what none of them names."""
+    files = {
+        "artifacts/__init__.py": "",
+        "artifacts/limits.py": "LIMIT = 1\n",
+        "tasks/__init__.py": "",
+        "tasks/step/__init__.py": "",
+        "tasks/step/run.py": "from handoff.artifacts import limits\n\nhandoff.artifacts.limits\n",
+        "tasks/step/late.py": "",
+        "tasks/step/source.cpp": "int one;\n",
+        "tasks/step/notes.txt": "",
+        "tasks/child/__init__.py": "",
+        "tasks/child/program.py": "from handoff.tasks.rest import everything\n",
+        "tasks/rest/__init__.py": "",
+        "tasks/rest/everything.py": "",
+        "tasks/pictures/__init__.py": "",
+        "tasks/pictures/draw.py": "from handoff.tasks.step import run\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    start = tmp_path / "tasks/step/run.py"
+    start.write_text(start.read_text() + 'isolated("handoff.tasks.child.program")\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_another"),
+    [
+        ("tasks/step/run.py", True),
+        ("artifacts/limits.py", True),
+        ("tasks/step/source.cpp", True),
+        ("tasks/child/program.py", True),
+        ("tasks/rest/everything.py", True),
+        ("tasks/pictures/draw.py", False),
+        ("tasks/step/late.py", False),
+        ("tasks/step/notes.txt", False),
+    ],
+)
+def test_a_change_of_what_a_step_runs_is_another_code_and_of_nothing_else(
+    changed: str, is_another: bool, house: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprint, "own_package", lambda: str(tmp_path))
-    digest = fingerprint.own_code.__wrapped__
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "step.py").write_text("pass\n", encoding="utf-8")
-    alone = digest()
-    (tmp_path / "tasks" / "kernel.cpp").write_text("int one;\n", encoding="utf-8")
-    beside = digest()
-    (tmp_path / "tasks" / "kernel.cpp").write_text("int two;\n", encoding="utf-8")
-    (tmp_path / "tasks" / "notes.txt").write_text("nothing that is run\n", encoding="utf-8")
-    changed = digest()
-    assert len({alone, beside, changed}) == 3
-    (tmp_path / "tasks" / "notes.txt").unlink()
-    assert digest() == changed
+    monkeypatch.setattr(own_code, "own_package", lambda: str(house))
+    digest = own_code.digest_sources.__wrapped__
+    before = digest("tasks.step.run")
+    with (house / changed).open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert (digest("tasks.step.run") != before) == is_another
+
+
+def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
+    root = Path(own_package())
+    steps = [f"tasks.{row.module}" for row in ROWS if row.shapes_release]
+    shaping = {p.relative_to(root).as_posix() for p in own_code.sources_below(root, steps)}
+    assert {
+        "artifacts/recipe/tolerance.py", "tasks/verify/compare.py",
+        "tasks/intake/source.py", "tasks/optimize/passes/fold_constants.py",
+        "tasks/optimize/kernels/attention.py", "tasks/compile/cross/build.py",
+    } <= shaping  # fmt: skip
+    rooms = {"/".join(name.split("/")[:2]) for name in shaping}
+    assert not rooms & {"tasks/report", "tasks/nightly", "tasks/propose", "artifacts/mlflow"}
+    for row in ROWS:
+        place = Path(root, "tasks", *row.module.split("."))
+        assert place.is_dir() or place.with_suffix(".py").is_file(), row.name
 
 
 @pytest.mark.parametrize(("target", "is_another"), [("cuda-sm90", True), ("cpu-avx2", False)])
