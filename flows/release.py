@@ -11,10 +11,10 @@ from typing import Any
 from prefect import flow
 
 from handoff.flows import policies
-from handoff.flows.elsewhere import Elsewhere, find_routes
 from handoff.flows.parameters import Attempt, ReleaseParameters
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
 from handoff.flows.site import here
+from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.release.processes import open_lanes
 
 

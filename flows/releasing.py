@@ -17,7 +17,6 @@ from handoff.artifacts.messages.fetching import FetchJob
 from handoff.artifacts.messages.registering import KeyJob, LookUpJob
 from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.site import Site
-from handoff.flows.elsewhere import Elsewhere, collect_targets, send_targets
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.registering import Wanted, register, register_again
 from handoff.flows.showing import show_refused
@@ -31,7 +30,8 @@ from handoff.flows.steps import (
     optimize,
     take_in,
 )
-from handoff.flows.targets import build
+from handoff.flows.target.elsewhere import Elsewhere, collect_targets, send_targets
+from handoff.flows.target.targets import build
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 from handoff.tasks.compile.fingerprint import fingerprint_release

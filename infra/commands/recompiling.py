@@ -28,8 +28,8 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
     require_writable_home(settings)
 
     def load() -> Callable[[], object]:
+        from handoff.flows.nightly.recompile import recompile
         from handoff.flows.parameters import RecompileParameters
-        from handoff.flows.recompile import recompile
 
         # By hand, nobody waits half an hour for what 'handoff conformance' does.
         wanted = RecompileParameters(alias=alias, models=list(models), conformance=False)

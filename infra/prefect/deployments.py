@@ -71,12 +71,12 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
             resumes=True,
         ),
         Deployment(
-            "handoff.flows.recompile.recompile", CONTROL_POOL,
+            "handoff.flows.nightly.recompile.recompile", CONTROL_POOL,
             "Rebuilds what is in production with today's toolchain, every night.",
             schedule=nightly, limit=1, resumes=True,
         ),
         Deployment(
-            "handoff.flows.recompile.recompile_model", BUILD_POOL,
+            "handoff.flows.nightly.recompile.recompile_model", BUILD_POOL,
             "Rebuilds one model and compares it with what is served.",
             resumes=True,
         ),
@@ -96,7 +96,7 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
             schedule=Schedule("*/5 * * * *", "UTC"),
         ),
         Deployment(
-            "handoff.flows.verify_on_target.verify_on_target", BUILD_POOL,
+            "handoff.flows.target.verify_on_target.verify_on_target", BUILD_POOL,
             "Compares a released package with its delivery again, on the worker's machine.",
         ),
         *(deployment for slug in targets for deployment in _on_hardware(slug)),
@@ -107,12 +107,12 @@ def _on_hardware(slug: str) -> tuple[Deployment, Deployment]:
     pool = TARGET_POOLS[slug]
     return (
         Deployment(
-            "handoff.flows.build_target.build_target", pool,
+            "handoff.flows.target.build_target.build_target", pool,
             f"Builds and blesses a release's package for {slug}, where it can run.",
             name=slug, resumes=True,
         ),
         Deployment(
-            "handoff.flows.verify_on_target.verify_on_target", pool,
+            "handoff.flows.target.verify_on_target.verify_on_target", pool,
             f"Compares a released package for {slug} with its delivery again.",
             name=slug,
         ),

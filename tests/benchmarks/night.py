@@ -88,7 +88,7 @@ def deploy() -> None:
 
     ours = "tests.benchmarks.night_flow.recompile_model"
     never = Schedule("0 2 1 1 *", "UTC")
-    model_flow = "handoff.flows.recompile.recompile_model"
+    model_flow = "handoff.flows.nightly.recompile.recompile_model"
     apply(
         tuple(replace(d, flow=ours if d.flow == model_flow else d.flow) for d in deployments(never))
     )

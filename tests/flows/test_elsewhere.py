@@ -18,9 +18,9 @@ from handoff.artifacts.messages.exchange import ANSWER_FILE, TargetAnswer
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import TargetRecord
-from handoff.flows import elsewhere
 from handoff.flows.children import Child, start
-from handoff.flows.elsewhere import collect_targets, told_answer
+from handoff.flows.target import elsewhere
+from handoff.flows.target.elsewhere import collect_targets, told_answer
 from handoff.tasks.registry.assemble import BuiltTargets
 from tests.prefect_server import prefect_client
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnsound
-from handoff.flows import night
 from handoff.flows.children import MOST_ATTEMPTS
+from handoff.flows.nightly import night
 from handoff.flows.parameters import RebuildParameters
 
 

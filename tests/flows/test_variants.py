@@ -21,7 +21,7 @@ from handoff.artifacts.messages.steps import (
 from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import PackageFile
-from handoff.flows import variants
+from handoff.flows.target import variants
 
 PLAIN = Candidate("plain", accepted=True)
 FREEZING = Candidate("freezing", accepted=True)

@@ -16,12 +16,12 @@ from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob
 from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.record import to_plain
 from handoff.flows import policies
-from handoff.flows.elsewhere import told_answer
 from handoff.flows.parameters import Attempt, BuildTargetParameters
 from handoff.flows.releasing import opened_workspace
 from handoff.flows.site import here
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
-from handoff.flows.targets import build
+from handoff.flows.target.elsewhere import told_answer
+from handoff.flows.target.targets import build
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import open_lanes
 

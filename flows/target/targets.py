@@ -32,7 +32,7 @@ from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import TargetRecord, is_large
 from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
-from handoff.flows.variants import PLAIN, Variant, Work, check, rate, try_variants
+from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try_variants
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.assemble import BuiltTargets

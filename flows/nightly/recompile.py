@@ -19,10 +19,10 @@ from handoff.artifacts.nightly.night_notes import NoteRowsJob
 from handoff.artifacts.nightly.surveying import SurveyJob
 from handoff.artifacts.record import to_plain
 from handoff.flows import policies
-from handoff.flows.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
-from handoff.flows.night_conformance import conform_tonight
+from handoff.flows.nightly.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
+from handoff.flows.nightly.night_conformance import conform_tonight
+from handoff.flows.nightly.rebuilding import rebuild
 from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
-from handoff.flows.rebuilding import rebuild
 from handoff.flows.site import here
 from handoff.flows.steps import note_rows, survey
 from handoff.tasks.registry.moving import opened_registrar

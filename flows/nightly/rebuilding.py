@@ -26,7 +26,6 @@ from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.comparison import Comparison, ThreeWayJob
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
-from handoff.flows.elsewhere import Elsewhere, find_routes
 from handoff.flows.parameters import RebuildParameters
 from handoff.flows.registering import Wanted
 from handoff.flows.releasing import make_release, opened_workspace
@@ -40,6 +39,7 @@ from handoff.flows.steps import (
     run_reference,
     three_way,
 )
+from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.registry.appending import Change, told_as_done
 from handoff.tasks.release.processes import Lanes, open_lanes
 

@@ -1,0 +1,1 @@
+"""The night: what is served is rebuilt by today's toolchain, compared, and promoted or not."""
