@@ -76,52 +76,52 @@ test-all: ready lint
 bench: bench-served bench-bfloat16 bench-seeds bench-road bench-targets bench-night
 
 bench-served: ready $(CORPUS)/.served
-	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/served
+	$(CORPUS)/bin/python -m tests.studies.benchmarks.served $(MODELS) --folder $(CORPUS)/served
 
 bench-bfloat16: ready $(CORPUS)/.served
-	$(CORPUS)/bin/python -m tests.benchmarks.served $(MODELS) --folder $(CORPUS)/bfloat16 \
+	$(CORPUS)/bin/python -m tests.studies.benchmarks.served $(MODELS) --folder $(CORPUS)/bfloat16 \
 	  --recipes bfloat16 --float32 $(CORPUS)/served
 
 SEEDS_OPTIONS = $(if $(DEVICE),--device $(DEVICE)) $(if $(PRECISION),--precision $(PRECISION)) \
   $(if $(BATCH),--batch $(BATCH)) $(if $(KEEP),--keep $(KEEP))
 
 bench-seeds: ready
-	$(BIN)/python -m tests.benchmarks.seeds $(SEEDS_OPTIONS)
+	$(BIN)/python -m tests.studies.benchmarks.seeds $(SEEDS_OPTIONS)
 
 bench-transformers: ready $(CORPUS)/.served
-	$(CORPUS)/bin/python -m tests.benchmarks.seeds $(if $(MODELS),$(MODELS),transformers) $(SEEDS_OPTIONS)
+	$(CORPUS)/bin/python -m tests.studies.benchmarks.seeds $(if $(MODELS),$(MODELS),transformers) $(SEEDS_OPTIONS)
 
 bench-road: ready
-	$(BIN)/python -m tests.benchmarks.road
-	$(BIN)/python -m tests.benchmarks.loaded
-	$(BIN)/python -m tests.benchmarks.growth
+	$(BIN)/python -m tests.studies.benchmarks.road
+	$(BIN)/python -m tests.studies.benchmarks.loaded
+	$(BIN)/python -m tests.studies.benchmarks.growth
 
 bench-night: ready
-	$(BIN)/python -m tests.benchmarks.night --models $(if $(NIGHT),$(NIGHT),500) \
+	$(BIN)/python -m tests.studies.benchmarks.night --models $(if $(NIGHT),$(NIGHT),500) \
 	  --workers $(if $(WORKERS),$(WORKERS),1,4,16)
-	$(BIN)/python -m tests.benchmarks.queues
+	$(BIN)/python -m tests.studies.benchmarks.queues
 
 bench-night-curve: ready
-	$(BIN)/python -m tests.benchmarks.night_curve $(if $(NIGHT),--models $(NIGHT)) \
+	$(BIN)/python -m tests.studies.benchmarks.night_curve $(if $(NIGHT),--models $(NIGHT)) \
 	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(WRITE),--write $(WRITE))
 
 bench-targets: ready
-	$(BIN)/python -m tests.benchmarks.two_targets
-	$(BIN)/python -m tests.benchmarks.two_targets --whole --factory examples.user_model:build
+	$(BIN)/python -m tests.studies.benchmarks.two_targets
+	$(BIN)/python -m tests.studies.benchmarks.two_targets --whole --factory examples.user_model:build
 
 # An environment of its own over the product's, since those packages pin what they please.
 corpus: ready $(CORPUS)/.ready
-	$(CORPUS)/bin/python -m tests.corpus $(MODELS)
+	$(CORPUS)/bin/python -m tests.studies.corpus $(MODELS)
 
 corpus-release: ready $(CORPUS)/.ready
-	$(CORPUS)/bin/python -W ignore -m tests.corpus.release --folder $(CORPUS)/release \
-	  $(if $(MODELS),$(MODELS),--write tests/corpus/README.md)
+	$(CORPUS)/bin/python -W ignore -m tests.studies.corpus.release --folder $(CORPUS)/release \
+	  $(if $(MODELS),$(MODELS),--write tests/studies/corpus/README.md)
 
 faults: ready
-	$(BIN)/python -m tests.faults $(PART)
+	$(BIN)/python -m tests.studies.faults $(PART)
 
 outages: ready
-	$(BIN)/python -m tests.outages --write tests/outages/README.md $(PART)
+	$(BIN)/python -m tests.studies.outages --write tests/studies/outages/README.md $(PART)
 
 fuzz: ready
 	$(BIN)/python -m tests.tasks.intake.fuzz $(MUTATIONS)
@@ -134,8 +134,8 @@ stack-ready: ready $(STACK)/.ready
 
 stack-check: stack-ready
 	infra/containers/check.sh $(CURDIR)/$(STACK)/bin
-	$(BIN)/python -m pytest -q tests/infra/test_stack_files.py tests/infra/test_stack_tools.py \
-	  tests/infra/test_stack_servers.py
+	$(BIN)/python -m pytest -q tests/infra/stack/test_stack_files.py tests/infra/stack/test_stack_tools.py \
+	  tests/infra/stack/test_stack_servers.py
 
 $(STACK)/.ready: infra/containers/images/server.lock infra/containers/tools.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(STACK)
@@ -143,18 +143,18 @@ $(STACK)/.ready: infra/containers/images/server.lock infra/containers/tools.lock
 	  -r infra/containers/images/server.lock -r infra/containers/tools.lock
 	@touch $@
 
-$(CORPUS)/.ready: tests/corpus/requirements.lock
+$(CORPUS)/.ready: tests/studies/corpus/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CORPUS)
 	$(BIN)/python -c 'import pathlib, sysconfig as s; \
 	  name = f"python{s.get_python_version()}"; \
 	  pathlib.Path("$(CORPUS)/lib", name, "site-packages/product.pth").write_text(s.get_path("purelib"))'
 	$(BIN)/uv pip install --quiet --python $(CORPUS)/bin/python --require-hashes --no-deps \
-	  -r tests/corpus/requirements.lock
+	  -r tests/studies/corpus/requirements.lock
 	@touch $@
 
-$(CORPUS)/.served: $(CORPUS)/.ready tests/benchmarks/served/requirements.lock
+$(CORPUS)/.served: $(CORPUS)/.ready tests/studies/benchmarks/served/requirements.lock
 	$(BIN)/uv pip install --quiet --python $(CORPUS)/bin/python --require-hashes --no-deps \
-	  -r tests/benchmarks/served/requirements.lock
+	  -r tests/studies/benchmarks/served/requirements.lock
 	@touch $@
 
 # An environment of its own over the product, whose API the site shows.
@@ -199,11 +199,11 @@ lock:
 	  --no-header --no-annotate --no-emit-index-url --upgrade --all-extras --group dev pyproject.toml -o .venv/all.lock
 	$(BIN)/python -m handoff.infra.documenting.split_lock .venv/all.lock requirements.lock requirements-torch.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
-	  --no-header --no-annotate --no-emit-index-url --upgrade tests/corpus/requirements.in \
-	  -o tests/corpus/requirements.lock
+	  --no-header --no-annotate --no-emit-index-url --upgrade tests/studies/corpus/requirements.in \
+	  -o tests/studies/corpus/requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-deps \
 	  --no-header --no-annotate --no-emit-index-url --upgrade \
-	  tests/benchmarks/served/requirements.in -o tests/benchmarks/served/requirements.lock
+	  tests/studies/benchmarks/served/requirements.in -o tests/studies/benchmarks/served/requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade docs/requirements.in \
 	  -o docs/requirements.lock

@@ -19,11 +19,11 @@ include_patterns = [
     "docs/**",
     "infra/runner/README.md",
     "infra/containers/README.md",
-    "tests/artifacts/tampering.md",
-    "tests/benchmarks/README.md",
-    "tests/corpus/README.md",
-    "tests/faults/README.md",
-    "tests/outages/README.md",
+    "tests/artifacts/release/tampering.md",
+    "tests/studies/benchmarks/README.md",
+    "tests/studies/corpus/README.md",
+    "tests/studies/faults/README.md",
+    "tests/studies/outages/README.md",
 ]
 exclude_patterns = [".*", "site", "build", "**/node_modules"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]

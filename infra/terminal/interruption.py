@@ -2,7 +2,7 @@
 
 A terminal sends the signal to Prefect's embedded server, too. It ends first, and what the flow then
 reports to it is repeated for minutes. Nothing has to be finished here: step processes end with this
-one (`infra.engine.sandbox`), and what is half done is seen by nobody (`tests/outages`).
+one (`infra.engine.sandbox`), and what is half done is seen by nobody (`tests/studies/outages`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.docs.pages import ROOT, Block
-from tests.infra.test_cli import share_built
+from tests.infra.commands.test_cli import share_built
 
 
 def run_blocks(

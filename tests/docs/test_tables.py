@@ -95,4 +95,4 @@ def test_the_page_names_every_folder_of_the_tests() -> None:
     files = [path.relative_to(ROOT).parts for path in (ROOT / "tests").rglob("*") if path.is_file()]
     folders = {parts[1] for parts in files if len(parts) > 2 and "__pycache__" not in parts}
     mirrored = {"artifacts", "tasks", "flows", "infra", "examples"}
-    assert {one for one in folders - mirrored if f"`tests/{one}/`" not in section} == set()
+    assert {one for one in folders - mirrored if f"`tests/{one}/" not in section} == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.small_delivery import FACTORY
-from tests.infra.test_cli import handoff
+from tests.infra.commands.test_cli import handoff
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.infra.test_cli import handoff
+from tests.infra.commands.test_cli import handoff
 
 FACTORY = """
 import torch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.flows.small_delivery import FACTORY
-from tests.infra.test_cli import handoff, share_built
+from tests.infra.commands.test_cli import handoff, share_built
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]

@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 
 from handoff.tasks.optimize.extensions import digest_extension
 from tests.flows.small_delivery import deliver_and_release, released
-from tests.infra.test_cli import assert_is_a_sentence, handoff
+from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
 
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]

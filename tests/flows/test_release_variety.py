@@ -13,7 +13,7 @@ from handoff.artifacts.delivery.captures import ROADS
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.toolkit import why_not_here
 from tests.flows.small_delivery import deliver_and_release, released
-from tests.infra.test_cli import assert_is_a_sentence, handoff
+from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server, pytest.mark.long]
 

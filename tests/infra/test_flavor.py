@@ -19,7 +19,7 @@ from handoff.artifacts.errors import PackageRefused, UsageProblem
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.release.statement import RELEASE_FILE
 from handoff.artifacts.serve.loader import load
-from tests.artifacts.listing import Signed, list_signed, read_signed
+from tests.artifacts.mlflow.listing import Signed, list_signed, read_signed
 from tests.artifacts.samples import sample_key, sign_release
 from tests.mlflow_server import mlflow_process
 from tests.tasks.built_release import ITEMS, BuiltRelease

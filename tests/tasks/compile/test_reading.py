@@ -17,8 +17,8 @@ from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.reading.literals import read_assembly, read_cpp, refusal_within
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.optimize.programs import save_program
-from tests.faults.releasing import make_module
-from tests.faults.toys import TOYS
+from tests.studies.faults.releasing import make_module
+from tests.studies.faults.toys import TOYS
 from tests.tasks.compile.generated import generate
 
 KERNEL = """

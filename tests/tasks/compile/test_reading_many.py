@@ -9,10 +9,10 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from handoff.tasks.compile.reading.literals import read_cpp
-from tests.faults.clean import FAMILIES
-from tests.faults.hard import HARD
-from tests.faults.releasing import make_module
-from tests.faults.reports import REPORTS
+from tests.studies.faults.clean import FAMILIES
+from tests.studies.faults.hard import HARD
+from tests.studies.faults.releasing import make_module
+from tests.studies.faults.reports import REPORTS
 from tests.tasks.compile.generated import generate
 
 pytestmark = [pytest.mark.long, pytest.mark.compile]

@@ -16,7 +16,7 @@ from handoff.artifacts.release.signing import open_signer, read_trust, sign_stat
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.conformance import keep_table
 from handoff.tasks.conformance.page import render_table
-from tests.artifacts.conformance_samples import right_add, table, wrong_amax
+from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
 
 
 def job(folder: Path, *, tracking: str = "") -> KeepTableJob:

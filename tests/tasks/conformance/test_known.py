@@ -15,7 +15,7 @@ from handoff.artifacts.conformance.table import Row
 from handoff.tasks.conformance.known import finding_of, known_faults
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.conformance.script import repeating_script
-from tests.artifacts.conformance_samples import ADD, AMAX, right_add, table, wrong_amax
+from tests.artifacts.conformance.conformance_samples import ADD, AMAX, right_add, table, wrong_amax
 
 
 class Largest(nn.Module):

@@ -19,7 +19,7 @@ from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.conformance import known_wrong, read_tables
 from handoff.tasks.conformance.known import told_faults
 from handoff.tasks.conformance.toolchain import conformance_toolchain
-from tests.artifacts.conformance_samples import ADD, AMAX, table, toolchain
+from tests.artifacts.conformance.conformance_samples import ADD, AMAX, table, toolchain
 
 COMPILER = "g++"
 # Of which no table comes with the code.

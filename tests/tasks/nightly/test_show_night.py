@@ -12,7 +12,7 @@ from handoff.artifacts.nightly.night import Night, read_nights
 from handoff.artifacts.nightly.night_notes import ShowNightJob
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.nightly.show_night import run
-from tests.artifacts.nights import compared, figures, night
+from tests.artifacts.nightly.nights import compared, figures, night
 
 RUN = "http://127.0.0.1:4200/runs/flow-run/0197"
 

@@ -13,7 +13,15 @@ import pytest
 from handoff.artifacts.nightly.night import Night, NightRow
 from handoff.tasks.nightly import trend_drawing
 from handoff.tasks.nightly.trends import draw_trend, trend_name, trends
-from tests.artifacts.nights import FIRST, busy_night, compared, figures, month, night, unchanged
+from tests.artifacts.nightly.nights import (
+    FIRST,
+    busy_night,
+    compared,
+    figures,
+    month,
+    night,
+    unchanged,
+)
 
 
 @pytest.fixture

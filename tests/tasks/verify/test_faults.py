@@ -12,8 +12,8 @@ from torch import nn
 
 from handoff.artifacts.messages.steps import VerifyResult
 from handoff.tasks.optimize.programs import load_program, save_program
-from tests.faults.kinds import KINDS, Bench, KindRow
-from tests.faults.planting import (
+from tests.studies.faults.kinds import KINDS, Bench, KindRow
+from tests.studies.faults.planting import (
     GraphFault,
     NotPlanted,
     calls_of,

@@ -1,0 +1,140 @@
+"""The catalogue by way of real servers: MLflow's, S3's, and one that loses what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from handoff.artifacts.errors import RegistryFailed
+from handoff.artifacts.mlflow.registry import Catalogue
+from tests.artifacts.mlflow.listing import client_of, list_signed, signed_release
+from tests.conftest import BUCKET
+from tests.faulty_server import FOREVER, Fault, FaultyServer
+from tests.mlflow_server import mlflow_server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def s3(s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """S3 as this process's environment names it, for MLflow too."""
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", s3_environment["AWS_ENDPOINT_URL"])
+    return boto3.client("s3", endpoint_url=s3_environment["AWS_ENDPOINT_URL"])
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An MLflow server that keeps its artifacts in a folder."""
+    home = tmp_path_factory.mktemp("server")
+    with mlflow_server(home, str(home / "artifacts")) as address:
+        yield address
+
+
+def keys_of(s3: Any) -> list[str]:
+    """Return what lies in the bucket."""
+    return [one["Key"] for one in s3.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+
+
+def downloaded(catalogue: Catalogue, address: str, to: Path) -> Path:
+    """Return the folder that MLflow fetches for an address."""
+    import mlflow
+
+    to.mkdir()
+    return Path(
+        mlflow.artifacts.download_artifacts(
+            address, dst_path=str(to), tracking_uri=catalogue.tracking_uri
+        )
+    )
+
+
+def test_artifacts_go_straight_to_s3_where_that_is_the_root(tmp_path: Path, s3: Any) -> None:
+    catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", f"s3://{BUCKET}/mlflow")
+    listing = list_signed(catalogue, signed_release(tmp_path / "release"))
+    assert listing.report.startswith(f"s3://{BUCKET}/mlflow/")
+    report = listing.report.removeprefix(f"s3://{BUCKET}/")
+    assert {report, report.replace("report.html", "MLmodel")} <= set(keys_of(s3))
+
+
+def test_artifacts_go_to_s3_by_way_of_a_server_and_come_back_whole(tmp_path: Path, s3: Any) -> None:
+    signed = signed_release(tmp_path / "release")
+    with mlflow_server(tmp_path / "server", f"s3://{BUCKET}/served") as address:
+        catalogue = Catalogue(address, "")
+        list_signed(catalogue, signed)
+        catalogue.point("toy", {"candidate": 1})
+        assert any(key.startswith("served/") for key in keys_of(s3))
+        version = client_of(catalogue).get_model_version_by_alias("toy", "candidate")
+        folder = downloaded(catalogue, version.source, tmp_path / "back")
+        for file in (*signed.manifest.files, signed.manifest.targets[0].files[1]):
+            assert (folder / file.path).read_bytes() == (signed.folder / file.path).read_bytes()
+
+
+def test_what_a_killed_one_left_in_s3_is_taken_away(
+    tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    catalogue = Catalogue(f"sqlite:///{tmp_path / 'mlflow.db'}", f"s3://{BUCKET}/killed")
+    signed = signed_release(tmp_path / "release")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "finalize_logged_model", stopped)
+        with pytest.raises(KeyboardInterrupt, match=r"^$"):
+            list_signed(catalogue, signed)
+    # The bucket outlives a test.
+    left = {key for key in keys_of(s3) if key.startswith("killed/")}
+    assert left
+    list_signed(catalogue, signed)
+    assert not left & set(keys_of(s3))
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "reset", "lost_answer"])
+@pytest.mark.parametrize(
+    "path",
+    ["runs/create", "logged-models$", "log-batch", "mlflow-artifacts", "logged-models/m-",
+     "registered-models/create", "model-versions/create", "model-versions/search", "alias"],
+)  # fmt: skip
+def test_a_request_that_fails_once_is_made_again_and_nothing_is_made_twice(
+    fault: Fault, path: str, tmp_path: Path, upstream: str
+) -> None:
+    model = f"toy-{fault.replace('_', '-')}-{path.replace('/', '-').strip('$-')}"
+    signed = signed_release(tmp_path / "release", model=model)
+    with FaultyServer(upstream) as server:
+        catalogue = Catalogue(server.url, "")
+        server.plan(fault, path=path)
+        listing = list_signed(catalogue, signed)
+        assert catalogue.point(model, {"candidate": 1}) == ()
+        assert [one.fault for one in server.log if one.fault] == [fault]
+    client = client_of(Catalogue(upstream, ""))
+    (version,) = client.search_model_versions(f"name = '{model}'")
+    assert (int(version.version), version.run_id) == (1, listing.run_id)
+    experiment = client.get_experiment_by_name("handoff").experiment_id
+    query = f"tags.`handoff.release` = '{signed.release}'"
+    assert [one.info.run_id for one in client.search_runs([experiment], query)] == [listing.run_id]
+    (logged,) = client.search_logged_models([experiment], query)
+    assert str(logged.status) == "READY"
+
+
+def test_a_server_that_stays_unavailable_is_told_and_nothing_is_shown(
+    tmp_path: Path, upstream: str
+) -> None:
+    signed = signed_release(tmp_path / "release", model="toy-unavailable")
+    with FaultyServer(upstream) as server:
+        catalogue = Catalogue(server.url, "", patience_s=1.0)
+        server.plan("unavailable", times=FOREVER, path="model-versions/create")
+        with pytest.raises(RegistryFailed, match=r"MLflow could not list a release.*503"):
+            list_signed(catalogue, signed)
+        assert catalogue.listed("toy-unavailable") == {}
+        server.clear()
+        assert list_signed(catalogue, signed).version == 1
+    client = client_of(Catalogue(upstream, ""))
+    experiment = client.get_experiment_by_name("handoff").experiment_id
+    query = f"tags.`handoff.release` = '{signed.release}'"
+    assert len(client.search_runs([experiment], query)) == 1

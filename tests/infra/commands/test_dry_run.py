@@ -1,0 +1,67 @@
+"""`handoff release --dry-run` before anything was released; tests/flows/test_release.py goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from handoff.tasks.deliver.step import deliver
+from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
+from tests.tasks.deliveries import write_delivery
+from tests.toy_models import FixedBatch, SmallNet, make
+
+
+@pytest.fixture(scope="module")
+def delivery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("training") / "delivery"
+    deliver(make(SmallNet).eval(), (torch.randn(4, 8),), folder, name="small")
+    return folder
+
+
+def test_a_first_release_would_be_built_and_nothing_is_written(
+    delivery: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('targets = ["cpu-avx2", "cuda-sm90"]\n')
+    arguments = ("release", str(delivery), "--dry-run", "--recipe", str(recipe), "--json")
+    result = handoff(*arguments, home=home)
+    assert result.returncode == 0, result.stderr
+    plain = json.loads(result.stdout)
+    assert (plain["model"], plain["would"], plain["version"]) == ("small", "build", None)
+    assert "nothing was released as small before" in plain["why"]
+    assert [one["slug"] for one in plain["targets"]] == ["cpu-avx2", "cuda-sm90"]
+    assert all(one["cached"] == "" and one["expected_s"] is None for one in plain["targets"])
+    assert (plain["alias"], plain["store"]) == ("candidate", str(home / "store"))
+    assert plain["steps"] == {}
+    # Only what the tests themselves put there, for releases.
+    left = {str(path.relative_to(home)) for path in home.rglob("*")}
+    assert left == {"builds", "builds/programs", "builds/compiler"}
+
+
+def test_with_quiet_one_line_says_it(delivery: Path, tmp_path: Path) -> None:
+    result = handoff("release", str(delivery), "--dry-run", "--quiet", home=tmp_path / "home")
+    assert result.returncode == 0
+    assert result.stdout == "small: would be built: nothing was released as small before\n"
+    assert result.stderr == ""
+
+
+def test_an_unsound_delivery_is_refused_as_a_release_would(tmp_path: Path) -> None:
+    inputs = {"x": torch.randn(4, 8)}
+    folder = write_delivery(tmp_path / "fixed", make(FixedBatch).eval(), inputs)
+    told = handoff("release", str(folder), "--dry-run", home=tmp_path / "home")
+    assert_is_a_sentence(told, 2, "size-baked-in", "more:  handoff explain size-baked-in")
+    asked = ("release", str(folder), "--dry-run", "--json")
+    plain = handoff(*asked, home=tmp_path / "home")
+    assert plain.returncode == 2
+    assert json.loads(plain.stdout)["error"]["class"] == "DeliveryUnsound"
+
+
+def test_an_alias_that_a_release_may_not_move_is_told_before(
+    delivery: Path, tmp_path: Path
+) -> None:
+    asked = ("release", str(delivery), "--dry-run", "--alias", "production")
+    assert_is_a_sentence(handoff(*asked, home=tmp_path / "home"), 64, "production")

@@ -1,0 +1,89 @@
+"""The stack's files as tests read them: services of compose.yaml, containers of the manifests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).parents[3]
+STACK = REPOSITORY / "infra" / "containers"
+MANIFESTS = STACK / "kubernetes"
+# Made by `make stack-ready`: what the servers' image holds, and the tools that check files.
+TOOLS = REPOSITORY / ".venv-stack" / "bin"
+NO_TOOLS = "make stack-ready makes .venv-stack, with the servers' packages and the tools"
+
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)(?::?([-?])([^}]*))?\}")
+
+
+def compose() -> dict[str, Any]:
+    """Return compose.yaml, its anchors and merges resolved and its variables left as they are."""
+    content: dict[str, Any] = yaml.safe_load((STACK / "compose.yaml").read_text("utf-8"))
+    return content
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """Return the services of compose.yaml by name."""
+    found: dict[str, dict[str, Any]] = compose()["services"]
+    return found
+
+
+def filled_in(text: str, values: Mapping[str, str]) -> str:
+    """Return `text` as compose would with these values; `KeyError` for one that it requires."""
+
+    def value(match: re.Match[str]) -> str:
+        name, kind, default = match[1], match[2], match[3]
+        return values.get(name, default) if kind == "-" else values[name]
+
+    return _VARIABLE.sub(value, text)
+
+
+def variables(text: str) -> set[str]:
+    """Return the names that `text` takes from `.env`."""
+    return {match[1] for match in _VARIABLE.finditer(text)}
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of a manifest, and the pod that it is in."""
+
+    place: str
+    kind: str
+    is_init: bool
+    spec: Mapping[str, Any]
+    pod: Mapping[str, Any]
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What `env` says of each variable: its value, or where that comes from."""
+        return {
+            entry["name"]: entry.get("value", entry.get("valueFrom"))
+            for entry in self.spec.get("env", ())
+        }
+
+
+def manifests() -> list[tuple[Path, dict[str, Any]]]:
+    """Return every object of the bases, components and overlays, with its file."""
+    found = []
+    for path in sorted(MANIFESTS.rglob("*.yaml")):
+        for content in yaml.safe_load_all(path.read_text("utf-8")):
+            assert isinstance(content, dict), f"{path} holds no object"
+            found.append((path, content))
+    return found
+
+
+def containers() -> Iterator[Container]:
+    """Give the containers of the bases and components; an overlay's patches are only parts."""
+    for path, content in manifests():
+        pod = content.get("spec", {}).get("template", {}).get("spec")
+        if pod is None or "overlays" in path.parts:
+            continue
+        name, kind = content["metadata"]["name"], content["kind"]
+        for key in ("initContainers", "containers"):
+            for spec in pod.get(key, ()):
+                place = f"{kind}/{name}/{spec['name']}"
+                yield Container(place, kind, key == "initContainers", spec, pod)

@@ -1,0 +1,216 @@
+"""The stack's files: what each container may do, and what it is started from."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from handoff.artifacts.recipe.target import TARGETS
+from tests.infra.stack.stack_files import (
+    MANIFESTS,
+    REPOSITORY,
+    STACK,
+    Container,
+    compose,
+    containers,
+    filled_in,
+    manifests,
+    services,
+)
+
+_SERVICES = services()
+_CONTAINERS = list(containers())
+_ONE_SHOTS = {"databases", "bucket", "mlflow-user", "deploy", "deploy-gpu"}
+_POOLS = {"handoff-control", "handoff-build", *(f"handoff-{slug}" for slug in TARGETS)}
+
+
+def test_images_are_pinned_and_never_the_latest() -> None:
+    images = [service["image"] for service in _SERVICES.values()]
+    ours = {"handoff-server", "handoff-worker"}
+    images += [c.spec["image"] for c in _CONTAINERS if c.spec["image"] not in ours]
+    for file in (STACK / "images").glob("*.Dockerfile"):
+        images += re.findall(r"(?m)^ARG BASE=(.+)$", file.read_text("utf-8"))
+        assert "latest" not in file.read_text("utf-8")
+    for image in images:
+        tag = image.rpartition(":")[2]
+        assert re.search(r"\d+\.\d+|RELEASE\.\d", tag), f"{image} is not pinned"
+    base = next(o for p, o in manifests() if p == MANIFESTS / "base" / "kustomization.yaml")
+    tags = {(image["name"], image["newTag"]) for image in base["images"]}
+    assert {f"{name}:{tag}" for name, tag in tags} == {i for i in images if i.startswith("handoff")}
+
+
+@pytest.mark.parametrize("name", _SERVICES)
+def test_a_service_of_compose_may_do_no_more_than_it_must(name: str) -> None:
+    service = _SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert set(service.get("cap_add", ())) <= {
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "SETGID",
+        "SETUID",
+    }
+    assert "privileged" not in service
+    limits = service["deploy"]["resources"]["limits"]
+    assert {"cpus", "memory", "pids"} <= set(limits)
+    assert service["logging"]["options"]["max-size"]
+    if name in _ONE_SHOTS:
+        assert service["restart"].startswith("on-failure")
+    else:
+        assert service["restart"] == "unless-stopped"
+        assert service["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("container", _CONTAINERS, ids=lambda c: c.place)
+def test_a_container_of_a_manifest_may_do_no_more_than_it_must(container: Container) -> None:
+    spec, pod = container.spec, container.pod
+    assert spec["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert {"cpu", "memory"} <= set(spec["resources"]["requests"])
+    assert {"cpu", "memory"} <= set(spec["resources"]["limits"])
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    if not container.is_init and container.kind != "Job":
+        assert {"startupProbe", "readinessProbe"} <= set(spec)
+        is_worker = spec["image"] == "handoff-worker"
+        assert ("livenessProbe" in spec) != is_worker, "a worker's would kill its compile"
+
+
+def test_every_pod_is_selected_by_the_policy_that_denies_and_postgres_by_few() -> None:
+    policies = {
+        o["metadata"]["name"]: o["spec"] for _, o in manifests() if o["kind"] == "NetworkPolicy"
+    }
+    assert policies["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    sources = policies["postgres"]["ingress"][0]["from"]
+    assert sources == [{"podSelector": {"matchLabels": {"stack/database-client": "true"}}}]
+    clients = {
+        o["metadata"]["name"] for _, o in manifests()
+        if "stack/database-client" in o.get("spec", {}).get("template", {})
+        .get("metadata", {}).get("labels", {})
+    }  # fmt: skip
+    assert clients == {"prefect", "mlflow"}
+
+
+def test_ports_are_published_on_loopback_alone() -> None:
+    published = [port for service in _SERVICES.values() for port in service.get("ports", ())]
+    assert len(published) >= 4
+    assert all(str(port).startswith("127.0.0.1:") for port in published)
+    assert compose()["networks"]["data"]["internal"] is True
+    assert _SERVICES["postgres"]["networks"] == ["data"]
+    assert all("network_mode" not in service for service in _SERVICES.values())
+    within = [content["spec"] for _, content in manifests() if content["kind"] == "Service"]
+    assert len(within) >= 6
+    assert all("type" not in spec for spec in within)
+
+
+def test_servers_that_listen_beyond_loopback_have_a_login() -> None:
+    prefect, mlflow = _SERVICES["prefect"], _SERVICES["mlflow"]
+    assert "0.0.0.0" in prefect["command"]
+    assert prefect["environment"]["PREFECT_SERVER_API_AUTH_STRING"].startswith("handoff:${PREFECT_")
+    assert {"--host=0.0.0.0", "--app-name=basic-auth"} <= set(mlflow["command"])
+    assert ":?" in mlflow["environment"]["MLFLOW_AUTH_ADMIN_PASSWORD"]
+
+
+def _pools_named(words: list[Any]) -> set[str]:
+    return {str(after) for word, after in itertools.pairwise(words) if word == "--pool"}
+
+
+def test_every_pool_is_one_of_ours_and_asked_for_by_its_own_probe() -> None:
+    seen: set[str] = set()
+    for service in _SERVICES.values():
+        words = [filled_in(str(w), {"GPU_TARGET": "cuda-sm90"}) for w in service.get("command", ())]
+        for pool in _pools_named(words):
+            test = [filled_in(w, {}) for w in service["healthcheck"]["test"]]
+            assert test[-2:] == ["pool", pool]
+            seen.add(pool)
+    for container in _CONTAINERS:
+        for pool in _pools_named(container.spec.get("args", [])):
+            for probe in ("startupProbe", "readinessProbe"):
+                assert container.spec[probe]["exec"]["command"][-2:] == ["pool", pool]
+            seen.add(pool)
+    assert seen == {"handoff-control", "handoff-build", "handoff-cuda-sm90"}
+    assert seen <= _POOLS
+
+
+def test_a_worker_is_let_finish_before_it_is_told_to_end() -> None:
+    workers = [c for c in _CONTAINERS if "--pool" in c.spec.get("args", ())]
+    assert len(workers) == 3
+    for worker in workers:
+        waits = worker.spec["lifecycle"]["preStop"]["exec"]["command"]
+        assert waits[-2] == "drained"
+        assert worker.pod["terminationGracePeriodSeconds"] > int(waits[-1])
+        volumes = {volume["name"]: volume for volume in worker.pod["volumes"]}
+        assert "medium" not in volumes["scratch"]["emptyDir"]
+
+
+def test_a_target_with_a_worker_of_its_own_is_deployed_with_a_pool_of_its_own() -> None:
+    gpu, deploy = _SERVICES["gpu"], _SERVICES["deploy-gpu"]
+    assert gpu["depends_on"]["deploy-gpu"] == {"condition": "service_completed_successfully"}
+    assert gpu["profiles"] == deploy["profiles"] == ["gpu"]
+    target = filled_in(deploy["command"][-1], {"GPU_TARGET": "cuda-sm80"})
+    pool = filled_in(gpu["command"][2], {"GPU_TARGET": "cuda-sm80"})
+    assert (deploy["command"][-2], f"handoff-{target}") == ("--target", pool)
+    component = MANIFESTS / "components" / "gpu"
+    patch = next(o for p, o in manifests() if p == component / "kustomization.yaml")
+    job = yaml.safe_load(patch["patches"][0]["patch"])
+    told = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    worker = next(c for c in _CONTAINERS if c.place == "StatefulSet/gpu/worker")
+    assert f"handoff-{told[-1]}" == worker.spec["args"][2]
+
+
+def test_the_commands_of_our_image_are_commands_of_handoff() -> None:
+    from handoff.infra.cli.main import main
+
+    told = [s["command"] for s in _SERVICES.values() if s["image"].startswith("handoff-worker")]
+    told += [c.spec["args"] for c in _CONTAINERS if c.spec["image"] == "handoff-worker"]
+    assert len(told) >= 9
+    for words in told:
+        command = main.commands[words[0]]
+        options = {name for option in command.params for name in option.opts}
+        assert {word for word in words[1:] if word.startswith("--")} <= options
+
+
+def test_a_worker_that_compiles_has_one_flow_run_and_no_more_threads_than_cores() -> None:
+    for name in ("build", "gpu", "control"):
+        service = _SERVICES[name]
+        cores = service["deploy"]["resources"]["limits"]["cpus"]
+        assert service["environment"]["OMP_NUM_THREADS"] == cores
+        if name != "control":
+            assert service["command"][-2:] == ["--limit", "1"]
+    for worker in (c for c in _CONTAINERS if "--pool" in c.spec.get("args", ())):
+        source = worker.environment["OMP_NUM_THREADS"]["resourceFieldRef"]
+        assert source == {"containerName": "worker", "resource": "limits.cpu"}
+
+
+def test_only_workers_that_sign_are_given_the_key() -> None:
+    holders = {name for name, service in _SERVICES.items() if service.get("secrets")}
+    assert holders == {"control", "build"}
+    keyed = {
+        c.place for c in _CONTAINERS
+        if any("handoff-signing-key" in str(volume) for volume in c.pod.get("volumes", ()))
+    }  # fmt: skip
+    assert keyed == {"StatefulSet/control/worker", "StatefulSet/build/worker"}
+
+
+def test_the_images_locks_pin_what_the_products_lock_pins() -> None:
+    def read(path: Path) -> dict[str, str]:
+        return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^ ;]+)", path.read_text("utf-8")))
+
+    product, servers = read(REPOSITORY / "requirements.lock"), read(STACK / "images/server.lock")
+    assert {"prefect", "mlflow", "flask-wtf", "psycopg2-binary", "boto3"} <= set(servers)
+    assert not {n: v for n, v in servers.items() if n in product and product[n] != v}
+    for lock in ("images/server.lock", "images/build.lock", "tools.lock"):
+        entries = re.split(r"(?m)^(?=[a-z])", (STACK / lock).read_text("utf-8"))
+        assert all("--hash=sha256:" in entry for entry in entries if entry.strip())

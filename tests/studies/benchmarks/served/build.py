@@ -1,0 +1,168 @@
+"""Build what Handoff registers for a model: deliver, then the release's own steps up to the race.
+
+python -m tests.studies.benchmarks.served.build resnet18 FOLDER --recipes float32
+
+The steps run in the release's own processes, with a recipe of those beside this file: taken in,
+optimized, each variant compiled and compared with the reference over the plan. What doesn't bear on
+speed is left out: the probe, signing and the registry. FOLDER/releases has a release's folder for
+each variant that is accepted: its package, and a manifest by which the loader opens and checks it.
+FOLDER/variants.json says what came out, and FOLDER/others has what competitors are served from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.signature import ModelSignature
+from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.messages.steps import (
+    CompileResult,
+    IntakeJob,
+    OptimizeResult,
+    ReferenceResult,
+    VerifyJob,
+)
+from handoff.artifacts.recipe.recipe import Recipe, Search, read_recipe
+from handoff.artifacts.recipe.target import Target, native_cpu_target
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
+from handoff.tasks.registry.assemble import signature_of
+from handoff.tasks.registry.target_record import require_effect, require_new
+from handoff.tasks.release.processes import Lanes
+from tests.studies.benchmarks.failures import NotMadeError
+from tests.studies.benchmarks.served.competitors import RIVALS
+from tests.studies.benchmarks.served.conditions import commit_of_the_clone
+from tests.studies.benchmarks.served.racer import hold_threads, write_file
+from tests.studies.corpus.models import MODELS
+
+_RECIPES = Path(__file__).parent / "recipes"
+PRECISIONS = tuple(sorted(folder.name for folder in _RECIPES.iterdir()))
+VARIANTS_FILE = "variants.json"
+_LIMIT_S = 1200.0
+
+
+def recipe_of(model: str, precision: str) -> Recipe:
+    """Return a model's own recipe, or else what all are released by."""
+    own = _RECIPES / precision / f"{model}.toml"
+    return read_recipe(own if own.exists() else _RECIPES / precision / "default.toml")
+
+
+def main() -> None:
+    """Deliver the model, and build its variants."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--recipes", default="float32", choices=PRECISIONS)
+    parser.add_argument("--competitors", default=",".join(RIVALS["float32"]))
+    given = parser.parse_args()
+    hold_threads()
+    (model,) = [model for model in MODELS if model.name == given.name]
+    delivery: Path = given.folder / "delivery"
+    if not delivery.exists():
+        model.deliver(*model.make(), delivery)
+    recipe, target = recipe_of(model.name, given.recipes), native_cpu_target()
+    workspace, releases = given.folder / "workspace", given.folder / "releases"
+    for folder in (workspace, releases):
+        # What a build has left that didn't come to its end.
+        shutil.rmtree(folder, ignore_errors=True)
+    with Lanes(workspace, recipe, delivery=delivery) as lanes:
+        variants = _build(lanes, target, releases, delivery)
+    told = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
+    (given.folder / VARIANTS_FILE).write_text(told, encoding="utf-8")
+    for variant in variants:
+        accepted = "accepted" if variant["accepted"] else variant["reasons"]
+        print(model.name, variant["name"], accepted)
+    for competitor in filter(None, given.competitors.split(",")):
+        try:
+            write_file(model.name, competitor, given.folder / "others")
+        except NotMadeError as error:
+            print(model.name, competitor, error)
+
+
+def _build(lanes: Lanes, target: Target, releases: Path, delivery: Path) -> list[dict[str, Any]]:
+    intake = IntakeJob(delivery, lanes.jobs.staging)
+    taken = lanes.graph.run(intake, limit_s=_LIMIT_S)
+    optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=_LIMIT_S)
+    referring = lanes.jobs.reference(optimized)
+    reference = lanes.runner().run(referring, limit_s=_LIMIT_S)
+    signature = signature_of(taken.contract, optimized)
+    work = _Work(lanes, target, optimized, reference, signature, releases)
+    return [_attempt(work, name) for name in ("plain", *lanes.jobs.recipe.search.candidates)]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the variants share."""
+
+    lanes: Lanes
+    target: Target
+    optimized: OptimizeResult
+    reference: ReferenceResult
+    signature: ModelSignature
+    releases: Path
+    made: dict[Digest, str] = field(default_factory=dict)
+
+
+def _attempt(work: _Work, name: str) -> dict[str, Any]:
+    """Compile and verify one variant; return what came of it."""
+    lanes, target, optimized, reference = work.lanes, work.target, work.optimized, work.reference
+    began = time.monotonic()
+    told: dict[str, Any] = {"name": name, "accepted": False, "reasons": []}
+    try:
+        job = lanes.jobs.compile(optimized, target)
+        if name != "plain":
+            variation = Search.variation(name)
+            if variation.passes:
+                found = lanes.optimizer().run(
+                    lanes.jobs.variant(variation.passes), limit_s=_LIMIT_S
+                )
+                plain, optimized = optimized, found
+                require_effect(optimized, plain)
+            job = lanes.jobs.candidate(optimized, target, name, variation.options)
+        compiled = lanes.compiler(target).run(job, limit_s=_LIMIT_S)
+        require_new(compiled, work.made)
+        work.made[compiled.library.digest] = name
+        outputs = tuple(spec.name for spec in optimized.outputs)
+        verifying = VerifyJob(
+            job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
+            compiled.assumed, outputs, target.slug, atomic_sums=compiled.atomic_sums,
+        )  # fmt: skip
+        verified = lanes.runner(target).run(verifying, limit_s=_LIMIT_S)
+    except HandoffError as error:
+        return told | {"reasons": [str(error)]}
+    release = work.releases / name
+    if verified.accepted:
+        _write_release(work, compiled, job.folder, release)
+    return {
+        "name": name, "accepted": verified.accepted, "reasons": list(verified.reasons),
+        "release": str(release), "packages": str(job.folder), "reference": str(reference.file),
+        "compile_s": compiled.compile_s, "seconds": time.monotonic() - began,
+    }  # fmt: skip
+
+
+def _write_release(work: _Work, compiled: CompileResult, packages: Path, release: Path) -> None:
+    """Write what a pulled release's folder holds, but for the evidence and the signature."""
+    slug = work.target.slug
+    (release / slug).mkdir(parents=True)
+    for file in compiled.files:
+        os.link(packages / Path(file.path).name, release / file.path)
+    record = TargetRecord(slug, accepted=True, reasons=(), files=compiled.files, fit=compiled.fit)
+    nothing = digest_bytes(b"")
+    manifest = Manifest(
+        model="raced", delivery=nothing, fingerprint=nothing, verdict="sound",
+        signature=work.signature, recipe=work.lanes.jobs.recipe, lineage=Lineage(),
+        targets=(record,),
+    )  # fmt: skip
+    (release / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+
+
+if __name__ == "__main__":
+    main()
