@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from handoff.tasks.steps import ROWS, Step
+
 ROOT = Path(__file__).parents[1]
+MOST_ENTRIES = 20
+# Collections of equals, and the top of the tests, where the helpers of all rooms are.
+COLLECTIONS = {
+    "docs", "infra/runner", "tasks/optimize/passes", "tests",
+    "tests/tasks/optimize/passes", "tests/studies/benchmarks", "tests/studies/outages",
+}  # fmt: skip
 ROOMS = ("artifacts", "tasks", "flows", "infra", "examples")
+TREES = (*ROOMS, "docs", "tests")
 MOST_LINES = 40
 # Those that were longer when the rule got its test. Cut one and its line goes; none is added.
 LONGER = {
@@ -58,3 +69,48 @@ def test_no_function_is_longer_than_forty_lines_but_those_that_were() -> None:
     }
     assert sorted(found - LONGER) == [], f"cut it into parts of {MOST_LINES} lines at most"
     assert sorted(LONGER - found) == [], "no longer that long: take it off the list"
+
+
+def entries() -> dict[str, set[str]]:
+    """Return the names in each folder that holds code, `__init__.py` apart."""
+    listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", *TREES]
+    kept = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in map(Path, kept):
+        for place in (path, *path.parents):
+            if place.name not in {"", "__init__.py"} and (ROOT / path).exists():
+                found[place.parent.as_posix()].add(place.name)
+    del found["."]
+    return found
+
+
+def test_a_folder_has_at_most_twenty_entries_unless_they_are_equals() -> None:
+    crowded = {folder for folder, names in entries().items() if len(names) > MOST_ENTRIES}
+    assert sorted(crowded - COLLECTIONS) == [], "give what belongs together a room"
+    assert sorted(COLLECTIONS - crowded) == [], "no longer that full: take it off the list"
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    rooms = [path.parent for room in ROOMS for path in (ROOT / room).rglob("__init__.py")]
+    silent = [
+        room.relative_to(ROOT).as_posix()
+        for room in rooms
+        if not ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_a_step_is_declared_once() -> None:
+    for told in ({row.name for row in ROWS}, {row.module for row in ROWS}, {r.job for r in ROWS}):
+        assert len(told) == len(ROWS)
+    declared = [
+        path.relative_to(ROOT).as_posix()
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        if any(_calls_step(node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    ]
+    assert declared == ["tasks/steps.py"]
+
+
+def _calls_step(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == Step.__name__

@@ -7,7 +7,6 @@ from pathlib import Path
 from handoff.artifacts.delivery.captures import ROADS, CaptureJob, CaptureRow, Road
 from handoff.artifacts.errors import StepCrashed
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.tasks.steps import CAPTURE
 
 
 def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[CaptureRow, ...]:
@@ -22,10 +21,6 @@ def _row(staging: Path, road: Road, extensions: tuple[str, ...], logs: Path) -> 
     try:
         return process.run(CaptureJob(staging, road))
     except StepCrashed as error:
-        late = "no result within" in error.got
-        reason = (
-            f"no result within {CAPTURE.limit_s:.0f} s" if late else error.got.partition(";")[0]
-        )
-        return CaptureRow(road, captured=False, reason=f"crashed: {reason}")
+        return CaptureRow(road, captured=False, reason=f"crashed: {error.got.partition(';')[0]}")
     finally:
         process.close()

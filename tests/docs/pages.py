@@ -20,7 +20,7 @@ _PARSER = MarkdownIt("commonmark").enable("table")
 
 def documents() -> list[Path]:
     """Return the pages at the top, those of `docs/` and the READMEs: their blocks are marked."""
-    readmes = [page for room in ("infra", "tests") for page in (ROOT / room).glob("*/README.md")]
+    readmes = [page for room in ("infra", "tests") for page in (ROOT / room).rglob("README.md")]
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(readmes)]
 
 

@@ -23,4 +23,4 @@ if ! address=$(start || { tests/s3/radosgw.sh stop "$folder" && start; }); then
   exit 69
 fi
 echo "an S3 server of Ceph's: $(radosgw --version)"
-HANDOFF_TEST_S3=$address "$python" -m pytest -m server tests/artifacts/test_{store,objects,store_faults}.py tests/tasks/registry/test_ledger.py "$@"
+HANDOFF_TEST_S3=$address "$python" -m pytest -m server tests/artifacts/stores/test_{store,objects,store_faults}.py tests/tasks/registry/test_ledger.py "$@"

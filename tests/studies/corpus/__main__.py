@@ -1,4 +1,6 @@
-"""python -m tests.studies.corpus: deliver, read, compare and judge every model, and print the tables.
+"""Deliver, read, compare and judge every model, and print the tables.
+
+python -m tests.studies.corpus
 
 Each model runs in a process of its own. With names, only those. `--one NAME` prints one row as
 JSON, and `--write FILE` puts the tables between the marks in a Markdown file.

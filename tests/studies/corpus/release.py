@@ -1,6 +1,8 @@
-"""python -m tests.studies.corpus.release: release every model with the default recipe, as far as a verdict.
+"""Release every model with the default recipe, as far as a verdict.
 
-Each is delivered as `python -m tests.studies.corpus` delivers it, and taken through a release's own steps
+python -m tests.studies.corpus.release
+
+Each is delivered as by `python -m tests.studies.corpus`, and taken through a release's own steps
 and processes: in, judged, optimized, run as the reference, compiled and verified, one step after
 another so that their seconds can be compared. With names, only those; `demo` stands for the demo's
 models. FOLDER keeps a row for each, and what was made on the way: run again with the same folder,

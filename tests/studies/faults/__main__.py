@@ -1,4 +1,6 @@
-"""python -m tests.studies.faults: what the numeric gate catches, how small, and how often it is wrong.
+"""What the numeric gate catches, how small, and how often it is wrong.
+
+python -m tests.studies.faults
 
 `kinds` plants each kind of miscompilation, `sizes` makes some of them smaller until they pass,
 `clean` releases right packages, `reports` delivers models on which public reports of wrong results

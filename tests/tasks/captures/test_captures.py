@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from handoff.artifacts.delivery.captures import ROADS, CaptureJob, CaptureRow, Road, recommend
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.infra.commands.others import inspect_delivery
+from handoff.tasks import steps
 from handoff.tasks.captures import rows as capture_rows
 from handoff.tasks.captures.judging import try_road
 from handoff.tasks.captures.step import run
@@ -163,7 +165,7 @@ def test_inspect_prints_the_table_and_crashes_are_rows(
     told = json.loads(capsys.readouterr().out)["captures"]
     assert [row["captured"] for row in told["rows"]] == [True, True]
     assert "compile it ahead of time" in told["recommendation"]
-    monkeypatch.setattr(capture_rows, "_LIMIT_S", 0.01)
+    monkeypatch.setitem(steps._BY_JOB, CaptureJob, replace(steps.CAPTURE, limit_s=0.01))
     assert inspect_delivery(folder, None, captures=True, as_json=False) == 0
     assert "torch.fx: crashed: no result within" in capsys.readouterr().out
 
