@@ -19,6 +19,8 @@ from handoff.infra.terminal.console import print_findings, print_json, print_tab
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import CACHED, KNOWN, WHOLE, StepTimes
+from handoff.tasks.release.order import names_in_order
+from handoff.tasks.steps import COMPILE
 
 
 def tell_dry_run(
@@ -87,11 +89,9 @@ def _expected_steps(found: Rehearsal) -> dict[str, float]:
 
 
 def _steps(found: Rehearsal) -> list[str]:
-    """Return the names of the steps that would run, as they are announced."""
-    per_target = ("verify", "probe", "measure", "benchmark")
-    of_targets = [f"{step} {slug}" for slug in found.targets for step in per_target]
-    shared = ["take in", "inspect", "optimize", "reference", *of_targets]
-    return [*shared, "upload", "sign", "catalogue"]
+    """Return the names of the steps that would run; compilations are told with their targets."""
+    compiling = {f"{COMPILE.name} {slug}" for slug in found.targets}
+    return [step for step in names_in_order(found.targets) if step not in compiling]
 
 
 def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> None:

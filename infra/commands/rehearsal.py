@@ -32,6 +32,7 @@ from handoff.tasks.compile.toolchain import changes_since
 from handoff.tasks.registry.assemble import refuse_unsound
 from handoff.tasks.registry.draft import require_free_alias
 from handoff.tasks.release.jobs import Jobs
+from handoff.tasks.steps import step_of
 
 R = TypeVar("R")
 
@@ -71,8 +72,8 @@ def rehearse(
         scratch / "logs" / "steps.log",
     )  # fmt: skip
     try:
-        taken = _step(process, "take in", IntakeJob(delivery, jobs.staging))
-        judged = _step(process, "inspect", jobs.traceability())
+        taken = _step(process, IntakeJob(delivery, jobs.staging))
+        judged = _step(process, jobs.traceability())
         refuse_unsound(judged)
         model = taken.contract.model.name
         fingerprint = fingerprint_release(taken.digest, recipe, compiler_name())
@@ -80,10 +81,10 @@ def rehearse(
         times = read_times(times_folder(settings), model)
         targets: dict[str, Reused] = {}
         if version is None or rebuild:
-            optimized = _step(process, "optimize", jobs.optimize())
+            optimized = _step(process, jobs.optimize())
             for target in recipe.resolved_targets():
                 job = FindPackageJob(jobs.compile(optimized, target))
-                found = _step(process, f"look for {target.slug}", job)
+                found = _step(process, job, f"look for {target.slug}")
                 targets[target.slug] = found.reused
         if version is not None and rebuild:
             version, why = None, f"--rebuild asks for it, though version {version} is made of this"
@@ -92,10 +93,10 @@ def rehearse(
         process.close()
 
 
-def _step(process: StepProcess, name: str, job: Job[R]) -> R:
+def _step(process: StepProcess, job: Job[R], told: str = "") -> R:
     from handoff.flows.progress import announced
 
-    with announced(name) as announcement:
+    with announced(told or step_of(job).name) as announcement:
         result = process.run(job)
         announcement.seconds = process.seconds(job)
     return result

@@ -40,9 +40,6 @@ from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry.assemble import require_trial_alias
 from handoff.tasks.release import processes as lanes
 
-# What runs before Prefect does, as the flow announces it.
-_FIRST_STEPS = ("take in", "inspect", "optimize")
-
 
 def release_delivery(
     delivery: Path,
@@ -77,7 +74,7 @@ def _release(
     workspace, begun = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
     try:
         with noted_times() as times, shown_progress(_times_before(settings, delivery)):
-            tell_begun(dict(zip(_FIRST_STEPS, begun, strict=True)))
+            tell_begun(begun)
             outcome = end_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
     except NotShownYet as error:
         if as_json:
@@ -116,10 +113,10 @@ def _times_before(settings: Settings, delivery: Path) -> StepTimes:
 
 def begin_release(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool
-) -> tuple[Path, tuple[lanes.BegunStep, ...]]:
+) -> tuple[Path, dict[str, lanes.BegunStep]]:
     """Start the first steps of a release, which `end_release` has to follow.
 
-    Returns its folder and those steps.
+    Returns its folder and those steps by their names.
 
     Raises `UsageProblem` or `EnvironmentLacking` before anything is started.
     """

@@ -23,6 +23,7 @@ from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
 from handoff.tasks.release.jobs import Jobs
+from handoff.tasks.steps import step_of
 
 # The process that fetches deliveries: it alone sees git's credentials.
 FETCHER = ProcessPlan("fetch", preload=("fetch.step",), sees="sources")
@@ -201,25 +202,25 @@ class BegunStep:
 
 def begin(
     workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = False
-) -> tuple[BegunStep, ...]:
+) -> dict[str, BegunStep]:
     """Start a release's processes and first steps now, for the flow to find under way.
 
     An embedded Prefect server takes seconds to start. The steps up to the compiled package depend
     on nothing but the delivery and the recipe, so they run beside it; the flow asks for the same
-    jobs and waits for what is already running. Returns those that are sure to run: intake,
-    traceability and optimization.
+    jobs and waits for what is already running. Returns those that are sure to run by their names:
+    intake, traceability and optimization.
     """
     lanes = Lanes(workspace, recipe, fresh=fresh, delivery=delivery)
     _BEGUN[workspace] = lanes
-    graph = lanes.graph
-    taking = IntakeJob(delivery, lanes.jobs.staging)
-    taken = graph.submit(taking)
-    judged = graph.submit(lanes.jobs.traceability())
-    optimized = graph.submit(lanes.jobs.optimize())
-    optimized.add_done_callback(lambda done: _go_on(lanes, judged, done))
-    jobs = (taking, lanes.jobs.traceability(), lanes.jobs.optimize())
-    futures: tuple[Future[Any], ...] = (taken, judged, optimized)
-    return tuple(BegunStep(graph, job, one) for job, one in zip(jobs, futures, strict=True))
+    taken = _begin(lanes.graph, IntakeJob(delivery, lanes.jobs.staging))
+    judged = _begin(lanes.graph, lanes.jobs.traceability())
+    optimized = _begin(lanes.graph, lanes.jobs.optimize())
+    optimized.future.add_done_callback(lambda done: _go_on(lanes, judged.future, done))
+    return {step_of(step.job).name: step for step in (taken, judged, optimized)}
+
+
+def _begin(process: StepProcess, job: Job[Any]) -> BegunStep:
+    return BegunStep(process, job, process.submit(job))
 
 
 def _go_on(

@@ -18,6 +18,7 @@ import pytest
 from mlflow import MlflowClient
 
 from handoff.tasks.optimize.extensions import digest_extension
+from handoff.tasks.release.order import names_in_order
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
@@ -38,6 +39,19 @@ def test_a_release_prints_one_object_that_says_what_was_released(home: Path) -> 
     assert target["speedup"] > 0
     assert answer["manifest"].startswith("sha256:")
     assert answer["report"]
+
+
+def test_its_steps_ended_in_the_order_that_is_told_before(home: Path) -> None:
+    ended = list(json.loads((home / "times" / "small.json").read_text()))
+    slugs = {step.split()[1] for step in ended if step.startswith("verify ")}
+    told = names_in_order(slugs)
+    # The reference may run beside a compiler.
+    assert set(told) <= set(ended)
+    beside = {"reference", *(f"compile {slug}" for slug in slugs)}
+    in_turn = [step for step in ended if step in told and step not in beside]
+    assert in_turn == [step for step in told if step not in beside]
+    assert max(map(ended.index, beside)) < ended.index(in_turn[3])
+    assert ended.index("optimize") < min(map(ended.index, beside))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
