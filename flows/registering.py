@@ -19,7 +19,7 @@ from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.showing import own_page, show_released
 from handoff.flows.steps import append, catalogue, upload
 from handoff.tasks.registry.appending import Appended, Change, told_as_done
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Wanted:
     said: Lineage
 
 
-def register(lanes: Lanes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]:
+def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]:
     """Upload the release, sign it, append it to the ledger, and show it in MLflow."""
-    folder, parameters, site = lanes.jobs.release, wanted.parameters, wanted.site
+    folder, parameters, site = processes.jobs.release, wanted.parameters, wanted.site
     stores = site.stores
-    uploaded = upload(lanes.registrar(), UploadJob(manifest, folder, stores, lanes.jobs.staging))
+    uploaded = upload(
+        processes.registrar(), UploadJob(manifest, folder, stores, processes.jobs.staging)
+    )
     request = ReleaseRequest(
         manifest.model,
         manifest.digest,
@@ -50,7 +52,7 @@ def register(lanes: Lanes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]
     )
     author = parameters.author(site.by, flow_run.id or "")
     change = Change(request, author, stores, site.key, manifest, uploaded)
-    appended = append(lanes.registrar(), lanes.signer(), change)
+    appended = append(processes.registrar(), processes.signer(), change)
     is_ours = appended.entry is not None and appended.entry.manifest == manifest.digest
     job = CatalogueJob(
         stores,
@@ -60,14 +62,14 @@ def register(lanes: Lanes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]
         flow_run=own_page(site) if is_ours else "",
     )
     with told_as_done(manifest.model, appended):
-        catalogue(lanes.registrar(), job)
+        catalogue(processes.registrar(), job)
     show_released(site, manifest, appended.version, appended.aliases)
     told = _told(manifest.model, appended, reused=not is_ours)
     return {**told, "notes": uploaded.lacking}
 
 
 def register_again(
-    lanes: Lanes,
+    processes: Processes,
     wanted: Wanted,
     model: str,
     fingerprint: Digest,
@@ -79,10 +81,10 @@ def register_again(
     request = ReleaseRequest(model, known.manifest, fingerprint, parameters.alias)
     author = parameters.author(site.by, flow_run.id or "")
     change = Change(request, author, site.stores, site.key)
-    appended = append(lanes.registrar(), lanes.signer(), change)
+    appended = append(processes.registrar(), processes.signer(), change)
     job = CatalogueJob(site.stores, model, appended.version)
     with told_as_done(model, appended):
-        catalogue(lanes.registrar(), job)
+        catalogue(processes.registrar(), job)
     return _told(model, appended, reused=True)
 
 

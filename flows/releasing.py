@@ -38,7 +38,7 @@ from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.nightly.recipes import recipe_for
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry import assemble
-from handoff.tasks.release.processes import FETCHER, Lanes
+from handoff.tasks.release.processes import FETCHER, Processes
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path) ->
     return Wanted(parameters, delivery, recipe, site, parameters.said)
 
 
-def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str, Any]:
+def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str, Any]:
     """Make a version of what is wanted, or find the one that was made before from the same.
 
     Targets that are built `elsewhere` are sent there as soon as the delivery is known to be sound.
@@ -88,40 +88,40 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
     parameters, site, recipe = wanted.parameters, wanted.site, wanted.recipe
-    opening = open_key.submit(lanes.signer(), KeyJob(site.key, site.stores.trusted))
-    taken = take_in(lanes.graph, IntakeJob(wanted.delivery, lanes.jobs.staging))
+    opening = open_key.submit(processes.signer(), KeyJob(site.key, site.stores.trusted))
+    taken = take_in(processes.graph, IntakeJob(wanted.delivery, processes.jobs.staging))
     taken = assemble.with_source(taken, parameters.model or "", wanted.said)
     model = taken.contract.model.name
     fingerprint = fingerprint_release(taken.digest, recipe, site.compiler)
     looking = LookUpJob(
         model, fingerprint, site.stores, parameters.alias, taken.digest, recipe, site.compiler
     )
-    earlier = look_up.submit(lanes.registrar(), looking)
+    earlier = look_up.submit(processes.registrar(), looking)
     # What could not be signed is not built.
     opening.result()
     # Nor is what is there already judged again: the same delivery was, by the same code.
     known = earlier.result()
     if known.version and not parameters.rebuild:
-        return register_again(lanes, wanted, model, fingerprint, known)
-    judged = inspect(lanes.graph, lanes.jobs.traceability(wanted.said))
+        return register_again(processes, wanted, model, fingerprint, known)
+    judged = inspect(processes.graph, processes.jobs.traceability(wanted.said))
     assemble.refuse_unsound(judged)
     key = f"{fingerprint.hex}{flow_run.id if parameters.rebuild else ''}"
-    away = send_targets(lanes, wanted, elsewhere.routes, key)
-    optimized = optimize(lanes.graph, lanes.jobs.optimize())
+    away = send_targets(processes, wanted, elsewhere.routes, key)
+    optimized = optimize(processes.graph, processes.jobs.optimize())
     looking_up = KnownWrongJob(
         site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
     )
-    faults = known_wrong.submit(lanes.registrar(), looking_up)
+    faults = known_wrong.submit(processes.registrar(), looking_up)
     # The graph is on disk now, and what read it holds as much memory as a compiler.
-    lanes.graph.close()
+    processes.graph.close()
     signature = assemble.signature_of(taken.contract, optimized)
-    built = build(lanes, optimized, signature, faults)
+    built = build(processes, optimized, signature, faults)
     if away:
-        built = collect_targets(lanes, wanted, away, taken.digest, built)
+        built = collect_targets(processes, wanted, away, taken.digest, built)
     # Alone, because it times what it captures.
-    captures = capture(lanes.jobs) if recipe.captures else ()
+    captures = capture(processes.jobs) if recipe.captures else ()
     manifest = assemble.assemble(
-        lanes.jobs.release,
+        processes.jobs.release,
         recipe=recipe,
         taken=taken,
         judged=judged,
@@ -136,5 +136,5 @@ def make_release(lanes: Lanes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str
     if assemble.refused_targets(manifest):
         show_refused(manifest)
     assemble.require_accepted(manifest)
-    told = register(lanes, wanted, manifest)
+    told = register(processes, wanted, manifest)
     return {**told, "notes": (*told["notes"], *elsewhere.notes)}

@@ -41,7 +41,7 @@ from handoff.flows.steps import (
 )
 from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.registry.appending import Change, told_as_done
-from handoff.tasks.release.processes import Lanes, open_lanes
+from handoff.tasks.release.processes import Processes, open_processes
 
 _REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
 
@@ -77,32 +77,32 @@ def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
     elsewhere = find_routes(recipe) if site.is_worker else Elsewhere()
     with (
         opened_workspace(site) as workspace,
-        open_lanes(workspace, recipe, elsewhere=elsewhere.routes) as lanes,
+        open_processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
     ):
         restoring = RestoreJob(site.stores, model, old, workspace / "delivered")
-        restored = restore(lanes.registrar(), restoring)
-        lanes.know(restored.folder)
+        restored = restore(processes.registrar(), restoring)
+        processes.know(restored.folder)
         asked = parameters.as_release(str(restored.folder))
         wanted = Wanted(asked, restored.folder, recipe, site, restored.lineage)
-        told = make_release(lanes, wanted, elsewhere)
+        told = make_release(processes, wanted, elsewhere)
         new: int = told["version"]
         if new == old:
             return NightRow(model, "unchanged", old, old, why="what was made is what is served")
         asking = RecordsJob(site.stores, model, (old, new))
-        pair = _Pair(old, new, *records(lanes.registrar(), asking).manifests)
-        return _settle(lanes, site, parameters, pair, compare(lanes, site, pair))
+        pair = _Pair(old, new, *records(processes.registrar(), asking).manifests)
+        return _settle(processes, site, parameters, pair, compare(processes, site, pair))
 
 
-def _pulled(lanes: Lanes, site: Site, model: str, version: int, target: str) -> Path:
+def _pulled(processes: Processes, site: Site, model: str, version: int, target: str) -> Path:
     """Return the folder of a version's packages for `target`, verified."""
-    folder = lanes.jobs.workspace / "versions" / f"{version}-{target}"
-    pull(lanes.registrar(), PullJob(model, version, folder, target, site.stores, None))
+    folder = processes.jobs.workspace / "versions" / f"{version}-{target}"
+    pull(processes.registrar(), PullJob(model, version, folder, target, site.stores, None))
     return folder
 
 
-def compare(lanes: Lanes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
+def compare(processes: Processes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
     """Compare both versions for every target that both have, beside eager and float64."""
-    reference = _reference(lanes)
+    reference = _reference(processes)
     outputs = tuple(spec.name for spec in pair.after.signature.outputs)
     before = {record.slug: record for record in pair.before.targets if record.accepted}
     found = []
@@ -112,16 +112,16 @@ def compare(lanes: Lanes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
             continue
         missing, old = "", None
         try:
-            old = _pulled(lanes, site, pair.before.model, pair.old, slug)
+            old = _pulled(processes, site, pair.before.model, pair.old, slug)
         except PackageRefused as error:
             missing = str(error)
         job = ThreeWayJob(
             target=slug,
             old=old,
-            new=_pulled(lanes, site, pair.after.model, pair.new, slug),
+            new=_pulled(processes, site, pair.after.model, pair.new, slug),
             before=before[slug],
             after=record,
-            staging=lanes.jobs.staging,
+            staging=processes.jobs.staging,
             reference=reference,
             recipe=pair.after.recipe,
             outputs=outputs,
@@ -129,21 +129,21 @@ def compare(lanes: Lanes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
             new_version=pair.new,
             old_missing=missing,
         )
-        found.append(three_way(lanes.runner(parse_target(slug)), job, slug))
+        found.append(three_way(processes.runner(parse_target(slug)), job, slug))
     return tuple(found)
 
 
-def _reference(lanes: Lanes) -> Path:
+def _reference(processes: Processes) -> Path:
     """Return the file of the reference, which a version that was found again has not made yet."""
-    file = lanes.jobs.reference_file
+    file = processes.jobs.reference_file
     if not file.exists():
-        optimized = optimize(lanes.graph, lanes.jobs.optimize())
-        run_reference(lanes.runner(), lanes.jobs.reference(optimized))
+        optimized = optimize(processes.graph, processes.jobs.optimize())
+        run_reference(processes.runner(), processes.jobs.reference(optimized))
     return file
 
 
 def _settle(
-    lanes: Lanes,
+    processes: Processes,
     site: Site,
     parameters: RebuildParameters,
     pair: _Pair,
@@ -159,14 +159,14 @@ def _settle(
     author = Author(parameters.by, f"nightly: {'; '.join(parameters.changed)}", flow_run.id or "")
     change = Change(request, author, site.stores, site.key, expected=pair.old, is_conditional=True)
     try:
-        appended = append(lanes.registrar(), lanes.signer(), change)
+        appended = append(processes.registrar(), processes.signer(), change)
     except (BlessingRefused, RegistryFailed) as error:
         # A rule that is broken, or somebody who has moved the alias meanwhile: it stays.
         return replace(told, why=str(error))
     reasons = [reason for one in comparisons if one.verdict == "better" for reason in one.reasons]
     try:
         with told_as_done(parameters.model, appended):
-            catalogue(lanes.registrar(), CatalogueJob(site.stores, parameters.model))
+            catalogue(processes.registrar(), CatalogueJob(site.stores, parameters.model))
     except NotShownYet as error:
         # It is done, and MLflow can be told later.
         reasons.append(str(error))

@@ -23,7 +23,7 @@ from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
 from handoff.flows.target.elsewhere import told_answer
 from handoff.flows.target.targets import build
 from handoff.tasks.registry import assemble
-from handoff.tasks.release.processes import open_lanes
+from handoff.tasks.release.processes import open_processes
 
 
 @flow(**policies.BUILD_TARGET)
@@ -36,24 +36,26 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
     with (
         opened_workspace(site) as workspace,
-        open_lanes(workspace, recipe, fresh=parameters.rebuild) as lanes,
+        open_processes(workspace, recipe, fresh=parameters.rebuild) as processes,
     ):
         fetching = ReceiveJob(site.stores, Digest(parameters.delivery), workspace / "delivered")
-        delivered = receive(lanes.registrar(), fetching).folder
-        lanes.know(delivered)
-        taken = take_in(lanes.graph, IntakeJob(delivered, lanes.jobs.staging))
-        optimized = optimize(lanes.graph, lanes.jobs.optimize())
+        delivered = receive(processes.registrar(), fetching).folder
+        processes.know(delivered)
+        taken = take_in(processes.graph, IntakeJob(delivered, processes.jobs.staging))
+        optimized = optimize(processes.graph, processes.jobs.optimize())
         looking_up = KnownWrongJob(
             site.stores, site.compiler, recipe.resolved_targets(), recipe.options, optimized.calls
         )
-        faults = known_wrong.submit(lanes.registrar(), looking_up)
-        lanes.graph.close()
-        built = build(lanes, optimized, assemble.signature_of(taken.contract, optimized), faults)
+        faults = known_wrong.submit(processes.registrar(), looking_up)
+        processes.graph.close()
+        built = build(
+            processes, optimized, assemble.signature_of(taken.contract, optimized), faults
+        )
         (record,) = built.records
         answer = TargetAnswer(record, built.toolchain, built.plan, taken.digest, built.asked)
-        lanes.jobs.release.mkdir(parents=True, exist_ok=True)
+        processes.jobs.release.mkdir(parents=True, exist_ok=True)
         text = json.dumps(to_plain(answer))
-        (lanes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
-        sending = SendJob(site.stores, lanes.jobs.release, lanes.jobs.staging)
-        sent = send(lanes.registrar(), sending)
+        (processes.jobs.release / ANSWER_FILE).write_text(text, encoding="utf-8")
+        sending = SendJob(site.stores, processes.jobs.release, processes.jobs.staging)
+        sent = send(processes.registrar(), sending)
     return Completed(message=told_answer(parameters.label, record.verdict, sent.parts))

@@ -29,7 +29,7 @@ from handoff.flows.registering import Wanted
 from handoff.flows.steps import receive, send
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.assemble import BuiltTargets
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 
 _ANSWER = "its folder is {}"
 _PARTS = re.compile(_ANSWER.format("(sha256:[0-9a-f]{64})"))
@@ -64,7 +64,7 @@ def find_routes(recipe: Recipe) -> Elsewhere:
 
 
 def send_targets(
-    lanes: Lanes, wanted: Wanted, routes: Mapping[str, UUID], key: str
+    processes: Processes, wanted: Wanted, routes: Mapping[str, UUID], key: str
 ) -> dict[str, FlowRun]:
     """Send the delivery to where targets are built, and start a run for each; return them by slug.
 
@@ -72,7 +72,7 @@ def send_targets(
     """
     if not routes:
         return {}
-    sent = send(lanes.registrar(), SendJob(wanted.site.stores, lanes.jobs.staging))
+    sent = send(processes.registrar(), SendJob(wanted.site.stores, processes.jobs.staging))
     runs = {}
     with get_client(sync_client=True) as client:
         for slug, deployment in routes.items():
@@ -94,7 +94,11 @@ def told_answer(label: str, verdict: str, parts: Digest) -> str:
 
 
 def collect_targets(
-    lanes: Lanes, wanted: Wanted, runs: Mapping[str, FlowRun], delivery: Digest, own: BuiltTargets
+    processes: Processes,
+    wanted: Wanted,
+    runs: Mapping[str, FlowRun],
+    delivery: Digest,
+    own: BuiltTargets,
 ) -> BuiltTargets:
     """Wait for the runs, fetch what they made into the release, and put it beside our own.
 
@@ -107,7 +111,7 @@ def collect_targets(
     for slug, first in runs.items():
         run = ended[first.id]
         try:
-            answer = _fetch(lanes, wanted, slug, run)
+            answer = _fetch(processes, wanted, slug, run)
             _require_same(slug, answer, delivery, plan)
         except StepCrashed as error:
             _dismiss(run)
@@ -130,7 +134,7 @@ def _in_order(recipe: Recipe, records: Mapping[str, TargetRecord]) -> tuple[Targ
     return tuple(records[target.slug] for target in recipe.resolved_targets())
 
 
-def _fetch(lanes: Lanes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswer:
+def _fetch(processes: Processes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswer:
     state = run.state
     found = _PARTS.search(state.message or "") if state and state.is_final() else None
     if found is None:
@@ -140,13 +144,13 @@ def _fetch(lanes: Lanes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswe
             got=f"{state.name}: {(state.message or '')[:500]}" if state else "none",
             remedy="Look at that run in Prefect, then run the same release again",
         )
-    folder = lanes.jobs.workspace / "elsewhere" / slug
-    receive(lanes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group(1)), folder))
+    folder = processes.jobs.workspace / "elsewhere" / slug
+    receive(processes.registrar(), ReceiveJob(wanted.site.stores, Digest(found.group(1)), folder))
     answer = _read_answer(folder / ANSWER_FILE)
-    lanes.jobs.release.mkdir(parents=True, exist_ok=True)
+    processes.jobs.release.mkdir(parents=True, exist_ok=True)
     built = folder / slug
     if built.is_dir():
-        _take_place(built, lanes.jobs.release / slug)
+        _take_place(built, processes.jobs.release / slug)
     return answer
 
 

@@ -36,7 +36,7 @@ from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.assemble import BuiltTargets
-from handoff.tasks.release.processes import Lanes, fit_side_by_side
+from handoff.tasks.release.processes import Processes, fit_side_by_side
 from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
 
 S = TypeVar("S", bound="_Stage")
@@ -76,7 +76,7 @@ class _Chosen(_Stage):
     def probing(self) -> ProbeJob:
         """The job that calls its packages without Python."""
         work = self.work
-        return work.lanes.jobs.probe(
+        return work.processes.jobs.probe(
             work.target, self.winner.compiled, work.signature, work.reference.file
         )
 
@@ -91,7 +91,7 @@ class _Probed(_Chosen):
 
 
 def build(
-    lanes: Lanes,
+    processes: Processes,
     optimized: OptimizeResult,
     signature: ModelSignature,
     known: PrefectFuture[KnownWrong],
@@ -102,27 +102,27 @@ def build(
     are asked for because the toolchain is known to get it wrong.
     """
     compiling = [
-        (target, compile_package.submit(lanes.compiler(target), job, target.slug))
-        for target in lanes.targets
-        for job in [lanes.jobs.compile(optimized, target)]
+        (target, compile_package.submit(processes.compiler(target), job, target.slug))
+        for target in processes.targets
+        for job in [processes.jobs.compile(optimized, target)]
     ]
     if not compiling:
         # All of them are built elsewhere.
         return BuiltTargets((), {}, "")
     if not fit_side_by_side(optimized):
         wait([future for _, future in compiling])
-    referring = lanes.jobs.reference(optimized, known.result().faults)
-    reference = run_reference(lanes.runner(), referring)
+    referring = processes.jobs.reference(optimized, known.result().faults)
+    reference = run_reference(processes.runner(), referring)
     # All of them first: what is timed beside a compiler says little.
     compiled = [
-        _Compiled(Work(lanes, target, optimized, reference, signature), settle(future))
+        _Compiled(Work(processes, target, optimized, reference, signature), settle(future))
         for target, future in compiling
     ]
     toolchain: dict[str, str] = {}
     for one in compiled:
         if isinstance(one.outcome, CompileResult):
             toolchain |= one.outcome.toolchain
-            _lighten(lanes.runner(), one.outcome)
+            _lighten(processes.runner(), one.outcome)
     chosen = _one_by_one(_choose, _side_by_side(_verify, compiled))
     records = _one_by_one(_time, _side_by_side(_probe, chosen))
     return BuiltTargets(tuple(records), toolchain, reference.plan, reference.asked)
@@ -169,19 +169,19 @@ def _through(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) ->
 def _verify(state: _Compiled) -> _Verified | TargetRecord:
     """Verify a target's packages, and those of the variants that are wanted."""
     work = state.work
-    compiler = work.lanes.compiler(work.target)
+    compiler = work.processes.compiler(work.target)
     try:
         if isinstance(state.outcome, HandoffError):
             raise state.outcome
         _lighten(compiler, state.outcome)
         if isinstance(work.target, CudaTarget) and not work.target.is_here:
             return target_record.built_only(work.target, state.outcome)
-        job = work.lanes.jobs.compile(work.optimized, work.target)
+        job = work.processes.jobs.compile(work.optimized, work.target)
         plain = check(work, PLAIN, job, state.outcome)
         if not plain.verified.accepted:
             return _refuse(work, plain)
         verified = _Verified(work, *try_variants(work, plain))
-        _lighten(work.lanes.runner(work.target), state.outcome)
+        _lighten(work.processes.runner(work.target), state.outcome)
         return verified
     finally:
         compiler.close()
@@ -200,7 +200,7 @@ def _choose(state: _Verified) -> _Chosen:
         return _Chosen(work, plain, ())
     candidates = rate(work, state.accepted, state.tried)
     found = {variant.told.name: variant for variant in state.accepted}
-    winner = found[choose(candidates, work.lanes.jobs.recipe.search.goal).name]
+    winner = found[choose(candidates, work.processes.jobs.recipe.search.goal).name]
     if winner is not plain:
         target_record.adopt(winner.folder, plain.folder)
     return _Chosen(work, winner, candidates)
@@ -213,12 +213,12 @@ def _probe(state: _Chosen) -> _Probed:
     asked for.
     """
     work, probing = state.work, state.probing
-    jobs, runner = work.lanes.jobs, work.lanes.runner(work.target)
+    jobs, runner = work.processes.jobs, work.processes.runner(work.target)
     key = measuring_key(probing, state.winner.compiled, work.reference, jobs.staging)
     known = None if jobs.fresh else recall(jobs.measured, key)
     job = replace(probing, known=known.mechanics) if known else probing
     # Without the runner nothing is probed, and why there is none is told here.
-    work.lanes.tools(work.target).result()
+    work.processes.tools(work.target).result()
     found = probe(runner, job, work.target.slug)
     _lighten(runner, state.winner.compiled)
     return _Probed(work, state.winner, state.candidates, found, key, known)
@@ -227,8 +227,8 @@ def _probe(state: _Chosen) -> _Probed:
 def _time(state: _Probed) -> TargetRecord:
     """Time the package with and without Python, unless it is known; return the target's record."""
     work, winner, known = state.work, state.winner, state.known
-    runner, slug = work.lanes.runner(work.target), work.target.slug
-    jobs, measured = work.lanes.jobs, state.probed
+    runner, slug = work.processes.runner(work.target), work.target.slug
+    jobs, measured = work.processes.jobs, state.probed
     if known:
         timed = BenchmarkResult(known.timings)
     else:
@@ -250,11 +250,11 @@ def _refuse(work: Work, plain: Variant) -> TargetRecord:
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or isinstance(target, CudaTarget):
         return record
-    if not work.lanes.jobs.recipe.verify.localize_seconds:
+    if not work.processes.jobs.recipe.verify.localize_seconds:
         return record
-    job = work.lanes.jobs.localize(work.optimized, target, verified)
+    job = work.processes.jobs.localize(work.optimized, target, verified)
     try:
-        found = localize(work.lanes.compiler(target), job, target.slug)
+        found = localize(work.processes.compiler(target), job, target.slug)
         return target_record.with_cause(record, found)
     except HandoffError as error:
         # The refusal stands, whatever becomes of the search for its cause.

@@ -25,7 +25,7 @@ from handoff.artifacts.recipe.tolerance import largest_difference
 from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
 from handoff.tasks.registry import target_record
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
 
 PLAIN = "plain"
@@ -35,7 +35,7 @@ PLAIN = "plain"
 class Work:
     """What the work on one target goes by."""
 
-    lanes: Lanes
+    processes: Processes
     target: Target
     optimized: OptimizeResult
     reference: ReferenceResult
@@ -75,7 +75,7 @@ def compile_variant(work: Work, name: str, job: CompileJob, limit_s: float) -> C
     """Compile a variant, or the plain package."""
     slug = work.target.slug
     label = slug if name == PLAIN else f"{slug} {name}"
-    return compile_package(work.lanes.compiler(work.target), job, label, limit_s)
+    return compile_package(work.processes.compiler(work.target), job, label, limit_s)
 
 
 def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
@@ -103,14 +103,14 @@ def compare(
     tapped: TapResult | None = None,
 ) -> VerifyResult:
     """Compare the packages that `job` has made with the reference, or with what was tapped."""
-    lanes, slug = work.lanes, work.target.slug
+    processes, slug = work.processes, work.target.slug
     reference = tapped.reference if tapped else work.reference.file
     verifying = VerifyJob(
-        job.folder, reference, lanes.jobs.recipe, compiled.library.digest, compiled.assumed, names,
-        slug, lanes.jobs.staging, tapped.program if tapped else work.optimized.reference,
+        job.folder, reference, processes.jobs.recipe, compiled.library.digest, compiled.assumed,
+        names, slug, processes.jobs.staging, tapped.program if tapped else work.optimized.reference,
         compiled.atomic_sums,
     )  # fmt: skip
-    return verify(work.lanes.runner(work.target), verifying, slug)
+    return verify(work.processes.runner(work.target), verifying, slug)
 
 
 def look_inside(
@@ -120,13 +120,13 @@ def look_inside(
 
     Return their names and what came out; None where there are none that say more.
     """
-    lanes, slug = work.lanes, work.target.slug
-    tapping = lanes.jobs.tap(job, work.reference.file, said_little)
-    tapped = tap(lanes.runner(), tapping, slug)
+    processes, slug = work.processes, work.target.slug
+    tapping = processes.jobs.tap(job, work.reference.file, said_little)
+    tapped = tap(processes.runner(), tapping, slug)
     if not tapped.nodes:
         return (), None
     inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
-    compiled = compile_package(lanes.compiler(work.target), inner, f"{slug} tapped")
+    compiled = compile_package(processes.compiler(work.target), inner, f"{slug} tapped")
     return tapped.nodes, compare(work, inner, compiled, (), tapped)
 
 
@@ -135,7 +135,7 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
 
     For GPUs there are none yet: Inductor times its kernels itself there.
     """
-    wanted = work.lanes.jobs.recipe.search
+    wanted = work.processes.jobs.recipe.search
     if not wanted.seconds or isinstance(work.target, CudaTarget):
         return (plain,), ()
     deadline = time.monotonic() + wanted.seconds
@@ -162,14 +162,14 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
 
     Its library joins those in `made`, none of which is verified again under another name.
     """
-    lanes, target = work.lanes, work.target
+    processes, target = work.processes, work.target
     variation = Search.variation(name)
     optimized = work.optimized
     effects: tuple[PassEffect, ...] = ()
     if variation.passes:
-        optimized = optimize(lanes.optimizer(), lanes.jobs.variant(variation.passes))
+        optimized = optimize(processes.optimizer(), processes.jobs.variant(variation.passes))
         effects = target_record.require_effect(optimized, work.optimized)
-    job = lanes.jobs.candidate(optimized, target, name, variation.options)
+    job = processes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(COMPILE.limit_s, left_s)
     compiled = compile_variant(work, name, job, limit_s)
     target_record.require_new(compiled, made)
@@ -187,7 +187,7 @@ def rate(
     """
     job = RaceJob(tuple(variant.folder for variant in accepted), work.reference.file)
     try:
-        laps = race(work.lanes.runner(work.target), job, work.target.slug).laps
+        laps = race(work.processes.runner(work.target), job, work.target.slug).laps
     except (StepCrashed, BlessingRefused) as error:
         reasons = (f"the race of the variants failed: {error}",)
         return tried[0], *(

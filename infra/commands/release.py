@@ -38,7 +38,7 @@ from handoff.infra.terminal.step_times import (
 )
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry.assemble import require_trial_alias
-from handoff.tasks.release import processes as lanes
+from handoff.tasks.release import processes
 
 
 def release_delivery(
@@ -113,7 +113,7 @@ def _times_before(settings: Settings, delivery: Path) -> StepTimes:
 
 def begin_release(
     settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool
-) -> tuple[Path, dict[str, lanes.BegunStep]]:
+) -> tuple[Path, dict[str, processes.BegunStep]]:
     """Start the first steps of a release, which `end_release` has to follow.
 
     Returns its folder and those steps by their names.
@@ -123,7 +123,7 @@ def begin_release(
     _check(recipe, alias)
     require_writable_home(settings)
     workspace = open_workspace(settings.home / "builds")
-    return workspace, lanes.begin(workspace, delivery, recipe, fresh=rebuild)
+    return workspace, processes.begin(workspace, delivery, recipe, fresh=rebuild)
 
 
 def end_release(
@@ -140,7 +140,7 @@ def end_release(
     try:
         return _run_flow(settings, workspace, {**asked, "alias": alias, "rebuild": rebuild})
     finally:
-        lanes.close_begun()
+        processes.close_begun()
 
 
 def read_outcome(settings: Settings, outcome: dict[str, Any], workspace: Path) -> Manifest:

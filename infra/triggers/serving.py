@@ -17,9 +17,9 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.printable import one_line
 from handoff.infra.settings import read_secret, read_settings
 from handoff.infra.terminal.echoing import echo
-from handoff.infra.triggers.desk import Desk
 from handoff.infra.triggers.hooks import read_hooks
 from handoff.infra.triggers.posting import open_poster
+from handoff.infra.triggers.posting_threads import PostingThreads
 from handoff.infra.triggers.webhook import ENDPOINTS, LOGGER, Webhook
 
 _MOST_CONNECTIONS = 64
@@ -72,7 +72,7 @@ def serve(
         )  # fmt: skip
     require_safe(host, certificate, behind_proxy)
     sources, limits = read_hooks(config, read_secret)
-    application = Webhook(sources, limits, Desk(settings)).application()
+    application = Webhook(sources, limits, PostingThreads(settings)).application()
     options: dict[str, Any] = {}
     if certificate:
         _require_certificate(certificate, key)

@@ -43,7 +43,7 @@ _REFUSALS = {
 
 
 class PostsArrivals(Protocol):
-    """What posts an arrival in time (`infra.triggers.desk.Desk`)."""
+    """What posts an arrival in time (`infra.triggers.posting_threads.PostingThreads`)."""
 
     async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
         """Return the run; raise `HandoffError` or `TimeoutError`."""
@@ -72,11 +72,11 @@ class _Told:
 class Webhook:
     """Answers requests."""
 
-    def __init__(self, sources: Sequence[Guarded], limits: Limits, desk: PostsArrivals) -> None:
-        """Answer for `sources`; runs are posted by `desk`."""
+    def __init__(self, sources: Sequence[Guarded], limits: Limits, posts: PostsArrivals) -> None:
+        """Answer for `sources`; runs are posted by `posts`."""
         self._sources = sources
         self._limits = limits
-        self._desk = desk
+        self._posts = posts
         self._addresses = Buckets(limits.per_address_per_minute)
         self._labels = Buckets(limits.per_source_per_minute)
         self._all = Buckets(limits.overall_per_minute)
@@ -88,7 +88,7 @@ class Webhook:
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             yield
-            await asyncio.to_thread(self._desk.close)
+            await asyncio.to_thread(self._posts.close)
 
         application = Starlette(
             routes=[
@@ -182,7 +182,7 @@ class Webhook:
             try:
                 for arrival in arrivals_of(source, headers, payload):
                     left = max(0.1, deadline - time.monotonic())
-                    posted = await self._desk.post(arrival, source.policy, limit_s=left)
+                    posted = await self._posts.post(arrival, source.policy, limit_s=left)
                     told.source = source.label
                     told.notes.append(f"{arrival.label}: {posted.name} {posted.state}")
                     runs.append({"name": posted.name, "id": str(posted.id), "new": posted.is_new})

@@ -21,7 +21,7 @@ from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.signing import read_trust
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.registry.restore import run as restore
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 
 
 def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Path) -> str:
@@ -37,23 +37,23 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
     target = parse_target(slug)
     with (
         tempfile.TemporaryDirectory(prefix="handoff-") as scratch,
-        Lanes(
+        Processes(
             Path(scratch) / "repeat", recipe, reads=(delivery.absolute(), folder.absolute())
-        ) as lanes,
+        ) as processes,
     ):
-        jobs = lanes.jobs
+        jobs = processes.jobs
         intake = IntakeJob(delivery.absolute(), jobs.staging)
-        taken = lanes.graph.run(intake)
+        taken = processes.graph.run(intake)
         _require_the_same(manifest, taken, delivery)
-        optimized = lanes.graph.run(jobs.optimize())
-        reference = lanes.runner().run(jobs.reference(optimized))
+        optimized = processes.graph.run(jobs.optimize())
+        reference = processes.runner().run(jobs.reference(optimized))
         names = tuple(spec.name for spec in manifest.signature.outputs)
         job = VerifyJob(
             folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
             target=slug, staging=jobs.staging, program=optimized.reference,
             atomic_sums=record.atomic_sums,
         )  # fmt: skip
-        verified = lanes.runner(target).run(job)
+        verified = processes.runner(target).run(job)
     return _tell(manifest, slug, reference, verified)
 
 

@@ -29,7 +29,7 @@ from handoff.tasks.steps import step_of
 FETCHER = ProcessPlan("fetch", preload=("fetch.step",), sees="sources")
 
 
-class Lanes:
+class Processes:
     """The step processes that make a release by `recipe` in the folder `workspace`."""
 
     def __init__(
@@ -147,7 +147,7 @@ class Lanes:
             process.close()
         drop_old(self.jobs.packages)
 
-    def __enter__(self) -> Lanes:
+    def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -183,7 +183,7 @@ class Lanes:
         }
 
 
-_BEGUN: dict[Path, Lanes] = {}
+_BEGUN: dict[Path, Processes] = {}
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,12 @@ def begin(
     jobs and waits for what is already running. Returns those that are sure to run by their names:
     intake, traceability and optimization.
     """
-    lanes = Lanes(workspace, recipe, fresh=fresh, delivery=delivery)
-    _BEGUN[workspace] = lanes
-    taken = _begin(lanes.graph, IntakeJob(delivery, lanes.jobs.staging))
-    judged = _begin(lanes.graph, lanes.jobs.traceability())
-    optimized = _begin(lanes.graph, lanes.jobs.optimize())
-    optimized.future.add_done_callback(lambda done: _go_on(lanes, judged.future, done))
+    processes = Processes(workspace, recipe, fresh=fresh, delivery=delivery)
+    _BEGUN[workspace] = processes
+    taken = _begin(processes.graph, IntakeJob(delivery, processes.jobs.staging))
+    judged = _begin(processes.graph, processes.jobs.traceability())
+    optimized = _begin(processes.graph, processes.jobs.optimize())
+    optimized.future.add_done_callback(lambda done: _go_on(processes, judged.future, done))
     return {step_of(step.job).name: step for step in (taken, judged, optimized)}
 
 
@@ -224,7 +224,7 @@ def _begin(process: StepProcess, job: Job[Any]) -> BegunStep:
 
 
 def _go_on(
-    lanes: Lanes, judged: Future[TraceabilityResult], optimized: Future[OptimizeResult]
+    processes: Processes, judged: Future[TraceabilityResult], optimized: Future[OptimizeResult]
 ) -> None:
     """Compile, and run the reference, unless an earlier step refused: the flow then says so."""
     if optimized.cancelled() or optimized.exception() or judged.exception():
@@ -232,11 +232,11 @@ def _go_on(
     if judged.result().verdict == "unsound":
         return
     program = optimized.result()
-    for target in lanes.targets:
-        compiler = lanes.compiler(target)
-        compiler.submit(lanes.jobs.compile(program, target))
+    for target in processes.targets:
+        compiler = processes.compiler(target)
+        compiler.submit(processes.jobs.compile(program, target))
     if fit_side_by_side(program):
-        lanes.runner().submit(lanes.jobs.reference(program))
+        processes.runner().submit(processes.jobs.reference(program))
 
 
 def fit_side_by_side(optimized: OptimizeResult) -> bool:
@@ -247,20 +247,22 @@ def fit_side_by_side(optimized: OptimizeResult) -> bool:
     return not is_large(optimized.program.stat().st_size)
 
 
-def open_lanes(
+def open_processes(
     workspace: Path,
     recipe: Recipe,
     *,
     fresh: bool = False,
     elsewhere: Container[str] = (),
     delivery: Path | None = None,
-) -> Lanes:
-    """Return the lanes that `begin` started for `workspace`, or new ones."""
+) -> Processes:
+    """Return the processes that `begin` started for `workspace`, or new ones."""
     begun = _BEGUN.pop(workspace, None)
-    return begun or Lanes(workspace, recipe, fresh=fresh, elsewhere=elsewhere, delivery=delivery)
+    return begun or Processes(
+        workspace, recipe, fresh=fresh, elsewhere=elsewhere, delivery=delivery
+    )
 
 
 def close_begun() -> None:
-    """End the lanes that no flow has taken over."""
+    """End the processes that no flow has taken over."""
     for workspace in list(_BEGUN):
         _BEGUN.pop(workspace).close()

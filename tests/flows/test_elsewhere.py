@@ -67,7 +67,7 @@ class Asking:
 
     def collect(self, run: Any) -> BuiltTargets:
         """Collect as a release does."""
-        lanes: Any = SimpleNamespace(
+        processes: Any = SimpleNamespace(
             registrar=lambda: None,
             jobs=SimpleNamespace(
                 workspace=self.release.parent / str(uuid4()), release=self.release
@@ -76,7 +76,7 @@ class Asking:
         wanted: Any = SimpleNamespace(
             site=SimpleNamespace(stores=None), recipe=Recipe(targets=(SLUG,))
         )
-        return collect_targets(lanes, wanted, {SLUG: run}, DELIVERY, OWN)
+        return collect_targets(processes, wanted, {SLUG: run}, DELIVERY, OWN)
 
 
 @pytest.fixture

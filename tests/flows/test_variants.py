@@ -31,10 +31,10 @@ TRIED = (PLAIN, FREEZING, LATE)
 
 def rate(monkeypatch: pytest.MonkeyPatch, race: Any) -> tuple[Candidate, ...]:
     monkeypatch.setattr(variants, "race", race)
-    lanes = SimpleNamespace(runner=lambda target: target)
+    processes = SimpleNamespace(runner=lambda target: target)
     reference = SimpleNamespace(file=Path("reference"))
     work: Any = SimpleNamespace(
-        lanes=lanes, target=SimpleNamespace(slug="cpu-avx2"), reference=reference
+        processes=processes, target=SimpleNamespace(slug="cpu-avx2"), reference=reference
     )
     accepted: Any = tuple(
         SimpleNamespace(folder=Path(one.name), told=one) for one in (PLAIN, FREEZING)
@@ -94,7 +94,7 @@ def check(
     monkeypatch.setattr(variants, "compile_package", steps.compile_package)
     monkeypatch.setattr(variants, "compare", steps.compare)
     work: Any = SimpleNamespace(
-        lanes=SimpleNamespace(compiler=lambda target: target),
+        processes=SimpleNamespace(compiler=lambda target: target),
         target=parse_target("cpu-avx2"),
         reference=SimpleNamespace(file=Path("reference")),
         optimized=SimpleNamespace(outputs=()),

@@ -19,7 +19,7 @@ from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.registry import assemble
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from tests.artifacts.samples import sample_key, sign_release
 from tests.tasks.deliveries import write_delivery
 
@@ -82,16 +82,16 @@ def release_of_delivery(folder: Path) -> BuiltRelease:
     """Compile the delivery in `folder`/delivery, the way a release does, and sign it."""
     delivery = folder / "delivery"
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(folder / "workspace", recipe, delivery=delivery) as lanes:
-        intake = IntakeJob(delivery, lanes.jobs.staging)
-        taken = lanes.graph.run(intake, limit_s=LIMIT_S)
-        optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S)
-        compiling = lanes.jobs.compile(optimized, target)
-        compiled = lanes.compiler(target).run(compiling, limit_s=LIMIT_S)
-        referring = lanes.jobs.reference(optimized)
-        reference = lanes.runner().run(referring, limit_s=LIMIT_S)
+    with Processes(folder / "workspace", recipe, delivery=delivery) as processes:
+        intake = IntakeJob(delivery, processes.jobs.staging)
+        taken = processes.graph.run(intake, limit_s=LIMIT_S)
+        optimized = processes.graph.run(processes.jobs.optimize(), limit_s=LIMIT_S)
+        compiling = processes.jobs.compile(optimized, target)
+        compiled = processes.compiler(target).run(compiling, limit_s=LIMIT_S)
+        referring = processes.jobs.reference(optimized)
+        reference = processes.runner().run(referring, limit_s=LIMIT_S)
         manifest = assemble.assemble(
-            lanes.jobs.release,
+            processes.jobs.release,
             recipe=recipe,
             taken=taken,
             judged=TraceabilityResult("sound", ()),
@@ -104,8 +104,8 @@ def release_of_delivery(folder: Path) -> BuiltRelease:
                 reference.plan,
             ),
         )
-        sign_release(lanes.jobs.release, manifest, version=3)
+        sign_release(processes.jobs.release, manifest, version=3)
         (folder / "key.pub").write_bytes(sample_key().pem)
         return BuiltRelease(
-            lanes.jobs.release, target.slug, manifest, reference.file, folder / "key.pub"
+            processes.jobs.release, target.slug, manifest, reference.file, folder / "key.pub"
         )

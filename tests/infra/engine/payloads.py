@@ -25,7 +25,7 @@ from handoff.artifacts.messages.steps import IntakeJob, ReferenceJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.optimize.extensions import digest_extension
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from tests.marked import write_between_marks
 from tests.tasks.deliveries import write_delivery
 
@@ -183,22 +183,22 @@ def attempts(folder: Path) -> dict[str, dict[str, bool]]:
     (code / "planted_payload.py").write_text(_EXTENSION.replace("TEXT", repr(payload)))
     with _found_in(code), _server(told["server"]):
         recipe = Recipe(extensions=(f"planted_payload@{digest_extension('planted_payload')}",))
-        with Lanes(places.workspace, recipe, delivery=Path(told["delivery"])) as lanes:
-            jobs, target = lanes.jobs, native_cpu_target()
-            lanes.graph.run(IntakeJob(Path(told["delivery"]), jobs.staging), limit_s=300)
-            optimized = lanes.optimizer().run(jobs.optimize(), limit_s=300)
-            compiling = lanes.compiler(target)
+        with Processes(places.workspace, recipe, delivery=Path(told["delivery"])) as processes:
+            jobs, target = processes.jobs, native_cpu_target()
+            processes.graph.run(IntakeJob(Path(told["delivery"]), jobs.staging), limit_s=300)
+            optimized = processes.optimizer().run(jobs.optimize(), limit_s=300)
+            compiling = processes.compiler(target)
             compiling.run(jobs.compile(optimized, target), limit_s=900)
             referring = ReferenceJob(
                 jobs.staging, optimized.reference, recipe.verify, jobs.reference_file
             )
-            lanes.runner().run(referring, limit_s=300)
+            processes.runner().run(referring, limit_s=300)
             logs = {
-                "holds the graph": lanes.graph.log, "runs passes": lanes.optimizer().log,
-                "compiles": compiling.log, "runs what was compiled": lanes.runner().log,
+                "holds the graph": processes.graph.log, "runs passes": processes.optimizer().log,
+                "compiles": compiling.log, "runs what was compiled": processes.runner().log,
             }  # fmt: skip
             found = {kind: _marked(log, "MARK") for kind, log in logs.items()}
-            return found | {"the C++ runner": _marked(lanes.runner().log, "CHILD")}
+            return found | {"the C++ runner": _marked(processes.runner().log, "CHILD")}
 
 
 def _marked(log: Path, mark: str) -> dict[str, bool]:

@@ -22,7 +22,7 @@ from handoff.infra.triggers.webhook import Webhook
 from tests.infra.triggers.webhooks import (
     OWN,
     SECRET,
-    Desk,
+    PostsKept,
     of_github,
     push,
     webhook,
@@ -87,7 +87,7 @@ def test_one_address_cant_hold_all_connections(tmp_path: Path) -> None:
 def test_a_head_that_never_ends_is_waited_for_only_so_long() -> None:
     connection = type("Impatient", (BoundedConnection,), {"limit_s": 0.5})
     port = free_port()
-    application = Webhook((Guarded(OWN, SECRET),), Limits(), Desk()).application()
+    application = Webhook((Guarded(OWN, SECRET),), Limits(), PostsKept()).application()
     server = uvicorn.Server(
         uvicorn.Config(application, port=port, http=connection, log_level="error")
     )

@@ -20,7 +20,7 @@ from tests.infra.triggers.webhooks import (
     HUB,
     OWN,
     SECRET,
-    Desk,
+    PostsKept,
     of_github,
     of_ours,
     push,
@@ -28,20 +28,20 @@ from tests.infra.triggers.webhooks import (
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def posts() -> PostsKept:
+    return PostsKept()
 
 
 @pytest.fixture
-def served(desk: Desk) -> Iterator[TestClient]:
+def served(posts: PostsKept) -> Iterator[TestClient]:
     sources = (Guarded(HUB, SECRET), Guarded(OWN, SECRET))
     limits = Limits(per_source_per_minute=20, per_address_per_minute=50, body_bytes=4096)
-    with TestClient(Webhook(sources, limits, desk).application()) as client:
+    with TestClient(Webhook(sources, limits, posts).application()) as client:
         yield client
 
 
 def test_a_verified_push_is_posted_once_and_its_replay_answered_as_before(
-    served: TestClient, desk: Desk
+    served: TestClient, posts: PostsKept
 ) -> None:
     first = served.post("/github", content=push(), headers=of_github(push()))
     assert first.status_code == 202
@@ -51,17 +51,19 @@ def test_a_verified_push_is_posted_once_and_its_replay_answered_as_before(
     replay = {**of_github(push()), "x-github-delivery": "another"}
     second = served.post("/github", content=push(), headers=replay)
     assert (second.status_code, second.json()) == (200, first.json())
-    assert [one.commit for one in desk.arrived] == [COMMIT]
+    assert [one.commit for one in posts.arrived] == [COMMIT]
 
 
-def test_our_own_requests_have_five_minutes_and_one_life(served: TestClient, desk: Desk) -> None:
+def test_our_own_requests_have_five_minutes_and_one_life(
+    served: TestClient, posts: PostsKept
+) -> None:
     body = json.dumps({"delivery": "s3://models/in/toy", "model": "toy"}).encode()
     old = of_ours(body, now=time.time() - 400)
     assert served.post("/handoff", content=body, headers=old).status_code == 401
     headers = of_ours(body)
     assert served.post("/handoff", content=body, headers=headers).status_code == 202
     assert served.post("/handoff", content=body, headers=headers).status_code == 200
-    assert len(desk.arrived) == 1
+    assert len(posts.arrived) == 1
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_our_own_requests_have_five_minutes_and_one_life(served: TestClient, des
 )  # fmt: skip
 def test_everything_else_is_refused_in_a_line_without_a_hint(  # noqa: PLR0917
     method: str, path: str, changed: dict[str, str], body: bytes, status: int,
-    served: TestClient, desk: Desk, caplog: pytest.LogCaptureFixture,
+    served: TestClient, posts: PostsKept, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     with caplog.at_level("INFO", logger="handoff.webhook"):
         answer = served.request(
@@ -96,7 +98,7 @@ def test_everything_else_is_refused_in_a_line_without_a_hint(  # noqa: PLR0917
             follow_redirects=False,
         )  # fmt: skip
     assert answer.status_code == status
-    assert desk.arrived == []
+    assert posts.arrived == []
     assert answer.headers["connection"] == "close"
     if method != "HEAD" and status != 200:
         assert set(answer.json()) == {"error"}
@@ -121,17 +123,19 @@ def test_a_body_without_a_length_is_limited_too(served: TestClient) -> None:
     ],
 )
 def test_what_wasnt_posted_is_told_so_that_it_is_sent_again_and_then_counts(
-    error: Exception | None, waits: bool, status: int, served: TestClient, desk: Desk
+    error: Exception | None, waits: bool, status: int, served: TestClient, posts: PostsKept
 ) -> None:
-    desk.error, desk.waits = error, waits
+    posts.error, posts.waits = error, waits
     answer = served.post("/github", content=push(), headers=of_github(push()))
     assert answer.status_code == status
     assert ("retry-after" in answer.headers) == (status == 503)
-    desk.error, desk.waits = None, False
+    posts.error, posts.waits = None, False
     assert served.post("/github", content=push(), headers=of_github(push())).status_code == 202
 
 
-def test_floods_are_held_back_by_address_and_by_source(served: TestClient, desk: Desk) -> None:
+def test_floods_are_held_back_by_address_and_by_source(
+    served: TestClient, posts: PostsKept
+) -> None:
     statuses = []
     for number in range(30):
         body = push(f"{number:040x}".replace("0", "a", 1))

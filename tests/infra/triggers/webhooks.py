@@ -1,4 +1,4 @@
-"""What the webhook's tests share: signed requests, a desk that remembers, a served process."""
+"""What the webhook's tests share: signed requests, a posts that remembers, a served process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ overall_per_minute = 1000000
 
 
 @dataclass
-class Desk:
+class PostsKept:
     """Posts nowhere: it remembers what came, and does what a test wants of it."""
 
     arrived: list[Arrival] = field(default_factory=list)

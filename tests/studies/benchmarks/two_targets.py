@@ -30,7 +30,7 @@ import psutil
 from handoff.artifacts.messages.steps import IntakeJob, OptimizeResult
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.infra.terminal.console import print_table
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from tests.studies.benchmarks.processes import cpu_seconds, handoff, handoff_command, measure
 from tests.studies.benchmarks.step_lines import step_seconds
 
@@ -93,32 +93,32 @@ def ratio_of(builds: Sequence[Build]) -> float:
 
 
 def _optimize(folder: Path) -> OptimizeResult:
-    with Lanes(
+    with Processes(
         folder / "builds" / "program", Recipe(targets=_SLUGS[:1]), delivery=folder / "delivery"
-    ) as lanes:
-        taking = IntakeJob(folder / "delivery", lanes.jobs.staging)
-        lanes.graph.run(taking)
-        found: OptimizeResult = lanes.graph.run(lanes.jobs.optimize())
+    ) as processes:
+        taking = IntakeJob(folder / "delivery", processes.jobs.staging)
+        processes.graph.run(taking)
+        found: OptimizeResult = processes.graph.run(processes.jobs.optimize())
         return found
 
 
 def _compile(folder: Path, program: OptimizeResult, targets: tuple[str, ...]) -> Build:
     """Compile for the targets at once, as a release does, in fresh processes with fresh caches."""
     workspace = Path(tempfile.mkdtemp(dir=folder / "builds"))
-    with Lanes(
+    with Processes(
         workspace, Recipe(targets=targets), fresh=True, reads=(folder / "builds" / "program",)
-    ) as lanes:
-        lanes.graph.close()
-        jobs = {t: lanes.jobs.compile(program, t) for t in lanes.targets}
+    ) as processes:
+        processes.graph.close()
+        jobs = {t: processes.jobs.compile(program, t) for t in processes.targets}
         load = psutil.getloadavg()[0]
         # A process that is busy with its imports takes the job when it is through with them.
-        futures = [lanes.compiler(t).submit(job)
+        futures = [processes.compiler(t).submit(job)
                    for t, job in jobs.items()]  # fmt: skip
         wait(futures)
         for future in futures:
             future.result()
-        seconds = {t.slug: lanes.compiler(t).seconds(job) or 0.0 for t, job in jobs.items()}
-        compilers = {t.slug: psutil.Process(lanes.compiler(t)._process.pid) for t in jobs}
+        seconds = {t.slug: processes.compiler(t).seconds(job) or 0.0 for t, job in jobs.items()}
+        compilers = {t.slug: psutil.Process(processes.compiler(t)._process.pid) for t in jobs}
         cpu = {f"CPU {slug}": cpu_seconds(process) for slug, process in compilers.items()}
     return Build(targets, max(seconds.values()), {**seconds, **cpu}, load)
 

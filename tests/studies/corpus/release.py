@@ -36,7 +36,7 @@ from handoff.tasks.conformance.known import known_faults
 from handoff.tasks.conformance.toolchain import conformance_toolchain
 from handoff.tasks.deliver import step as deliver
 from handoff.tasks.registry.assemble import refuse_unsound
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from tests.marked import write_between_marks
 from tests.studies.corpus.models import MODELS
 
@@ -76,40 +76,40 @@ class _Road:
     def go(self) -> None:
         """Go all the way; the row says how far it went, also where a step refuses."""
         _deliver(self.row.name, self._folder / "delivery")
-        with Lanes(
+        with Processes(
             self._folder / "workspace", Recipe(), delivery=self._folder / "delivery"
-        ) as lanes:
-            optimized = self._optimize(lanes)
+        ) as processes:
+            optimized = self._optimize(processes)
             target = native_cpu_target()
-            self._verify(lanes, optimized, target)
+            self._verify(processes, optimized, target)
 
     def _run(self, process: Any, job: object, step: str) -> tuple[Any, float]:
         self.step = step
         result = process.run(job, limit_s=_LIMIT_S)
         return result, process.seconds(job) or 0.0
 
-    def _optimize(self, lanes: Lanes) -> OptimizeResult:
-        taking = IntakeJob(self._folder / "delivery", lanes.jobs.staging)
-        self._run(lanes.graph, taking, "take in")
-        judged, _ = self._run(lanes.graph, lanes.jobs.traceability(), "inspect")
+    def _optimize(self, processes: Processes) -> OptimizeResult:
+        taking = IntakeJob(self._folder / "delivery", processes.jobs.staging)
+        self._run(processes.graph, taking, "take in")
+        judged, _ = self._run(processes.graph, processes.jobs.traceability(), "inspect")
         refuse_unsound(judged)
         optimized: OptimizeResult
-        optimized, _ = self._run(lanes.graph, lanes.jobs.optimize(), "optimize")
+        optimized, _ = self._run(processes.graph, processes.jobs.optimize(), "optimize")
         return optimized
 
-    def _verify(self, lanes: Lanes, optimized: OptimizeResult, target: CpuTarget) -> None:
-        referring = lanes.jobs.reference(optimized, _known_wrong(optimized, target))
-        reference, reference_s = self._run(lanes.runner(), referring, "reference")
+    def _verify(self, processes: Processes, optimized: OptimizeResult, target: CpuTarget) -> None:
+        referring = processes.jobs.reference(optimized, _known_wrong(optimized, target))
+        reference, reference_s = self._run(processes.runner(), referring, "reference")
         self.row = replace(self.row, cases=len(reference.cases), reference_s=reference_s)
-        job = replace(lanes.jobs.compile(optimized, target), cache=None)
-        compiled, _ = self._run(lanes.compiler(target), job, "compile")
+        job = replace(processes.jobs.compile(optimized, target), cache=None)
+        compiled, _ = self._run(processes.compiler(target), job, "compile")
         self.row = replace(self.row, compile_s=compiled.compile_s)
         verifying = VerifyJob(
-            job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
+            job.folder, reference.file, processes.jobs.recipe, compiled.library.digest,
             compiled.assumed, tuple(spec.name for spec in optimized.outputs), target.slug,
-            lanes.jobs.staging, optimized.reference,
+            processes.jobs.staging, optimized.reference,
         )  # fmt: skip
-        verified, verify_s = self._run(lanes.runner(target), verifying, "verify")
+        verified, verify_s = self._run(processes.runner(target), verifying, "verify")
         usual = [one for one in verified.deviations if not one.special]
         self.row = replace(
             self.row,

@@ -28,7 +28,7 @@ from handoff.tasks.compile.patching import environment
 from handoff.tasks.compile.place import private_place
 from handoff.tasks.compile.step import compile_package
 from handoff.tasks.compile.weights import WeightSlot
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.loading import open_package, open_shared_library
 from tests.tasks.optimize.passes.exporting import export
 
@@ -69,9 +69,9 @@ class Builder:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder / "builds" / "workspace", 0
-        self.lanes = Lanes(self.folder, Recipe(targets=(TARGET.slug,)), delivery=folder)
-        assert self.lanes.jobs.cache is not None
-        self.cache = self.lanes.jobs.cache
+        self.processes = Processes(self.folder, Recipe(targets=(TARGET.slug,)), delivery=folder)
+        assert self.processes.jobs.cache is not None
+        self.cache = self.processes.jobs.cache
 
     def build(
         self, module: nn.Module, *, fresh: bool = False, **options: object
@@ -81,14 +81,14 @@ class Builder:
         torch.export.save(export(module, torch.randn(5, 8)), program)
         folder = self.folder / f"package-{self.count}"
         job = CompileJob(program, TARGET, folder, options, self.cache, fresh)
-        result = self.lanes.compiler(TARGET).run(job, limit_s=LIMIT_S)
+        result = self.processes.compiler(TARGET).run(job, limit_s=LIMIT_S)
         return folder, result
 
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     made = Builder(tmp_path_factory.mktemp("cache"))
-    with made.lanes:
+    with made.processes:
         yield made
 
 
@@ -160,7 +160,7 @@ def test_another_process_at_another_place_gives_the_same_bytes(
     module = trained(3)
     _, here = builder.build(module, fresh=True)
     other = Builder(tmp_path)
-    with other.lanes:
+    with other.processes:
         _, there = other.build(module, fresh=True)
     assert [file.digest for file in here.files] == [file.digest for file in there.files]
 

@@ -33,7 +33,7 @@ from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.machine.here import require_level
 from handoff.tasks.compile.packages import extract_library
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import open_shared_library
 from handoff.tasks.verify.reference import load_cases
@@ -48,7 +48,7 @@ LIMIT_S = 300.0
 class Built:
     """A compiled network with all that it was made from."""
 
-    lanes: Lanes
+    processes: Processes
     target: CpuTarget
     recipe: Recipe
     optimized: OptimizeResult
@@ -59,7 +59,7 @@ class Built:
     @property
     def folder(self) -> Path:
         """The folder of the packages."""
-        return self.lanes.jobs.package(self.target)
+        return self.processes.jobs.package(self.target)
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     folder = tmp_path_factory.mktemp("built")
     delivery = write_delivery(folder / "delivery", module, {"input": torch.randn(6, 8)})
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(folder / "workspace", recipe, delivery=delivery) as lanes:
-        lanes.graph.run(IntakeJob(delivery, lanes.jobs.staging), limit_s=LIMIT_S)
-        optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S)
-        compiling = lanes.jobs.compile(optimized, target)
-        compiled = lanes.compiler(target).run(compiling, limit_s=LIMIT_S)
-        referring = lanes.jobs.reference(optimized)
-        reference = lanes.runner().run(referring, limit_s=LIMIT_S)
-        yield Built(lanes, target, recipe, optimized, compiled, reference, module)
+    with Processes(folder / "workspace", recipe, delivery=delivery) as processes:
+        processes.graph.run(IntakeJob(delivery, processes.jobs.staging), limit_s=LIMIT_S)
+        optimized = processes.graph.run(processes.jobs.optimize(), limit_s=LIMIT_S)
+        compiling = processes.jobs.compile(optimized, target)
+        compiled = processes.compiler(target).run(compiling, limit_s=LIMIT_S)
+        referring = processes.jobs.reference(optimized)
+        reference = processes.runner().run(referring, limit_s=LIMIT_S)
+        yield Built(processes, target, recipe, optimized, compiled, reference, module)
 
 
 def test_every_loader_of_torchs_gives_eagers_numbers_at_other_batch_sizes(built: Built) -> None:
@@ -179,15 +179,17 @@ def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
     built: Built, tmp_path: Path
 ) -> None:
     target = CpuTarget("avx2")
-    with Lanes(
-        tmp_path / "workspace", Recipe(targets=("cpu-avx2",)), reads=(built.lanes.jobs.workspace,)
-    ) as lanes:
-        job = lanes.jobs.compile(built.optimized, target)
-        compiled = lanes.compiler(target).run(job, limit_s=LIMIT_S)
+    with Processes(
+        tmp_path / "workspace",
+        Recipe(targets=("cpu-avx2",)),
+        reads=(built.processes.jobs.workspace,),
+    ) as processes:
+        job = processes.jobs.compile(built.optimized, target)
+        compiled = processes.compiler(target).run(job, limit_s=LIMIT_S)
         assert set(compiled.instruction_sets) <= target.cpu_flags
         assert compiled.fit.cpu_flags == tuple(sorted(target.cpu_flags))
-        verifying = VerifyJob(lanes.jobs.package(target), built.reference.file, built.recipe)
-        result = lanes.runner(target).run(verifying, limit_s=LIMIT_S)
+        verifying = VerifyJob(processes.jobs.package(target), built.reference.file, built.recipe)
+        result = processes.runner(target).run(verifying, limit_s=LIMIT_S)
     assert result.accepted, result.reasons
 
 
@@ -258,15 +260,17 @@ def test_a_package_holds_no_sources_and_no_paths_of_the_building_machine(built: 
         names = archive.namelist()
         texts = b"".join(archive.read(name) for name in names if not name.endswith(".so"))
     assert not [name for name in names if name.endswith((".cpp", ".o"))]
-    assert str(built.lanes.jobs.workspace).encode() not in texts
-    assert str(built.lanes.jobs.workspace).encode() not in (built.folder / "model.so").read_bytes()
+    assert str(built.processes.jobs.workspace).encode() not in texts
+    assert (
+        str(built.processes.jobs.workspace).encode() not in (built.folder / "model.so").read_bytes()
+    )
 
 
 def test_freezing_is_not_silently_left_out(built: Built) -> None:
-    frozen = built.lanes.jobs.workspace / "frozen"
+    frozen = built.processes.jobs.workspace / "frozen"
     job = CompileJob(built.optimized.program, built.target, frozen, {"freezing": True})
-    lane = built.lanes.compiler(built.target)
-    lane.run(job, limit_s=LIMIT_S)
+    process = built.processes.compiler(built.target)
+    process.run(job, limit_s=LIMIT_S)
     # Inductor leaves the option out without a word where gradients are enabled; frozen weights are
     # packed for the kernels that use them.
     assert "aoti_torch_cpu__linear_pointwise" in operators_called(frozen)
@@ -276,16 +280,16 @@ def test_freezing_is_not_silently_left_out(built: Built) -> None:
 
 
 def test_what_can_not_be_compiled_leaves_no_folder(built: Built) -> None:
-    folder = built.lanes.jobs.workspace / "impossible"
+    folder = built.processes.jobs.workspace / "impossible"
     job = CompileJob(built.optimized.program, built.target, folder, {"no_such_option": True})
     with pytest.raises(BlessingRefused, match="could not compile the model for cpu-"):
-        built.lanes.compiler(built.target).run(job, limit_s=LIMIT_S)
+        built.processes.compiler(built.target).run(job, limit_s=LIMIT_S)
     assert not folder.exists()
 
 
 def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
-    job = BenchmarkJob(built.lanes.jobs.staging, built.folder, built.reference.file)
-    result = built.lanes.runner().run(job, limit_s=LIMIT_S)
+    job = BenchmarkJob(built.processes.jobs.staging, built.folder, built.reference.file)
+    result = built.processes.runner().run(job, limit_s=LIMIT_S)
     # The example's six are nearest to 4, a third of the way from 1 to 64 in the logarithm.
     sizes = ["batch=1 seed=0", "batch=6 example=0", "batch=17 seed=0", "batch=64 seed=0"]
     assert [t.case for t in result.timings] == sizes
@@ -296,9 +300,9 @@ def test_timing_gives_an_interval_around_its_median(built: Built) -> None:
 
 def test_a_size_that_takes_too_much_is_left_out_and_named(built: Built) -> None:
     plan = VerifyPlan(seeds=1, max_bytes=20_000)
-    file = built.lanes.jobs.workspace / "less.pt"
-    job = ReferenceJob(built.lanes.jobs.staging, None, plan, file)
-    result = built.lanes.runner().run(job, limit_s=LIMIT_S)
+    file = built.processes.jobs.workspace / "less.pt"
+    job = ReferenceJob(built.processes.jobs.staging, None, plan, file)
+    result = built.processes.runner().run(job, limit_s=LIMIT_S)
     assert "batch=1 seed=0" in result.cases
     assert "batch=64 seed=0" not in result.cases
     assert any(text.startswith("batch=64: about") for text in result.skipped)
@@ -319,18 +323,18 @@ class Awkward(nn.Module):
 
 def test_an_awkward_model_is_built_and_accepted(built: Built) -> None:
     torch.manual_seed(0)
-    lanes, place = built.lanes, built.lanes.jobs.workspace / "awkward"
+    processes, place = built.processes, built.processes.jobs.workspace / "awkward"
     place.mkdir()
     delivery = write_delivery(place / "delivery", Awkward().eval(), {"x": torch.randn(6, 8)})
     staging, folder = place / "staging", place / "package"
-    lanes.graph.run(IntakeJob(delivery, staging), limit_s=LIMIT_S)
+    processes.graph.run(IntakeJob(delivery, staging), limit_s=LIMIT_S)
     optimizing = OptimizeJob(staging, place / "program", built.recipe)
-    optimized = lanes.graph.run(optimizing, limit_s=LIMIT_S)
+    optimized = processes.graph.run(optimizing, limit_s=LIMIT_S)
     assert [spec.dtype for spec in optimized.outputs] == ["float32", "float32", "float32", "int64"]
     compiling = CompileJob(optimized.program, built.target, folder, {})
-    lanes.compiler(built.target).run(compiling, limit_s=LIMIT_S)
+    processes.compiler(built.target).run(compiling, limit_s=LIMIT_S)
     referring = ReferenceJob(staging, None, built.recipe.verify, place / "reference.pt")
-    reference = lanes.runner().run(referring, limit_s=LIMIT_S)
+    reference = processes.runner().run(referring, limit_s=LIMIT_S)
     result = verify.run(VerifyJob(folder, reference.file, built.recipe))
     assert result.accepted, result.reasons
     assert {d.output for d in result.deviations} == {0, 1, 2, 3}

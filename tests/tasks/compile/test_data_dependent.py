@@ -26,7 +26,7 @@ from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.passes.common_subexpressions import CommonSubexpressions
 from handoff.tasks.optimize.passes.fold_constants import FoldConstants
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from tests.tasks.optimize.optimized_net import run
 from tests.tasks.optimize.passes.exporting import apply, count
 
@@ -81,15 +81,17 @@ def test_a_model_with_sizes_that_data_decide_is_released(
         module.eval(), inputs, tmp_path / "toy", name="toy", dynamic=dynamic, batch_invariant=False
     )
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Lanes(tmp_path / "workspace", recipe, delivery=tmp_path / "toy") as lanes:
-        lanes.graph.run(IntakeJob(tmp_path / "toy", lanes.jobs.staging), limit_s=LIMIT_S)
-        optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=LIMIT_S)
-        compiling = lanes.jobs.compile(optimized, target)
-        compiled = lanes.compiler(target).run(compiling, limit_s=LIMIT_S)
-        referring = lanes.jobs.reference(optimized)
-        reference = lanes.runner().run(referring, limit_s=LIMIT_S)
-        job = VerifyJob(lanes.jobs.package(target), reference.file, recipe, compiled.library.digest)
-        verified = lanes.runner().run(job, limit_s=LIMIT_S)
+    with Processes(tmp_path / "workspace", recipe, delivery=tmp_path / "toy") as processes:
+        processes.graph.run(IntakeJob(tmp_path / "toy", processes.jobs.staging), limit_s=LIMIT_S)
+        optimized = processes.graph.run(processes.jobs.optimize(), limit_s=LIMIT_S)
+        compiling = processes.jobs.compile(optimized, target)
+        compiled = processes.compiler(target).run(compiling, limit_s=LIMIT_S)
+        referring = processes.jobs.reference(optimized)
+        reference = processes.runner().run(referring, limit_s=LIMIT_S)
+        job = VerifyJob(
+            processes.jobs.package(target), reference.file, recipe, compiled.library.digest
+        )
+        verified = processes.runner().run(job, limit_s=LIMIT_S)
     assert verified.accepted, verified.reasons
     assert not any(effect.left_out for effect in optimized.effects)
 

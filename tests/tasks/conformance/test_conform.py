@@ -71,7 +71,7 @@ class Fragile:
     eager_too: bool = False
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    def run(self, job: ConformJob, *, limit_s: float) -> Any:
+    def run(self, job: ConformJob, *, limit_s: float | None = None) -> Any:
         assert limit_s > 0
         self.asked.append(job.pairs)
         if self.fatal & set(job.pairs) and (self.eager_too or not job.eager_only):

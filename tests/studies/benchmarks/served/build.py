@@ -36,7 +36,7 @@ from handoff.artifacts.recipe.target import Target, native_cpu_target
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.tasks.registry.assemble import signature_of
 from handoff.tasks.registry.target_record import require_effect, require_new
-from handoff.tasks.release.processes import Lanes
+from handoff.tasks.release.processes import Processes
 from tests.studies.benchmarks.failures import NotMadeError
 from tests.studies.benchmarks.served.competitors import RIVALS
 from tests.studies.benchmarks.served.conditions import commit_of_the_clone
@@ -73,8 +73,8 @@ def main() -> None:
     for folder in (workspace, releases):
         # What a build has left that didn't come to its end.
         shutil.rmtree(folder, ignore_errors=True)
-    with Lanes(workspace, recipe, delivery=delivery) as lanes:
-        variants = _build(lanes, target, releases, delivery)
+    with Processes(workspace, recipe, delivery=delivery) as processes:
+        variants = _build(processes, target, releases, delivery)
     told = json.dumps({"commit": commit_of_the_clone(), "variants": variants}, indent=1)
     (given.folder / VARIANTS_FILE).write_text(told, encoding="utf-8")
     for variant in variants:
@@ -87,22 +87,24 @@ def main() -> None:
             print(model.name, competitor, error)
 
 
-def _build(lanes: Lanes, target: Target, releases: Path, delivery: Path) -> list[dict[str, Any]]:
-    intake = IntakeJob(delivery, lanes.jobs.staging)
-    taken = lanes.graph.run(intake, limit_s=_LIMIT_S)
-    optimized = lanes.graph.run(lanes.jobs.optimize(), limit_s=_LIMIT_S)
-    referring = lanes.jobs.reference(optimized)
-    reference = lanes.runner().run(referring, limit_s=_LIMIT_S)
+def _build(
+    processes: Processes, target: Target, releases: Path, delivery: Path
+) -> list[dict[str, Any]]:
+    intake = IntakeJob(delivery, processes.jobs.staging)
+    taken = processes.graph.run(intake, limit_s=_LIMIT_S)
+    optimized = processes.graph.run(processes.jobs.optimize(), limit_s=_LIMIT_S)
+    referring = processes.jobs.reference(optimized)
+    reference = processes.runner().run(referring, limit_s=_LIMIT_S)
     signature = signature_of(taken.contract, optimized)
-    work = _Work(lanes, target, optimized, reference, signature, releases)
-    return [_attempt(work, name) for name in ("plain", *lanes.jobs.recipe.search.candidates)]
+    work = _Work(processes, target, optimized, reference, signature, releases)
+    return [_attempt(work, name) for name in ("plain", *processes.jobs.recipe.search.candidates)]
 
 
 @dataclass(frozen=True)
 class _Work:
     """What the variants share."""
 
-    lanes: Lanes
+    processes: Processes
     target: Target
     optimized: OptimizeResult
     reference: ReferenceResult
@@ -113,29 +115,34 @@ class _Work:
 
 def _attempt(work: _Work, name: str) -> dict[str, Any]:
     """Compile and verify one variant; return what came of it."""
-    lanes, target, optimized, reference = work.lanes, work.target, work.optimized, work.reference
+    processes, target, optimized, reference = (
+        work.processes,
+        work.target,
+        work.optimized,
+        work.reference,
+    )
     began = time.monotonic()
     told: dict[str, Any] = {"name": name, "accepted": False, "reasons": []}
     try:
-        job = lanes.jobs.compile(optimized, target)
+        job = processes.jobs.compile(optimized, target)
         if name != "plain":
             variation = Search.variation(name)
             if variation.passes:
-                found = lanes.optimizer().run(
-                    lanes.jobs.variant(variation.passes), limit_s=_LIMIT_S
+                found = processes.optimizer().run(
+                    processes.jobs.variant(variation.passes), limit_s=_LIMIT_S
                 )
                 plain, optimized = optimized, found
                 require_effect(optimized, plain)
-            job = lanes.jobs.candidate(optimized, target, name, variation.options)
-        compiled = lanes.compiler(target).run(job, limit_s=_LIMIT_S)
+            job = processes.jobs.candidate(optimized, target, name, variation.options)
+        compiled = processes.compiler(target).run(job, limit_s=_LIMIT_S)
         require_new(compiled, work.made)
         work.made[compiled.library.digest] = name
         outputs = tuple(spec.name for spec in optimized.outputs)
         verifying = VerifyJob(
-            job.folder, reference.file, lanes.jobs.recipe, compiled.library.digest,
+            job.folder, reference.file, processes.jobs.recipe, compiled.library.digest,
             compiled.assumed, outputs, target.slug, atomic_sums=compiled.atomic_sums,
         )  # fmt: skip
-        verified = lanes.runner(target).run(verifying, limit_s=_LIMIT_S)
+        verified = processes.runner(target).run(verifying, limit_s=_LIMIT_S)
     except HandoffError as error:
         return told | {"reasons": [str(error)]}
     release = work.releases / name
@@ -158,7 +165,7 @@ def _write_release(work: _Work, compiled: CompileResult, packages: Path, release
     nothing = digest_bytes(b"")
     manifest = Manifest(
         model="raced", delivery=nothing, fingerprint=nothing, verdict="sound",
-        signature=work.signature, recipe=work.lanes.jobs.recipe, lineage=Lineage(),
+        signature=work.signature, recipe=work.processes.jobs.recipe, lineage=Lineage(),
         targets=(record,),
     )  # fmt: skip
     (release / MANIFEST_FILE).write_bytes(manifest.to_bytes())

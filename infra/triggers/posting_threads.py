@@ -14,7 +14,7 @@ from handoff.infra.triggers.posting import Posted, Poster, open_poster
 _THREADS = 4
 
 
-class Desk:
+class PostingThreads:
     """A few threads with a client to Prefect's server each."""
 
     def __init__(self, settings: Settings) -> None:
