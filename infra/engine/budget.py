@@ -1,4 +1,4 @@
-"""What a step may take of this machine: memory and time, and the sentence where it took them.
+"""What a step may take of this machine: memory, time, room; and the sentence where it took them.
 
 A delivery costs what its weights and its inputs ask for, and nobody else's: a step that takes more
 is ended, and told with the budget's name and how to raise it.
@@ -9,9 +9,16 @@ from __future__ import annotations
 import math
 import os
 import resource
+import shutil
+import tempfile
 from pathlib import Path
 
-from handoff.artifacts.errors import BudgetSpent, UsageProblem
+from handoff.artifacts.errors import (
+    BudgetSpent,
+    EnvironmentLacking,
+    HandoffError,
+    UsageProblem,
+)
 
 # Settings, as `infra.settings` reads them and the launcher hands them on.
 TIME_FACTOR, MEMORY_LIMIT = "HANDOFF_STEP_TIME", "HANDOFF_STEP_MEMORY"
@@ -21,6 +28,9 @@ _OUT_OF_MEMORY = (
     "can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory",
     "out of memory", "unable to mmap", "mmap failed", "defaultcpuallocator",
 )  # fmt: skip
+# What the kernel, numpy and torch say where a disk is full: torch of any write that fell short.
+_DISK_FULL = ("no space left on device", "disk quota exceeded", "not enough free space to write")
+_CUT_SHORT = ("inline_container", "unexpected pos")
 
 
 def memory_bytes() -> int:
@@ -52,6 +62,36 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, (RuntimeError, OSError)) and any(one in text for one in _OUT_OF_MEMORY)
     )
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that it came of, says that a disk has no room.
+
+    A refusal's own words don't count, since they may tell what a delivery holds.
+    """
+    while error is not None:
+        if not isinstance(error, HandoffError) and tells_of_full_disk(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def tells_of_full_disk(text: str) -> bool:
+    """Tell whether what was printed says that a disk has no room."""
+    text = text.lower()
+    return any(one in text for one in _DISK_FULL) or all(one in text for one in _CUT_SHORT)
+
+
+def disk_full(step: str, folder: Path) -> EnvironmentLacking:
+    """Return what is told of a step that found no room on the disk of `folder`, or of another."""
+    return EnvironmentLacking(
+        f"the step {step} found no room on a disk",
+        expected="room for what a release makes, some times the size of the weights",
+        got=f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free on the disk of {folder}, and "
+        f"{shutil.disk_usage(tempfile.gettempdir()).free / 1e9:.1f} GB for temporary files",
+        remedy="Make room there, or name another folder in HANDOFF_HOME, or in TMPDIR; then run "
+        "the same command again",
+    )  # fmt: skip
 
 
 def out_of_memory(step: str, error: BaseException) -> BudgetSpent:

@@ -23,12 +23,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
-from handoff.artifacts.errors import StepCrashed, error_from_record
+from handoff.artifacts.errors import HandoffError, StepCrashed, error_from_record
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.messages.job import Job
 from handoff.artifacts.record import absolute, from_plain, to_plain
 from handoff.infra.engine import looking
-from handoff.infra.engine.budget import killed_by_others, out_of_time, time_factor, too_many
+from handoff.infra.engine.budget import (
+    disk_full,
+    killed_by_others,
+    out_of_time,
+    tells_of_full_disk,
+    time_factor,
+    too_many,
+)
 from handoff.infra.engine.crowds import CROWDS, MOST_THREADS
 from handoff.tasks.steps import step_of
 
@@ -198,7 +205,7 @@ class StepProcess:
             raise error_from_record(record["error"])
         return from_plain(step_of(job).result, record["result"])
 
-    def _ended(self, job: Job[Any], log_began: int) -> StepCrashed:
+    def _ended(self, job: Job[Any], log_began: int) -> HandoffError:
         """End the process; return what is told of a job that has no result."""
         was_killed = False
         if self._out_of_time_s is None and not self._closed:
@@ -280,11 +287,13 @@ class StepProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def _crash(self, job: Job[Any], log_began: int) -> StepCrashed:
+    def _crash(self, job: Job[Any], log_began: int) -> HandoffError:
         code = self._process.returncode
         with self.log.open("rb") as stream:
             stream.seek(log_began)
             output = stream.read().decode(errors="replace").strip()
+        if tells_of_full_disk(output):
+            return disk_full(step_of(job).name, self.log.parent)
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         lines = output[-_LOG_TAIL_CHARACTERS:] or "nothing printed"
         return StepCrashed(

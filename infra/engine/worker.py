@@ -29,7 +29,7 @@ from handoff.artifacts.errors import EnvironmentLacking, HandoffError, StepCrash
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
-from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
+from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_memory, out_of_memory
 from handoff.tasks.steps import step_named
 
 
@@ -48,9 +48,13 @@ def run_step(name: str, plain_job: object) -> dict[str, Any]:
         if error.__cause__ is not None:
             # What is told is a sentence; the log keeps the whole.
             traceback.print_exc()
+        if is_disk_full(error):
+            return {"error": disk_full(name, Path.cwd()).as_record()}
         return {"error": error.as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()
+        if is_disk_full(error):
+            return {"error": disk_full(name, Path.cwd()).as_record()}
         if is_out_of_memory(error):
             return {"error": out_of_memory(name, error).as_record()}
         told = _lacking if isinstance(error, OSError) else _defect

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from pathlib import Path
 
 from handoff.tasks.intake.files.tensors import find_dtype
@@ -101,7 +102,9 @@ def _parse(data: bytes) -> ast.Module:
         if bare.count("else") + bare.count("lambda") + bare.count("**") > _MAX_CHAIN:
             raise _refuse_text("lines that are not nested deeply", "a deeply nested one", number)
     try:
-        return ast.parse(text, MODULE)
+        # What Python warns of in a text of theirs is for nobody here to mend.
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
+            return ast.parse(text, MODULE)
     except SyntaxError as error:
         raise _refuse_text("Python syntax", error.msg, error.lineno or 0) from error
     except (ValueError, RecursionError, MemoryError) as error:

@@ -1,0 +1,101 @@
+"""A full disk is told as what it is, whoever meets it: Python, numpy, safetensors, torch, g++."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from handoff.artifacts.errors import DeliveryUnreadable, EnvironmentLacking, StepCrashed
+from handoff.artifacts.messages.steps import IntakeJob, OptimizeJob
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.infra.engine.budget import is_disk_full
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from tests.studies.outages.full_disks import small_disk
+from tests.tasks.deliveries import write_delivery
+
+TOO_MANY = torch.zeros(8 << 20)  # 32 MiB of numbers, on a disk of 24
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    try:
+        with small_disk(tmp_path / "disk") as folder:
+            yield folder
+    except PermissionError as error:
+        pytest.skip(f"nothing may be mounted here: {error}")
+
+
+def compile_on(disk: Path) -> None:
+    source = disk / "large.cpp"
+    source.write_text("char large[32 << 20] = {1};\nint main() {}\n")
+    command = ["g++", "-o", str(disk / "large"), str(source)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(ended.stderr)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "Python": lambda disk: (disk / "file").write_bytes(bytes(32 << 20)),
+    "zipfile": lambda disk: zipfile.ZipFile(disk / "a.zip", "w").writestr("x", bytes(32 << 20)),
+    "numpy": lambda disk: numpy.save(disk / "a.npy", TOO_MANY.numpy()),
+    "safetensors": lambda disk: save_file({"w": TOO_MANY}, disk / "a.safetensors"),
+    "torch": lambda disk: torch.save({"w": TOO_MANY}, disk / "a.pt"),
+    "g++": compile_on,
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whoever_finds_no_room_is_understood(writer: str, disk: Path) -> None:
+    with pytest.raises(Exception, match=r".") as caught:
+        WRITERS[writer](disk)
+    assert is_disk_full(caught.value), str(caught.value)
+
+
+def test_other_failures_are_no_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "damaged.pt").write_bytes(b"PK\3\4 and nothing of a zip")
+    with pytest.raises(RuntimeError) as damaged:
+        torch.load(tmp_path / "damaged.pt")
+    with pytest.raises(FileNotFoundError) as missing:
+        (tmp_path / "none" / "file").write_bytes(b"")
+    quoted = DeliveryUnreadable(
+        "x", expected="a name", got="a module called 'No space left on device'", remedy="rename it"
+    )
+    assert not any(map(is_disk_full, (damaged.value, missing.value, quoted)))
+
+
+def optimized(disk: Path, tmp_path: Path, *, room: int) -> object:
+    """Run the passes on a model of 8 MiB, with `room` bytes left on the disk for the results."""
+    model = nn.Linear(2048, 1024).eval()
+    delivery = write_delivery(tmp_path / "delivery", model, {"input": torch.randn(3, 2048)})
+    plan = ProcessPlan("graph", reads=(delivery,), writes=(disk,))
+    with closing(StepProcess(plan, tmp_path / "logs" / "graph.log")) as process:
+        process.run(IntakeJob(delivery, disk / "staging"))
+        free = shutil.disk_usage(disk).free
+        (disk / "ballast").write_bytes(bytes(free - room))
+        return process.run(OptimizeJob(disk / "staging", disk / "program", Recipe()))
+
+
+@pytest.mark.parametrize("room", [0, 2 << 20])
+def test_a_step_without_room_says_so_and_not_that_it_crashed(
+    room: int, disk: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(EnvironmentLacking, match="optimize found no room on a disk") as caught:
+        optimized(disk, tmp_path, room=room)
+    assert not isinstance(caught.value, StepCrashed)
+    assert "Make room" in str(caught.value)
+
+
+def test_a_step_with_room_enough_goes_through(disk: Path, tmp_path: Path) -> None:
+    assert optimized(disk, tmp_path, room=12 << 20)
