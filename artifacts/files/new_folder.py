@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.files.locks import open_folder, try_lock
 
 
 @contextmanager
@@ -42,16 +42,13 @@ def _partial_folder(to: Path, digest: Digest) -> Iterator[Path]:
         if other != partial:
             shutil.rmtree(other, ignore_errors=True)
     partial.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_folder(partial)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UsageProblem(
-            f"{to} is being pulled into already", expected="one pull at a time", got="another one",
-            remedy="Wait for it, or name another folder with --to",
-        ) from error  # fmt: skip
-    try:
+        if not try_lock(descriptor):
+            raise UsageProblem(
+                f"{to} is being pulled into already", expected="one pull at a time",
+                got="another one", remedy="Wait for it, or name another folder with --to",
+            )  # fmt: skip
         yield partial
     finally:
         os.close(descriptor)

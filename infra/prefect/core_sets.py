@@ -8,11 +8,12 @@ there would say little.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from handoff.artifacts.files.locks import try_lock
 
 VARIABLE = "HANDOFF_CORE_SETS"
 # A run whose end was asked for holds its cores until it has ended.
@@ -61,9 +62,7 @@ def take_cores(environment: Mapping[str, str], folder: Path) -> tuple[int, ...]:
 
 def _lock(path: Path) -> bool:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor):
         os.close(descriptor)
         return False
     _taken.append(descriptor)

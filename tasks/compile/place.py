@@ -7,7 +7,6 @@ that the same program gives the same bytes wherever it is compiled.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from handoff.artifacts.files.whole_file import flush
 from handoff.tasks.compile.patching import environment, replaced
 
 # What stands in a package where the folder's path would.
@@ -74,18 +74,9 @@ def built_apart(folder: Path) -> Iterator[Path]:
     building.mkdir(parents=True)
     try:
         yield building
-        flush(building)
+        for path in [*building.iterdir(), building]:
+            flush(path)
         shutil.rmtree(folder, ignore_errors=True)
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def flush(folder: Path) -> None:
-    """Write the folder's files through to the disk."""
-    for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

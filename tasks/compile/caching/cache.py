@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.digest import Digest, digest_file
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.strict_json import parse_json
 from handoff.artifacts.messages.steps import AssumedRange, Reused
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
@@ -67,7 +67,7 @@ def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, or None where there is none that is whole.
 
     It counts as used now; one whose files aren't whole is removed. Whoever goes on to take it holds
-    the cache meanwhile (`artifacts.files.held_folder.held`), so that no other process drops it.
+    the cache meanwhile (`artifacts.files.locks.held`), so that no other process drops it.
     """
     folder = cache / key.hex
     entry = _parse(folder)
