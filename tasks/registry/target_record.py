@@ -75,7 +75,7 @@ def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
         if one.speedup_high < 1.0:
             yield (
                 f"slower than eager at {one.case}: {one.speedup:.2f} times its speed "
-                f"({one.speedup_low:.2f} to {one.speedup_high:.2f})"
+                f"({one.over_eager.span})"
             )
 
 
