@@ -1,9 +1,10 @@
-"""A folder that appears under its name only once it is whole."""
+"""Folders that appear under their name only once they are whole, or are gone at the end."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,26 @@ def becoming(to: Path, digest: Digest) -> Iterator[Path]:
         if to.exists():
             to.rmdir()
         partial.rename(to)
+
+
+def replace_folder(built: Path, place: Path) -> None:
+    """Let the folder `built` take the place of what is in `place`; raise `OSError`."""
+    shutil.rmtree(place, ignore_errors=True)
+    built.rename(place)
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Give a new private folder in `parent`, named `prefix`..., which is gone after the body.
+
+    Unless it was renamed by then. What can't be removed stays, and no modes are changed for it, as
+    `tempfile.TemporaryDirectory` would: what lies there may be another's links.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
+from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.files.unfinished import UnfinishedFiles
 from handoff.artifacts.files.whole_file import flush
@@ -90,7 +91,7 @@ class FolderStore:
             source.seek(at)
             _copy(source, stream, size, progress)
             _finish(stream)
-            if _sha256_of(partial) != sha256:
+            if digest_file(partial).hex != sha256:
                 raise changed_file(path)
             _appear(lambda: partial.replace(final), final)
             flush(final.parent)
@@ -123,7 +124,7 @@ class FolderStore:
         if self.stat(key) is None:
             return False
         with self._told("give back a key"):
-            return _sha256_of(self._path(key)) == sha256
+            return digest_file(self._path(key)).hex == sha256
 
     def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
         """Give every key that begins with `prefix` and is larger than `after`, in no order."""
@@ -249,8 +250,3 @@ def _finish(stream: BinaryIO) -> None:
     stream.flush()
     os.fchmod(stream.fileno(), 0o444)
     os.fsync(stream.fileno())
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

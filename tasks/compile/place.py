@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from handoff.artifacts.files.new_folder import replace_folder, scratch_folder
 from handoff.artifacts.files.whole_file import flush
 from handoff.tasks.compile.patching import environment, replaced
 
@@ -32,12 +32,12 @@ def private_place() -> Iterator[Path]:
     """
     parent = Path(cache_dir())
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = Path(tempfile.mkdtemp(prefix="place-", dir=parent))
-    try:
-        with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}), _untold(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        scratch_folder(parent, "place-") as folder,
+        environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}),
+        _untold(folder),
+    ):
+        yield folder
 
 
 @contextmanager
@@ -76,7 +76,6 @@ def built_apart(folder: Path) -> Iterator[Path]:
         yield building
         for path in [*building.iterdir(), building]:
             flush(path)
-        shutil.rmtree(folder, ignore_errors=True)
-        building.rename(folder)
+        replace_folder(building, folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
