@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.waiting import looks
 from handoff.infra.stack.place import Place
@@ -77,9 +78,7 @@ class Supervision:
         place = self._place
         for stale in place.services.glob("*.json"):
             stale.unlink()
-        text = _configuration(place, services)
-        place.configuration.touch(mode=0o600)
-        place.configuration.write_text(text, "utf-8")
+        write_whole(place.configuration, _configuration(place, services))
         # The socket of one that was killed would be taken for a living one's.
         place.socket.unlink(missing_ok=True)
         answer = subprocess.run(
