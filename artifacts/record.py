@@ -8,6 +8,7 @@ training side), so this is the standard library's dataclasses and one small code
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -59,6 +60,12 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     if value is None or isinstance(value, (bool, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+def canonical_bytes(value: object) -> bytes:
+    """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline."""
+    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode() + b"\n"
 
 
 def absolute(value: T) -> T:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+from handoff.artifacts.git import ask_git
 from handoff.artifacts.isolated import own_package, own_root
 
 # Beside the rooms, in a wheel alone (`hatch_build.py`).
@@ -25,16 +25,10 @@ def own_commit() -> str:
     written = Path(own_package(), COMMIT_FILE)
     if written.is_file():
         return written.read_text(encoding="ascii").strip()
-    if not Path(own_root(), ".git").exists():
+    root = Path(own_root())
+    if not (root / ".git").exists():
         return ""
-    head = _git("rev-parse", "--short=12", "HEAD")
-    return f"{head}+" if head and _git("status", "--porcelain", "--untracked-files=no") else head
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", own_root(), *arguments]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    except OSError:
-        return ""
-    return ended.stdout.strip() if ended.returncode == 0 else ""
+    head = ask_git(root, "rev-parse", "--short=12", "HEAD")
+    if head and ask_git(root, "status", "--porcelain", "--untracked-files=no"):
+        return f"{head}+"
+    return head

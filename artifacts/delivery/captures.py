@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.job import Job
 
 Road = Literal[
@@ -61,7 +62,7 @@ class CaptureRow:
         if not self.captured:
             return self.road, "no", "", "", "", ""
         right = f"{self.tried - len(self.wrong)} of {self.tried}"
-        speed = f"{self.speedup:.2f} ({self.speedup_low:.2f} to {self.speedup_high:.2f})"
+        speed = str(Interval(self.speedup, self.speedup_low, self.speedup_high))
         breaks = f", {len(self.breaks)} breaks" if self.breaks else ""
         return (
             self.road, f"yes{breaks}", right, f"{self.max_abs:.1e}", speed if self.speedup else "",

@@ -117,6 +117,11 @@ class TensorSpec:
         return self.origin.partition(":")[0] == FROM_EXAMPLE
 
     @property
+    def is_unlimited(self) -> bool:
+        """Tell whether it is of floating-point numbers, and any of them may come."""
+        return "float" in self.dtype and self.low is None
+
+    @property
     def values(self) -> str:
         """The values as people read them: `0 to 49999`; empty without limits."""
         if self.low is None or self.high is None:

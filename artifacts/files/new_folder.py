@@ -1,16 +1,17 @@
-"""A folder that appears under its name only once it is whole."""
+"""Folders that appear under their name only once they are whole, or are gone at the end."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.files.locks import open_folder, try_lock
 
 
 @contextmanager
@@ -30,6 +31,26 @@ def becoming(to: Path, digest: Digest) -> Iterator[Path]:
         partial.rename(to)
 
 
+def replace_folder(built: Path, place: Path) -> None:
+    """Let the folder `built` take the place of what is in `place`; raise `OSError`."""
+    shutil.rmtree(place, ignore_errors=True)
+    built.rename(place)
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Give a new private folder in `parent`, named `prefix`..., which is gone after the body.
+
+    Unless it was renamed by then. What can't be removed stays, and no modes are changed for it, as
+    `tempfile.TemporaryDirectory` would: what lies there may be another's links.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def _partial_folder(to: Path, digest: Digest) -> Iterator[Path]:
     """Give the folder that what is fetched is put in; one process at a time has it.
@@ -42,16 +63,13 @@ def _partial_folder(to: Path, digest: Digest) -> Iterator[Path]:
         if other != partial:
             shutil.rmtree(other, ignore_errors=True)
     partial.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_folder(partial)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UsageProblem(
-            f"{to} is being pulled into already", expected="one pull at a time", got="another one",
-            remedy="Wait for it, or name another folder with --to",
-        ) from error  # fmt: skip
-    try:
+        if not try_lock(descriptor):
+            raise UsageProblem(
+                f"{to} is being pulled into already", expected="one pull at a time",
+                got="another one", remedy="Wait for it, or name another folder with --to",
+            )  # fmt: skip
         yield partial
     finally:
         os.close(descriptor)

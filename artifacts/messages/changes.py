@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.job import Job
 from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
 from handoff.artifacts.record import later
@@ -81,9 +82,10 @@ class SideBySide:
     rmse_after: float | None = later(None)
 
     def __str__(self) -> str:
+        interval = Interval(self.ratio, self.low, self.high)
         told = (
             f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
-            f"({self.low:.2f} to {self.high:.2f}), in turns on {self.sizes}, {self.threads} threads"
+            f"({interval.span}), in turns on {self.sizes}, {self.threads} threads"
         )
         if self.rmse_before is None or self.rmse_after is None:
             return told

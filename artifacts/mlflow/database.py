@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from handoff.artifacts.files.held_folder import held
-from handoff.artifacts.stores.unfinished import UnfinishedFiles
+from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.unfinished import UnfinishedFiles
 
 
 def database_file(tracking_uri: str) -> Path | None:

@@ -117,9 +117,7 @@ def _changes(manifest: Manifest) -> str:
 def _target_row(target: TargetRecord) -> tuple[str, ...]:
     speed = "-"
     if target.timings:
-        timed = target.timings[-1]
-        low, high = timed.speedup_low, timed.speedup_high
-        speed = f"{timed.speedup:.2f} ({low:.2f} to {high:.2f})"
+        speed = str(target.timings[-1].over_eager)
     return (
         f"`{target.slug}`",
         "-" if target.max_abs is None else f"{target.max_abs:.1e}",

@@ -27,6 +27,7 @@ from handoff.artifacts.mlflow.versions import ListedVersions, Listing, NewVersio
 from handoff.artifacts.nightly.night import Night
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.statement import Claim
+from handoff.artifacts.waiting import Pauses
 
 PATIENCE_S = 45.0
 # How long a version waits for those before it, while none of them appears.
@@ -188,15 +189,15 @@ class Catalogue:
         releases: Mapping[int, Digest] | None,
     ) -> None:
         fewest = len(known) + 1
-        deadline, pause_s = time.monotonic() + self._order_wait_s, 0.1
+        # Growing: many that wait together would keep the one before them from its work.
+        pauses = Pauses(0.1, 2.0, growth=1.5, cut=0.0)
+        deadline = time.monotonic() + self._order_wait_s
         while missing := _missing(versions.by_number(releases), claim.version, known):
             if len(missing) < fewest:
                 fewest, deadline = len(missing), time.monotonic() + self._order_wait_s
             if time.monotonic() > deadline:
                 break
-            time.sleep(pause_s)
-            # Many that wait together would keep the one before them from its work.
-            pause_s = min(1.5 * pause_s, 2.0)
+            pauses.take()
         else:
             return
         raised = EarlierMissing(

@@ -6,11 +6,12 @@ again, with growing pauses, until it succeeds or the time for that is up.
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from handoff.artifacts.waiting import Pauses
 
 T = TypeVar("T")
 
@@ -35,18 +36,16 @@ class Patience:
         Only for calls that do no harm when they are made twice: an answer may be lost after the
         work was done.
         """
-        pause_s = _FIRST_PAUSE_S
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             begun = time.monotonic()
             try:
                 return function(*arguments, **named)
             except Exception as error:
-                self._left_s -= time.monotonic() - begun + pause_s
+                self._left_s -= time.monotonic() - begun + pauses.next_s
                 if self._left_s < 0 or not is_passing(error):
                     raise
-            # Registrars that were refused together should not come back together.
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pauses.take()
 
 
 def is_passing(error: BaseException) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -10,7 +9,7 @@ from typing import Literal, get_args
 
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.files.strict_json import parse_json
-from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, later
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
 from handoff.artifacts.release.layout import NIGHTS, night_key
 from handoff.artifacts.stores.store import Store
@@ -130,8 +129,7 @@ class Night:
 
     def to_bytes(self) -> bytes:
         """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline."""
-        text = json.dumps(to_plain(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return text.encode() + b"\n"
+        return canonical_bytes(self)
 
 
 def parse_night(data: bytes, what: str) -> Night:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.changes import SideBySide
 from handoff.artifacts.messages.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
@@ -14,18 +15,6 @@ from handoff.artifacts.release.manifest import TargetRecord
 
 Basis = Literal["measured", "recorded"]
 Standing = Literal["better", "equal", "worse"]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The median of the rounds' own ratios, and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -161,7 +150,7 @@ def recorded_figures(record: TargetRecord, version: int, why: str = "") -> Packa
         basis="recorded",
         torch=record.fit.torch if record.fit else "",
         rmse_ratio=record.rmse_ratio,
-        speed=Interval(timing.speedup, timing.speedup_low, timing.speedup_high) if timing else None,
+        speed=timing.over_eager if timing else None,
         size_bytes=record.size_bytes,
         compile_s=record.compile_s,
         reused=record.reused,

@@ -116,8 +116,7 @@ def _figures(target: TargetRecord) -> dict[str, str]:
         "size in bytes": str(target.size_bytes),
     }
     for timing in target.timings:
-        low, high = timing.speedup_low, timing.speedup_high
-        told[f"speed over eager, {timing.case}"] = f"{timing.speedup:.2f} ({low:.2f} to {high:.2f})"
+        told[f"speed over eager, {timing.case}"] = str(timing.over_eager)
     return told
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.record import later
 
 Severity = Literal["note", "limit", "unsound"]
@@ -93,6 +94,11 @@ class Timing:
     package_low_s: float = later(0.0)
     package_high_s: float = later(0.0)
 
+    @property
+    def over_eager(self) -> Interval:
+        """How many times as fast as eager the package is."""
+        return Interval(self.speedup, self.speedup_low, self.speedup_high)
+
 
 @dataclass(frozen=True)
 class TakenOver:
@@ -128,6 +134,11 @@ class ServedTiming:
     speedup: float
     speedup_low: float
     speedup_high: float
+
+    @property
+    def over_eager(self) -> Interval:
+        """How many times as fast as eager the package is."""
+        return Interval(self.speedup, self.speedup_low, self.speedup_high)
 
 
 @dataclass(frozen=True)

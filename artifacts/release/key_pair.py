@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.release.signing import public_pem
 
 
@@ -24,8 +25,8 @@ def make_key(private: Path, public: Path) -> None:
                 secret = _new_secret()
                 # The public key first: whoever is killed in between has made no key, and the next
                 # one makes both.
-                _write(public, public_pem(secret), 0o644)
-                _write(private, secret, 0o600)
+                write_whole(public, public_pem(secret), mode=0o644, is_synced=True)
+                write_whole(private, secret, is_synced=True)
                 os.fsync(folder)
     except OSError as error:
         raise EnvironmentLacking(
@@ -44,19 +45,3 @@ def _new_secret() -> bytes:
     return generate_private_key(SECP256R1()).private_bytes(
         forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
     )
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file, whole or not at all; the caller holds the lock."""
-    partial = path.with_name(f".{path.name}.unfinished")
-    try:
-        # What a killed one left may have another mode.
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,7 +20,7 @@ from handoff.artifacts.recipe.tolerance import (
     largest_difference,
     pooled_rmse,
 )
-from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
+from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, later
 from handoff.artifacts.release.evidence import (
     Candidate,
     Finding,
@@ -211,8 +210,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical form: JSON with sorted keys, no spaces, UTF-8, one final newline."""
-        text = json.dumps(to_plain(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return text.encode() + b"\n"
+        return canonical_bytes(self)
 
     @property
     def digest(self) -> Digest:

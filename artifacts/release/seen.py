@@ -7,12 +7,12 @@ signatures (a rollback or freeze attack, as The Update Framework calls it).
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.files.whole_file import write_whole
 
 
 class SeenLedgers:
@@ -62,18 +62,11 @@ class SeenLedgers:
 
     def _write(self, place: str, sequence: int, digest: str) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.file.with_name(f".{self.file.name}.unfinished")
         # Of two that note at once neither undoes what the other one noted.
         with held(self.file.parent):
             seen = self._read()
             if sequence <= seen.get(place, (0, ""))[0]:
                 return
             seen[place] = (sequence, digest)
-            try:
-                with partial.open("w", encoding="utf-8") as stream:
-                    stream.write(json.dumps(seen, sort_keys=True) + "\n")
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                partial.replace(self.file)
-            finally:
-                partial.unlink(missing_ok=True)
+            text = json.dumps(seen, sort_keys=True) + "\n"
+            write_whole(self.file, text, mode=0o666, is_synced=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.files.new_folder import scratch_folder
 from handoff.artifacts.files.strict_json import parse_json
 
 EXTERN_KERNELS_FILE = "model.json"
@@ -88,12 +88,9 @@ def side_by_side(library: int, kernels: int) -> Iterator[str]:
     be exchanged there, but this user's other processes could put other links in their place. The
     path is one that no other library has had in this process, as long as `library` stays open.
     """
-    folder = Path(tempfile.mkdtemp(prefix="handoff-"))
-    try:
+    with scratch_folder(Path(tempfile.gettempdir()), "handoff-") as folder:
         # The number, because dlopen goes by the path, and folders' names might come again.
         path = folder / f"model-{library}.so"
         path.symlink_to(f"/proc/self/fd/{library}")
         path.with_suffix(".json").symlink_to(f"/proc/self/fd/{kernels}")
         yield str(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,10 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
+from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.files.unfinished import UnfinishedFiles
+from handoff.artifacts.files.whole_file import flush
 from handoff.artifacts.stores.store import (
     Guarantees,
     Progress,
@@ -23,7 +26,6 @@ from handoff.artifacts.stores.store import (
     oversized_key,
     require_key,
 )
-from handoff.artifacts.stores.unfinished import UnfinishedFiles
 
 _CHUNK_BYTES = 8 << 20
 # No key's name begins with a dot.
@@ -54,7 +56,7 @@ class FolderStore:
                 _appear(lambda: os.link(partial, path), path)
             except FileExistsError:
                 return path.read_bytes() == data
-            _sync_folder(path.parent)
+            flush(path.parent)
         return True
 
     def replace(self, key: str, data: bytes) -> None:
@@ -64,7 +66,7 @@ class FolderStore:
             stream.write(data)
             _finish(stream)
             _appear(lambda: partial.replace(path), path)
-            _sync_folder(path.parent)
+            flush(path.parent)
 
     def read(self, key: str, limit: int) -> bytes | None:
         """Return the bytes of a key, at most `limit`; None where it isn't there."""
@@ -89,10 +91,10 @@ class FolderStore:
             source.seek(at)
             _copy(source, stream, size, progress)
             _finish(stream)
-            if _sha256_of(partial) != sha256:
+            if digest_file(partial).hex != sha256:
                 raise changed_file(path)
             _appear(lambda: partial.replace(final), final)
-            _sync_folder(final.parent)
+            flush(final.parent)
 
     def download(
         self, key: str, to: Path, progress: Progress | None = None, *, at: int = 0
@@ -122,7 +124,7 @@ class FolderStore:
         if self.stat(key) is None:
             return False
         with self._told("give back a key"):
-            return _sha256_of(self._path(key)) == sha256
+            return digest_file(self._path(key)).hex == sha256
 
     def keys(self, prefix: str, after: str = "") -> Iterator[Stored]:
         """Give every key that begins with `prefix` and is larger than `after`, in no order."""
@@ -248,16 +250,3 @@ def _finish(stream: BinaryIO) -> None:
     stream.flush()
     os.fchmod(stream.fileno(), 0o444)
     os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

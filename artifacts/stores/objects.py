@@ -6,7 +6,6 @@ appears under its name: a store need not be trusted.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_span
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
+from handoff.artifacts.files.locks import is_still, lock
+from handoff.artifacts.files.whole_file import flush
 from handoff.artifacts.stores.parts import Part, Span, split
 from handoff.artifacts.stores.store import Progress, Store
 
@@ -92,8 +93,7 @@ class Objects:
             if digest is not None and not is_one and digest_file(partial) != digest:
                 partial.unlink()
                 raise corrupted_object(digest, "parts of another file", self.store.location)
-            with partial.open("rb") as stream:
-                os.fsync(stream.fileno())
+            flush(partial)
             partial.replace(to)
 
     def read_bytes(self, digest: Digest, limit: int) -> bytes:
@@ -147,14 +147,14 @@ def _partial(to: Path, digest: Digest) -> Iterator[Path]:
     try:
         while True:
             with path.open("ab") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
+                lock(held.fileno())
                 # Whoever held it until now may have finished it and given it its name.
-                if not _is_same(held.fileno(), path):
+                if not is_still(held.fileno(), path):
                     continue
                 try:
                     yield path
                 finally:
-                    if _is_same(held.fileno(), path) and path.stat().st_size == 0:
+                    if is_still(held.fileno(), path) and path.stat().st_size == 0:
                         path.unlink()
                 return
     except OSError as error:
@@ -163,13 +163,6 @@ def _partial(to: Path, digest: Digest) -> Iterator[Path]:
             got=error.strerror or str(error),
             remedy="Make room or mend the permissions, then run the same command again",
         ) from error  # fmt: skip
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def missing_object(digest: Digest, location: str) -> StoreFailed:

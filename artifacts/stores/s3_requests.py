@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.stores.store import missing_key
+from handoff.artifacts.waiting import Pauses
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -68,15 +67,13 @@ class Requests:
     def run(self, what: str, operation: Callable[[], Result], key: str = "") -> Result:
         """Return the operation's result; raise `StoreFailed` that says the store can't `what`.
 
-        Waits in between grow from 0.2 s to 8 s and are halved at random, so that many who wait for
-        one server don't come back together.
+        Pauses in between grow from 0.2 s to 8 s.
         """
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
         of_boto3 = (ClientError, BotoCoreError, ResponseParserError)
-        started = time.monotonic()
-        pause = _FIRST_PAUSE_S
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, limit_s=self.patience_s)
         while True:
             try:
                 return operation()
@@ -85,12 +82,10 @@ class Requests:
                     raise missing_key(key, self.location) from None
                 if not _may_pass(error):
                     raise self._failed(what, _name(error)) from None
-                waited = time.monotonic() - started
-                if waited + pause > self.patience_s:
-                    got = f"{_name(error)}, again and again for {waited:.0f} seconds"
+                if pauses.are_over:
+                    got = f"{_name(error)}, again and again for {pauses.waited_s:.0f} seconds"
                     raise self._failed(what, got) from None
-            time.sleep(random.uniform(pause / 2, pause))  # noqa: S311
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pauses.take()
 
     def _failed(self, what: str, got: str) -> StoreFailed:
         return StoreFailed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from prefect.states import Failed
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
+from handoff.artifacts.files.new_folder import replace_folder
 from handoff.artifacts.files.strict_json import parse_json
 from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
 from handoff.artifacts.recipe.recipe import Recipe
@@ -150,7 +150,7 @@ def _fetch(processes: Processes, wanted: Wanted, slug: str, run: FlowRun) -> Tar
     processes.jobs.release.mkdir(parents=True, exist_ok=True)
     built = folder / slug
     if built.is_dir():
-        _take_place(built, processes.jobs.release / slug)
+        replace_folder(built, processes.jobs.release / slug)
     return answer
 
 
@@ -174,11 +174,6 @@ def _dismiss(run: FlowRun) -> None:
     with get_client(sync_client=True) as client:
         dismissed: State[Any] = Failed(name="Dismissed", message=run.state.message)
         client.set_flow_run_state(run.id, dismissed, force=True)
-
-
-def _take_place(built: Path, place: Path) -> None:
-    shutil.rmtree(place, ignore_errors=True)
-    built.rename(place)
 
 
 def _require_same(slug: str, answer: TargetAnswer, delivery: Digest, plan: str) -> None:

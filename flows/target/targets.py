@@ -21,6 +21,7 @@ from handoff.artifacts.conformance.known_faults import KnownWrong
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
+from handoff.artifacts.files.new_folder import replace_folder
 from handoff.artifacts.messages.probes import MeasureJob, ProbeJob, ProbeResult
 from handoff.artifacts.messages.steps import (
     BenchmarkJob,
@@ -202,7 +203,7 @@ def _choose(state: _Verified) -> _Chosen:
     found = {variant.told.name: variant for variant in state.accepted}
     winner = found[choose(candidates, work.processes.jobs.recipe.search.goal).name]
     if winner is not plain:
-        target_record.adopt(winner.folder, plain.folder)
+        replace_folder(winner.folder, plain.folder)
     return _Chosen(work, winner, candidates)
 
 

@@ -50,7 +50,7 @@ def _origin(spec: TensorSpec) -> str:
 
 def _draws(contract: DeliveryContract) -> Iterator[str]:
     """Tell what floating-point inputs are verified with, and how to say it better."""
-    floats = [spec for spec in contract.inputs if "float" in spec.dtype and spec.low is None]
+    floats = [spec for spec in contract.inputs if spec.is_unlimited]
     if contract.draw == "examples":
         yield "inputs to verify with are rows of the example"
     elif floats:

@@ -7,7 +7,6 @@ ends, since nobody was told of it.
 from __future__ import annotations
 
 import calendar
-import fcntl
 import os
 import shutil
 import time
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held, is_held, lock, open_folder
 from handoff.artifacts.files.whole_file import UNFINISHED
 
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
@@ -40,7 +39,7 @@ def open_workspace(builds: Path) -> Path:
         workspace = builds / f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
         workspace.mkdir(mode=0o700)
         # Never closed: the lock ends with the process, however that ends.
-        fcntl.flock(os.open(workspace, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
+        lock(open_folder(workspace))
     return workspace
 
 
@@ -72,7 +71,7 @@ def keep_for_a_look(workspace: Path) -> None:
 def _sweep(builds: Path, kept: int) -> None:
     """Remove what killed builds have left, and of those that were refused all but the newest."""
     others = sorted(path for path in builds.iterdir() if path.name[:2].isdigit())
-    ended = [path for path in others if not _is_held(path)]
+    ended = [path for path in others if not is_held(path)]
     refused = [path for path in ended if (path / _REFUSED).exists()]
     for path in {*ended} - {*refused[-kept:]}:
         shutil.rmtree(path, ignore_errors=True)
@@ -96,20 +95,6 @@ def _written(path: Path) -> float:
         return path.lstat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _is_held(workspace: Path) -> bool:
-    try:
-        descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _remove(path: Path) -> None:

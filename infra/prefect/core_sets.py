@@ -8,11 +8,12 @@ there would say little.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from handoff.artifacts.files.locks import try_lock
+from handoff.artifacts.waiting import looks
 
 VARIABLE = "HANDOFF_CORE_SETS"
 # A run whose end was asked for holds its cores until it has ended.
@@ -46,24 +47,20 @@ def take_cores(environment: Mapping[str, str], folder: Path) -> tuple[int, ...]:
     free for a minute, which slots and sets of equal number don't let happen, all cores are used.
     """
     pool, *told = environment.get(VARIABLE, "").split() or [""]
-    deadline = time.monotonic() + _PATIENCE_S
-    while told:
+    if not told:
+        return ()
+    for _ in looks(_PATIENCE_S, _PAUSE_S):
         for text in told:
             if _lock(folder / f"cores-{pool}-{text.replace(',', '_')}.lock"):
                 cores = tuple(map(int, text.split(",")))
                 os.sched_setaffinity(0, cores)
                 return cores
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_PAUSE_S)
     return ()
 
 
 def _lock(path: Path) -> bool:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor):
         os.close(descriptor)
         return False
     _taken.append(descriptor)

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import BinaryIO
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.isolated import isolated
+from handoff.artifacts.waiting import looks
 from handoff.infra.engine.environments import child_environment, settings_of_prefect
 from handoff.infra.prefect.orphans import marks
 from handoff.infra.terminal.answers import get_status, last_words
@@ -75,11 +75,12 @@ class EmbeddedServer:
 
     def wait(self) -> None:
         """Wait until it answers; raise `EnvironmentLacking` where it ends, or never does."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while get_status(f"{self.api}/health") != 200:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise self._failed()
-            time.sleep(_PAUSE_S)
+        for _ in looks(_PATIENCE_S, _PAUSE_S):
+            if get_status(f"{self.api}/health") == 200:
+                return
+            if self._process.poll() is not None:
+                break
+        raise self._failed()
 
     def end(self) -> None:
         """End it; after seconds without asking."""

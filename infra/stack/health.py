@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.waiting import looks
 from handoff.infra.stack import postgres
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.pools import is_online
@@ -42,16 +42,14 @@ def wait_until_healthy(
 
     `ask` tells whether it is healthy, given when its process began.
     """
-    deadline = time.monotonic() + _LIMIT_S
     starts: set[float] = set()
-    while time.monotonic() < deadline:
+    for _ in looks(_LIMIT_S, _PAUSE_S):
         state = supervision.state(service.name)
         starts.add(state.started)
         if state.is_up and ask(state.started):
             return
         if len(starts) > _TRIES or state.status == "FATAL":
             break
-        time.sleep(_PAUSE_S)
     log = place.logs / f"{service.name}.log"
     raise EnvironmentLacking(
         f"The service {service.name} doesn't come up", expected="it to answer",

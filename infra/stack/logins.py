@@ -8,10 +8,10 @@ import socket
 from dataclasses import dataclass
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.infra.settings import ServedSettings
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.postgres import connection
-from handoff.infra.stack.services import write_private
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ADMIN = "admin"
@@ -73,14 +73,14 @@ def mlflow_login_environment(place: Place, stack: Stack) -> dict[str, str]:
         else f"sqlite:///{place.folder / 'mlflow_users.db'}"
     )
     file, key = place.folder / "mlflow_auth.ini", place.folder / "mlflow_sessions.key"
-    write_private(
+    write_whole(
         file,
         "[mlflow]\ndefault_permission = READ\n"
         f"database_uri = {database}\n"
         "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
     )
     if not key.exists():
-        write_private(key, secrets.token_hex(32))
+        write_whole(key, secrets.token_hex(32))
     environment = {
         "MLFLOW_AUTH_CONFIG_PATH": str(file),
         "MLFLOW_FLASK_SERVER_SECRET_KEY": key.read_text("utf-8"),

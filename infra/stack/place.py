@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.infra.stack.services import write_private
+from handoff.artifacts.files.locks import try_lock
+from handoff.artifacts.files.whole_file import write_whole
 
 # The kernel's limit for a socket's path is 108 bytes with the end; supervisor adds its process id.
 _SOCKET_LIMIT = 96
@@ -121,19 +121,17 @@ class Place:
         """Hold the stack for one command; raise `EnvironmentLacking` while another one has it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            if not try_lock(stream.fileno()):
                 raise EnvironmentLacking(
                     "The stack is being started or stopped", expected="one command at a time",
                     got="another 'handoff up' or 'handoff down' at work",
                     remedy="Wait until it has ended",
-                ) from error  # fmt: skip
+                )  # fmt: skip
             yield
 
     def write_stack(self, stack: Stack) -> None:
         """Keep what the stack was started with."""
-        write_private(self._stack, json.dumps(asdict(stack), indent=2))
+        write_whole(self._stack, json.dumps(asdict(stack), indent=2))
 
     def read_stack(self) -> Stack | None:
         """Return what the stack was started with; None where none was, or it was stopped."""

@@ -19,8 +19,9 @@ from typing import Any
 from urllib.parse import quote
 
 from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.infra.stack.place import Place
-from handoff.infra.stack.services import Service, write_private
+from handoff.infra.stack.services import Service
 
 _PROGRAMS = ("initdb", "postgres")
 _INSTALLED = "/usr/lib/postgresql"
@@ -83,8 +84,8 @@ def prepare_cluster(place: Place, programs: Path) -> None:
     half_made, password_file = place.database / "data.new", place.database / "password"
     shutil.rmtree(half_made, ignore_errors=True)
     password = secrets.token_urlsafe(32)
-    write_private(_password_file(place), f"*:*:*:{_OWNER}:{password}\n")
-    write_private(password_file, password)
+    write_whole(_password_file(place), f"*:*:*:{_OWNER}:{password}\n")
+    write_whole(password_file, password)
     _give(password_file, owner)
     try:
         _initialise(programs, half_made, password_file, owner)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from handoff.artifacts.files.whole_file import write_whole
 
 Keeps = Literal["little", "stores", "prefect", "all"]
 
@@ -46,7 +47,7 @@ class Service:
 def write_service(folder: Path, service: Service) -> Path:
     """Write the record where `infra.stack.start` reads it; return the file."""
     file = folder / f"{service.name}.json"
-    write_private(file, json.dumps(asdict(service)))
+    write_whole(file, json.dumps(asdict(service)))
     return file
 
 
@@ -54,13 +55,3 @@ def read_service(file: Path) -> Service:
     """Return the record that `write_service` wrote."""
     record = json.loads(file.read_text("utf-8"))
     return Service(**{**record, "command": tuple(record["command"])})
-
-
-def write_private(file: Path, text: str) -> None:
-    """Write a file that only this user can read, whole or not at all."""
-    beside = file.with_name(f".{file.name}.new")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    beside.replace(file)

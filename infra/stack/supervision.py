@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import subprocess
-import time
 import xmlrpc.client
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.isolated import isolated
+from handoff.artifacts.waiting import looks
 from handoff.infra.stack.place import Place
 from handoff.infra.stack.services import Service, write_service
 
@@ -23,6 +24,7 @@ _LOG_BYTES, _LOG_BACKUPS = "10MB", 5
 # Each try waits a second longer than the one before: this is some days.
 _RETRIES = 700
 _START_LIMIT_S, _STOP_LIMIT_S = 20.0, 120.0
+_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,7 @@ class Supervision:
         place = self._place
         for stale in place.services.glob("*.json"):
             stale.unlink()
-        text = _configuration(place, services)
-        place.configuration.touch(mode=0o600)
-        place.configuration.write_text(text, "utf-8")
+        write_whole(place.configuration, _configuration(place, services))
         # The socket of one that was killed would be taken for a living one's.
         place.socket.unlink(missing_ok=True)
         answer = subprocess.run(
@@ -86,11 +86,11 @@ class Supervision:
             env=environment, cwd=place.folder, capture_output=True, text=True, check=False,
             timeout=60, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        deadline = time.monotonic() + _START_LIMIT_S
-        while answer.returncode == 0 and time.monotonic() < deadline:
+        for _ in looks(_START_LIMIT_S, _PAUSE_S):
+            if answer.returncode:
+                break
             if self.is_running():
                 return
-            time.sleep(0.1)
         got = (answer.stderr or answer.stdout).strip()[-300:] or "no answer"
         raise EnvironmentLacking(
             "The supervisor doesn't start", expected="supervisord to answer on its socket", got=got,
@@ -129,11 +129,9 @@ class Supervision:
         """Stop all services, the last stage first, and the supervisor."""
         process = self._process()
         self._ask("shutdown")
-        deadline = time.monotonic() + _STOP_LIMIT_S
-        while time.monotonic() < deadline:
+        for _ in looks(_STOP_LIMIT_S, _PAUSE_S):
             if not self._answers() and not _is_alive(process):
                 return
-            time.sleep(0.1)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
 from handoff.infra.settings import read_served_settings, read_settings, require_writable_home
 from handoff.infra.stack import foreign, postgres
@@ -24,7 +25,7 @@ from handoff.infra.stack.plan import (
     require_loopback_or_logins,
 )
 from handoff.infra.stack.pools import make_pools
-from handoff.infra.stack.services import Service, read_service, write_private
+from handoff.infra.stack.services import Service, read_service
 from handoff.infra.stack.status import examine_stack, print_stack
 from handoff.infra.stack.supervision import Supervision
 from handoff.infra.terminal.echoing import echo
@@ -121,7 +122,7 @@ def _tell_limits(stack: Stack) -> None:
 
 def _write_environment(place: Place, plan: Plan) -> None:
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
-    write_private(place.environment, "".join(lines))
+    write_whole(place.environment, "".join(lines))
 
 
 def _bring_services_up(place: Place, stack: Stack, supervision: Supervision) -> list[str]:

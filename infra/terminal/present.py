@@ -95,7 +95,7 @@ def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             seconds(timing.eager_s),
             seconds(timing.package_s),
             f"{timing.speedup:.2f}",
-            f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}",
+            timing.over_eager.span,
         )
         for timing in target.timings
     ]
@@ -111,9 +111,7 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     weight = size(package.size_bytes) if package else "-"
     speed = "-"
     if target.timings:
-        timed = target.timings[-1]
-        interval = f"{timed.speedup_low:.2f} to {timed.speedup_high:.2f}"
-        speed = f"{timed.speedup:.2f} ({interval})"
+        speed = str(target.timings[-1].over_eager)
     return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.whole_file import keep_newest, write_whole
 from handoff.artifacts.release.manifest import Manifest
 from handoff.flows.progress import LOGGER

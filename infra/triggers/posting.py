@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.waiting import Pauses
 from handoff.flows.names import BUILD_POOL, RELEASE
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.prefect.prefect_api import ServerBusy
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0
 # A server on SQLite answers 503 while its database is locked, which takes seconds under load.
 _PATIENCE_S = 20.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 # A commit that has been posted so often has another trouble than a lost run.
 _MOST_ATTEMPTS = 32
 # Somebody may remove a queue, or take its limit away.
@@ -72,16 +73,15 @@ class Poster:
         the model that haven't ended are cancelled. Raises `EnvironmentLacking`, or `UsageProblem`
         for what the server refuses.
         """
-        end, pause = time.monotonic() + _PATIENCE_S, 0.1
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, limit_s=_PATIENCE_S)
         while True:
             try:
                 return self._post_once(arrival, policy, again=again, once=once)
             except ServerBusy:
-                if time.monotonic() + pause > end:
+                if pauses.are_over:
                     raise
             # Nothing is posted twice by it: the key is the same.
-            time.sleep(random.uniform(pause / 2, pause))  # noqa: S311
-            pause = min(2 * pause, 2.0)
+            pauses.take()
 
     def _post_once(self, arrival: Arrival, policy: Policy, *, again: bool, once: bool) -> Posted:
         with told_of_prefect():

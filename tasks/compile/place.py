@@ -7,10 +7,8 @@ that the same program gives the same bytes wherever it is compiled.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,8 @@ from pathlib import Path
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from handoff.artifacts.files.new_folder import replace_folder, scratch_folder
+from handoff.artifacts.files.whole_file import flush
 from handoff.tasks.compile.patching import environment, replaced
 
 # What stands in a package where the folder's path would.
@@ -32,12 +32,12 @@ def private_place() -> Iterator[Path]:
     """
     parent = Path(cache_dir())
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = Path(tempfile.mkdtemp(prefix="place-", dir=parent))
-    try:
-        with environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}), _untold(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        scratch_folder(parent, "place-") as folder,
+        environment({"TORCHINDUCTOR_CACHE_DIR": str(folder)}),
+        _untold(folder),
+    ):
+        yield folder
 
 
 @contextmanager
@@ -74,18 +74,8 @@ def built_apart(folder: Path) -> Iterator[Path]:
     building.mkdir(parents=True)
     try:
         yield building
-        flush(building)
-        shutil.rmtree(folder, ignore_errors=True)
-        building.rename(folder)
+        for path in [*building.iterdir(), building]:
+            flush(path)
+        replace_folder(building, folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def flush(folder: Path) -> None:
-    """Write the folder's files through to the disk."""
-    for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

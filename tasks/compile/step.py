@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import BlessingRefused, HandoffError
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held
 from handoff.artifacts.messages.steps import AssumedRange, CompileJob, CompileResult, Reused
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.manifest import PackageFile

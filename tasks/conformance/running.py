@@ -28,6 +28,7 @@ from handoff.artifacts.conformance.table import (
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_model
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
@@ -93,9 +94,8 @@ class Kept:
         """Write rows down, and the seconds of the run that they took, all or none."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = digest_bytes(json.dumps([row.pair for row in rows]).encode()).short
-        beside = self.folder / f"{name}.partial"
-        beside.write_text(json.dumps(to_plain(ConformResult(rows, seconds))), "utf-8")
-        beside.replace(self.folder / f"{name}.json")
+        text = json.dumps(to_plain(ConformResult(rows, seconds)))
+        write_whole(self.folder / f"{name}.json", text, mode=0o666)
 
 
 def make_table(plan: Plan, tell: Tell) -> Conformance:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.git import ask_git
 
 
 def lineage_from_git(folder: Path) -> Lineage:
@@ -15,28 +15,13 @@ def lineage_from_git(folder: Path) -> Lineage:
     A commit with changes on top is marked `-dirty`, and credentials in the remote's address are
     left out.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit and _git(folder, "status", "--porcelain", "--untracked-files=no"):
+    commit = ask_git(folder, "rev-parse", "HEAD")
+    if commit and ask_git(folder, "status", "--porcelain", "--untracked-files=no"):
         commit += "-dirty"
-    remote = _git(folder, "remote", "get-url", "origin")
-    name, mail = (_git(folder, "config", key) for key in ("user.name", "user.email"))
+    remote = ask_git(folder, "remote", "get-url", "origin")
+    name, mail = (ask_git(folder, "config", key) for key in ("user.name", "user.email"))
     return Lineage(
         repository=re.sub(r"//[^/]*@", "//", remote),
         commit=commit,
         author=f"{name} <{mail}>" if name and mail and commit else "",
     )
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.strip() if answer.returncode == 0 else ""

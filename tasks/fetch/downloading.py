@@ -6,9 +6,7 @@ import base64
 import hashlib
 import http.client
 import netrc
-import random
 import ssl
-import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 
 from handoff.artifacts.delivery.uri import ArchiveSource, redacted
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable, HandoffError
+from handoff.artifacts.waiting import Pauses
 from handoff.tasks.fetch.budget import Budget
 
 _PIECE = 1 << 18
@@ -32,17 +31,15 @@ def download(source: ArchiveSource, path: Path, budget: Budget) -> None:
     A server that is busy or a line that breaks is tried again for a minute. It is never another
     protocol than https, wherever the server sends us.
     """
-    began, pause = time.monotonic(), _FIRST_PAUSE_S
+    pauses = Pauses(_FIRST_PAUSE_S, limit_s=_PATIENCE_S)
     while True:
         try:
             digest = _try(source.url, path, budget)
             break
         except (OSError, http.client.HTTPException) as error:
-            waited = time.monotonic() - began
-            if not _may_pass(error) or waited + pause > _PATIENCE_S:
+            if not _may_pass(error) or pauses.are_over:
                 raise _unreachable(source.url, error) from None
-        time.sleep(min(random.uniform(pause / 2, pause), budget.left_s()))  # noqa: S311
-        pause *= 2
+        pauses.take(budget.left_s())
     if digest != source.digest.hex:
         raise DeliveryUnreadable(
             f"{redacted(source.url)} is not what was announced",

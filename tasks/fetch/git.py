@@ -12,7 +12,6 @@ import contextlib
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +25,12 @@ from handoff.artifacts.errors import (
     EnvironmentLacking,
     UsageProblem,
 )
+from handoff.artifacts.waiting import Pauses
 from handoff.tasks.fetch.budget import Budget, refuse_kind
 
 _PIECE = 1 << 20
 _TRIES = 3
-_PAUSE_S = 2.0
+_FIRST_PAUSE_S = 2.0
 _LFS = b"version https://git-lfs.github.com/spec/v1"
 # What a repository that somebody works in, or a hook, leaves in the environment.
 _UNSET = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE",
@@ -143,6 +143,7 @@ def _fetch(git: _Git, source: GitSource) -> None:
         "--no-write-fetch-head", "--no-auto-maintenance", "--end-of-options",
         source.url, source.commit,
     )  # fmt: skip
+    pauses = Pauses(_FIRST_PAUSE_S, cut=0.0)
     for attempt in range(1, _TRIES + 1):
         try:
             git.run(*arguments)
@@ -152,7 +153,7 @@ def _fetch(git: _Git, source: GitSource) -> None:
                 raise _no_such_commit(source, told) from None
             if attempt == _TRIES or not _PASSING.search(told):
                 raise _unreachable(source, told) from None
-            time.sleep(_PAUSE_S * attempt)
+            pauses.take()
         else:
             return
 

@@ -6,8 +6,6 @@ it is worth, intake finds out.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 from handoff.artifacts.delivery.uri import (
@@ -19,6 +17,7 @@ from handoff.artifacts.delivery.uri import (
 )
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
+from handoff.artifacts.files.new_folder import scratch_folder
 from handoff.artifacts.messages.fetching import FetchJob, FetchResult
 from handoff.artifacts.stores.s3_reading import S3Place
 from handoff.tasks.fetch.budget import Budget
@@ -42,8 +41,7 @@ def run(job: FetchJob) -> FetchResult:
         )  # fmt: skip
     budget = Budget(job.limits)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{job.folder.name}-", dir=job.folder.parent))
-    try:
+    with scratch_folder(job.folder.parent, f".{job.folder.name}-") as scratch:
         arrived = _fetch(source, scratch, budget)
         files = [path for path in arrived.rglob("*") if path.is_file()]
         if not files:
@@ -54,8 +52,6 @@ def run(job: FetchJob) -> FetchResult:
         digest = digest_folder(arrived)
         size_bytes = sum(path.stat().st_size for path in files)
         arrived.rename(job.folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return FetchResult(job.folder, digest, len(files), size_bytes)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +19,11 @@ from handoff.artifacts.messages.job import Job
 from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.waiting import Pauses
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64
-_PAUSE_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 4.0
 R = TypeVar("R")
 
 
@@ -93,6 +92,7 @@ def told_as_done(model: str, appended: Appended) -> Iterator[None]:
 def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
     """Make the change; raise what a step refuses, and `RegistryFailed` after too many attempts."""
     expected = change.expected
+    pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, cut=1.0)
     for attempt in range(_ATTEMPTS):
         drafting = DraftJob(
             change.stores, change.request, change.author, attempt, expected, change.is_conditional
@@ -117,7 +117,7 @@ def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
             version = signed.entry.version
             return Appended(signed.entry, version, signed.entry.aliases_of(version))
         # Who lost together would meet again.
-        time.sleep(random.uniform(0, _PAUSE_S * min(attempt + 1, 8)))  # noqa: S311 - a pause
+        pauses.take()
     raise RegistryFailed(
         f"{change.request.model}'s ledger could not be appended to",
         expected=f"to be the next writer within {_ATTEMPTS} attempts", got="others, each time",

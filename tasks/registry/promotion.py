@@ -104,8 +104,7 @@ def _slower(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
         if old is not None and timing.speedup_high * rules.slowdown < old.speedup_low:
             yield (
                 f"{after.slug}: slower at {timing.case}: {timing.speedup:.2f} times eager's speed "
-                f"({timing.speedup_low:.2f} to {timing.speedup_high:.2f}), where it was "
-                f"{old.speedup:.2f} ({old.speedup_low:.2f} to {old.speedup_high:.2f})"
+                f"({timing.over_eager.span}), where it was {old.over_eager}"
             )
 
 
@@ -116,8 +115,7 @@ def _faster(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
         if old is not None and timing.speedup_low > old.speedup_high * rules.slowdown:
             yield (
                 f"{after.slug}: faster at {timing.case}: {timing.speedup:.2f} times eager's speed "
-                f"({timing.speedup_low:.2f} to {timing.speedup_high:.2f}), where it was "
-                f"{old.speedup:.2f} ({old.speedup_low:.2f} to {old.speedup_high:.2f})"
+                f"({timing.over_eager.span}), where it was {old.over_eager}"
             )
 
 

@@ -5,10 +5,8 @@ Nothing here runs a model: no torch is imported.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
@@ -75,7 +73,7 @@ def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
         if one.speedup_high < 1.0:
             yield (
                 f"slower than eager at {one.case}: {one.speedup:.2f} times its speed "
-                f"({one.speedup_low:.2f} to {one.speedup_high:.2f})"
+                f"({one.over_eager.span})"
             )
 
 
@@ -149,12 +147,6 @@ def with_search(
 ) -> TargetRecord:
     """Return a target's record with what a search has tried; unchanged without one."""
     return replace(record, candidates=candidates, chosen=chosen) if candidates else record
-
-
-def adopt(winner: Path, folder: Path) -> None:
-    """Put a candidate's packages in the place of the plain ones."""
-    shutil.rmtree(folder)
-    winner.rename(folder)
 
 
 def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[PassEffect, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.release.evidence import Candidate, pareto
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.report.pictures import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
@@ -45,8 +46,7 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
 def _ratio(one: Candidate, place: int) -> str:
     if not one.ratios:
         return "-"
-    low, high = one.ratios_low[place], one.ratios_high[place]
-    return f"{one.ratios[place]:.2f} ({low:.2f} to {high:.2f})"
+    return str(Interval(one.ratios[place], one.ratios_low[place], one.ratios_high[place]))
 
 
 def draw_search(name: str, target: TargetRecord) -> Picture | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from handoff.artifacts.release.evidence import PassEffect, ServedTiming
+from handoff.artifacts.release.evidence import PassEffect
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.latency_picture import milliseconds
 
@@ -105,7 +105,7 @@ def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
     if timed:
         fastest = max(timed, key=lambda one: one.speedup or 0.0)
         best = fastest.timings[-1]
-        interval = f"{best.speedup_low:.2f} to {best.speedup_high:.2f}"
+        interval = best.over_eager.span
         measured = ", of the same code" if fastest.taken_over else ""
         yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval}){measured}"
 
@@ -222,14 +222,14 @@ def _nodes(effect: PassEffect) -> str:
 def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the seconds of eager and the package on each timed input."""
     timings = manifest.served.timings if manifest.served else ()
-    served = {one.case: one for one in timings if one.target == target.slug}
+    served = {one.case: str(one.over_eager) for one in timings if one.target == target.slug}
     rows = [
         (
             t.case,
             _interval(t.eager_s, t.eager_low_s, t.eager_high_s),
             _interval(t.package_s, t.package_low_s, t.package_high_s),
-            f"{t.speedup:.2f} ({t.speedup_low:.2f} to {t.speedup_high:.2f})",
-            *([_recorded(served.get(t.case))] if served else []),
+            str(t.over_eager),
+            *([served.get(t.case, "-")] if served else []),
             f"{t.rounds} rounds, {t.threads} threads",
         )
         for t in target.timings
@@ -238,12 +238,6 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     beside = (f"version {version}, when it was released",) if served else ()
     columns = ("input", "eager", "package", "speed-up (95 %)", *beside, "measured")
     return table("Latency", columns, rows)
-
-
-def _recorded(one: ServedTiming | None) -> str:
-    if one is None:
-        return "-"
-    return f"{one.speedup:.2f} ({one.speedup_low:.2f} to {one.speedup_high:.2f})"
 
 
 def _interval(median: float, low: float, high: float) -> str:

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import first_line
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.recipe.tolerance import Deviation, pooled_rmse
 from handoff.artifacts.release.comparison import (
     Comparison,
     Heat,
-    Interval,
     OutputErrors,
     PackageFigures,
     ThreeWayJob,

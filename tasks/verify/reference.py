@@ -291,7 +291,7 @@ class _Planner:
             return ()
         return tuple(
             spec.name for spec in self._signature.inputs
-            if "float" in spec.dtype and spec.low is None
+            if spec.is_unlimited
         )  # fmt: skip
 
     def _example_inputs(self) -> Iterator[_Planned]:

@@ -60,7 +60,7 @@ _LARGE = {torch.float64: 1e2, torch.float32: 1e4, torch.bfloat16: 1e4, torch.flo
 
 def applies(values: Values, inputs: tuple[TensorSpec, ...]) -> bool:
     """Tell whether a case of these values differs from a random draw for such inputs."""
-    unlimited = [spec for spec in inputs if _is_unlimited(spec)]
+    unlimited = [spec for spec in inputs if spec.is_unlimited]
     if values in _IN_TURNS:
         return any(spec.shape for spec in unlimited)
     if values == "near the root of the largest":
@@ -99,11 +99,11 @@ def put_in(
     if values in _MAKES_PART:
         return _MAKES_PART[values](spec, drawn)
     if values in _IN_TURNS:
-        if not _is_unlimited(spec):
+        if not spec.is_unlimited:
             return drawn
         return _in_turns(_IN_TURNS[values], drawn, *turn)
     if values in _UNLIMITED:
-        return _put_unlimited(values, drawn) if _is_unlimited(spec) else drawn
+        return _put_unlimited(values, drawn) if spec.is_unlimited else drawn
     places = torch.arange(drawn.numel()).reshape(drawn.shape) % 2 == 0
     if drawn.dtype is torch.bool:
         return torch.zeros_like(drawn) if values == "zeros" else places
@@ -135,10 +135,6 @@ def expanded(axes: Iterable[int], tensor: torch.Tensor) -> torch.Tensor:
     for axis in axes:
         first = first.narrow(axis, 0, 1)
     return first.clone().expand(tensor.shape)
-
-
-def _is_unlimited(spec: TensorSpec) -> bool:
-    return "float" in spec.dtype and spec.low is None
 
 
 def _limits(spec: TensorSpec, drawn: torch.Tensor) -> tuple[float, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.digest import Digest, digest_file
-from handoff.artifacts.files.held_folder import held
+from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.new_folder import replace_folder, scratch_folder
 from handoff.artifacts.files.strict_json import parse_json
 from handoff.artifacts.messages.steps import AssumedRange, Reused
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
@@ -67,7 +67,7 @@ def find_entry(cache: Path, key: Digest) -> CacheEntry | None:
     """Return the entry, or None where there is none that is whole.
 
     It counts as used now; one whose files aren't whole is removed. Whoever goes on to take it holds
-    the cache meanwhile (`artifacts.files.held_folder.held`), so that no other process drops it.
+    the cache meanwhile (`artifacts.files.locks.held`), so that no other process drops it.
     """
     folder = cache / key.hex
     entry = _parse(folder)
@@ -115,15 +115,11 @@ def reusable(entry: CacheEntry, weights: dict[str, str]) -> Reused:
 def keep_entry(cache: Path, key: Digest, package: Path, compiled: Compiled) -> CacheEntry:
     """Keep what the folder `package` holds, whole or not at all, in the place of an earlier one."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    building = Path(tempfile.mkdtemp(prefix=".entry-", dir=cache))
-    try:
+    with scratch_folder(cache, ".entry-") as building:
         copy_code(package / SHARED_LIBRARY, compiled.slots, building / SHARED_LIBRARY)
         write_shell(package / PACKAGE, building / PACKAGE)
         entry = CacheEntry(compiled, {name: digest_file(building / name) for name in _FILES})
         (building / ENTRY_FILE).write_text(json.dumps(to_plain(entry)), encoding="utf-8")
         with held(cache):
-            shutil.rmtree(cache / key.hex, ignore_errors=True)
-            building.rename(cache / key.hex)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+            replace_folder(building, cache / key.hex)
     return entry

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.messages.steps import CompileJob, ToolsJob, ToolsResult
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.tasks.compile.fingerprint import compiler_banner
@@ -44,9 +45,7 @@ def run(job: ToolsJob) -> ToolsResult:
     for step in _IMPORTED:
         importlib.import_module(f"handoff.tasks.{step}")
     ready.parent.mkdir(parents=True, exist_ok=True)
-    beside = ready.with_suffix(".partial")
-    beside.write_text(str(program), encoding="utf-8")
-    beside.replace(ready)
+    write_whole(ready, str(program), mode=0o666)
     return ToolsResult(program, made=True)
 
 

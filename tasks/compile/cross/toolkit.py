@@ -22,6 +22,7 @@ import torch
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.target import base_version
+from handoff.tasks.compile.machine.here import require_compiler
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
 # joins this list when the tests in tests/tasks/compile/cross pass with it, `compile` ones included.
@@ -99,7 +100,7 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
     return Toolkit(
         headers=_find_headers(),
         ptxas=_find_ptxas(profile),
-        compiler=_find_compiler(),
+        compiler=require_compiler(),
         fatbinary=_find_fatbinary() if ptx else None,
     )
 
@@ -171,19 +172,6 @@ def _find_ptxas(profile: GpuProfile) -> Path:
             got=str(error)[:200], remedy="Install the triton wheel that torch depends on again",
         ) from error  # fmt: skip
     return Path(tool.path)
-
-
-def _find_compiler() -> str:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
-    try:
-        return str(get_cpp_compiler())
-    except Exception as error:
-        raise EnvironmentLacking(
-            "no C++ compiler was found",
-            expected="g++ (or the compiler that CXX names) on the PATH", got="none",
-            remedy="Install one (Debian: apt-get install g++) and run the same command again",
-        ) from error  # fmt: skip
 
 
 def find_fatbinary() -> Path | None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import (
@@ -21,6 +20,7 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.files.new_folder import scratch_folder
 from handoff.tasks.intake.refusal import refuse
 
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,199}\.pt")
@@ -40,15 +40,12 @@ def stage(delivery: Path, staging: Path) -> dict[str, Digest]:
     folder that holds the same files already is kept; one that holds others is refused.
     """
     staging.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{staging.name}-", dir=staging.parent))
-    try:
+    with scratch_folder(staging.parent, f".{staging.name}-") as temporary:
         files = _copy_folder(delivery, temporary)
         if staging.exists():
             _check_present(staging, files)
         else:
             _publish(temporary, staging, files)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return files
 
 

@@ -25,3 +25,18 @@ def scale_and_shift(
     factor = torch.rsqrt(state_value(program, variance) + epsilon)
     factor = factor * state_value(program, scale, default=1.0)
     return factor, state_value(program, shift) - state_value(program, mean) * factor
+
+
+def agree(between: torch.fx.Node, weight: object, *others: object) -> bool:
+    """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
+
+    They are where what goes `between` the two has the weight's rank: not for a linear layer on
+    `[N, L, C]`, nor for a convolution without a batch. A half-precision layer under a float32 batch
+    norm can't take its bias from there.
+    """
+    assert isinstance(weight, torch.fx.Node)
+    values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
+    dtypes = {value.dtype for value in values}
+    # Folded weights in half precision would be rounded weights: another model.
+    is_exact = dtypes in ({torch.float32}, {torch.float64})
+    return is_exact and bool(between.meta["val"].dim() == weight.meta["val"].dim())

@@ -9,7 +9,12 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
+from handoff.tasks.optimize.passes.batch_norm import (
+    BATCH_NORM,
+    CONVOLUTIONS,
+    agree,
+    scale_and_shift,
+)
 from handoff.tasks.optimize.passes.state import (
     change_state,
     replace_node,
@@ -60,23 +65,8 @@ def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
             isinstance(n, torch.fx.Node) and len(n.users) == 1 and state_name(program, n)
             for n in owned
         )
-        and _agree(producer, *owned)
+        and agree(producer, *owned)
     )
-
-
-def _agree(producer: torch.fx.Node, weight: object, *others: object) -> bool:
-    """Tell whether the layer's channels are on the batch norm's axis 1, and all is of one dtype.
-
-    They are where the output has the weight's rank: not for a linear layer on `[N, L, C]`, nor for
-    a convolution without a batch. A half-precision layer under a float32 batch norm can't take its
-    bias from there.
-    """
-    assert isinstance(weight, torch.fx.Node)
-    values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
-    dtypes = {value.dtype for value in values}
-    # Folded weights in half precision would be rounded weights: another model.
-    is_exact = dtypes in ({torch.float32}, {torch.float64})
-    return is_exact and bool(producer.meta["val"].dim() == weight.meta["val"].dim())
 
 
 def _fold(program: ExportedProgram, batch_norm: torch.fx.Node) -> None:

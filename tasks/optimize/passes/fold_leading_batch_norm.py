@@ -9,7 +9,12 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.batch_norm import BATCH_NORM, CONVOLUTIONS, scale_and_shift
+from handoff.tasks.optimize.passes.batch_norm import (
+    BATCH_NORM,
+    CONVOLUTIONS,
+    agree,
+    scale_and_shift,
+)
 from handoff.tasks.optimize.passes.state import (
     add_buffer,
     change_state,
@@ -64,7 +69,7 @@ def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:
             for n in owned
         )
         and _pads_nothing(layer)
-        and _agree(batch_norm, *owned, *statistics)
+        and agree(batch_norm, *owned, *statistics)
     )
 
 
@@ -73,16 +78,6 @@ def _pads_nothing(layer: torch.fx.Node) -> bool:
     if isinstance(padding, (list, tuple)):
         return not any(padding)
     return layer.target is _LINEAR or padding in (0, "valid")
-
-
-def _agree(batch_norm: torch.fx.Node, weight: object, *others: object) -> bool:
-    """Tell whether the layer's channels are the batch norm's, and all is of one dtype."""
-    assert isinstance(weight, torch.fx.Node)
-    values = [n.meta["val"] for n in (weight, *others) if isinstance(n, torch.fx.Node)]
-    dtypes = {value.dtype for value in values}
-    # Folded weights in half precision would be rounded weights: another model.
-    is_exact = dtypes in ({torch.float32}, {torch.float64})
-    return is_exact and bool(batch_norm.meta["val"].dim() == weight.meta["val"].dim())
 
 
 def _fold(program: ExportedProgram, layer: torch.fx.Node) -> None:

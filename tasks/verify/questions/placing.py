@@ -49,14 +49,10 @@ def fill_with(
     may be infinite, or not a number.
     """
     found, reached = _solve(spec, drawn, operand, wanted)
-    allowed = reached & (_within(spec, found) | (_is_free(spec) & ~torch.isfinite(found)))
+    allowed = reached & (_within(spec, found) | (spec.is_unlimited & ~torch.isfinite(found)))
     return (
         torch.where(allowed, found, drawn.flatten()).reshape(drawn.shape) if allowed.any() else None
     )
-
-
-def _is_free(spec: TensorSpec) -> bool:
-    return "float" in spec.dtype and spec.low is None
 
 
 def _solve(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.nightly.night import Night, NightRow, Outcome
 from handoff.artifacts.release.comparison import (
     Comparison,
     Heat,
-    Interval,
     OutputErrors,
     PackageFigures,
 )

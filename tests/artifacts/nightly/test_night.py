@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.interval import Interval
 from handoff.artifacts.nightly.night import (
     OUTCOMES,
     Night,
@@ -24,7 +25,6 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.comparison import (
     Comparison,
     Heat,
-    Interval,
     OutputErrors,
     PackageFigures,
 )

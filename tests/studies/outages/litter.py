@@ -105,7 +105,7 @@ def _see_home(home: Path) -> Iterator[str]:
     for path in sorted(builds.glob("[0-9][0-9]*")):
         if not (path / "refused").exists() and not _is_held(path):
             yield f"the build {path.name} is left"
-    patterns = ("builds/packages/*/.*", "builds/programs/.*", "builds/compiler/ready/*.partial")
+    patterns = ("builds/packages/*/.*", "builds/programs/.*", "builds/compiler/ready/.*")
     folders = ("ledgers", "keys/private", "keys/trusted")
     for pattern in (*patterns, *(f"{folder}/.*" for folder in folders)):
         for path in sorted(home.glob(pattern)):

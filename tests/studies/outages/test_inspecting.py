@@ -256,9 +256,9 @@ def test_files_that_were_left_lying_about_are_seen(place: Place, tmp_path: Path)
         home / "builds/20261121-030000-1/log": "the build 20261121-030000-1 is left",
         home / "builds/packages/0a/.entry-1/half": "builds/packages/0a/.entry-1 is left",
         home / "builds/programs/.building-1/half": "builds/programs/.building-1 is left",
-        home / "builds/compiler/ready/0a.partial": "builds/compiler/ready/0a.partial is left",
-        home / "ledgers/.seen.json.unfinished": "ledgers/.seen.json.unfinished is left",
-        home / "keys/private/.key.pem.unfinished": "keys/private/.key.pem.unfinished is left",
+        home / "builds/compiler/ready/.writing-0a": "builds/compiler/ready/.writing-0a is left",
+        home / "ledgers/.writing-0b": "ledgers/.writing-0b is left",
+        home / "keys/private/.writing-0c": "keys/private/.writing-0c is left",
         scratch / "handoff-catalogue-1": "handoff-catalogue-1 was left",
     }
     stores = place.registry.stores
