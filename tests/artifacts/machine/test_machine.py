@@ -112,7 +112,7 @@ def test_a_driver_serves_its_cudas_major_version_and_those_before(
 
 
 def test_the_runner_names_the_same_drivers() -> None:
-    source = Path(__file__).parents[2] / "infra" / "runner" / "release.cpp"
+    source = Path(__file__).parents[3] / "infra" / "runner" / "release.cpp"
     text = source.read_text()
     for major, driver in MINIMUM_DRIVERS.items():
         assert f'case {major}: return "an NVIDIA driver {driver} or newer";' in text
