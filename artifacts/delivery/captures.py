@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.job import Job
+from handoff.artifacts.release.interval import Interval
 
 Road = Literal[
     "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",

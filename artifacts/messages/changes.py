@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.job import Job
 from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
 from handoff.artifacts.record import later
+from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.changes import SideBySide
 from handoff.artifacts.messages.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import later
+from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.manifest import TargetRecord
 
 Basis = Literal["measured", "recorded"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.record import later
+from handoff.artifacts.release.interval import Interval
 
 Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.nightly.night import ALARMING, Night, NightRow, Outcome
 from handoff.artifacts.printable import markdown_text, printable
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
+from handoff.artifacts.release.interval import Interval
 from handoff.tasks.report.standalone import render_page
 
 _COLUMNS = (

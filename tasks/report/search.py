@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.release.evidence import Candidate, pareto
+from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.report.pictures import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
 

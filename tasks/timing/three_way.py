@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import first_line
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.recipe.tolerance import Deviation, pooled_rmse
 from handoff.artifacts.release.comparison import (
     Comparison,
@@ -26,6 +25,7 @@ from handoff.artifacts.release.comparison import (
     ThreeWayJob,
     recorded_figures,
 )
+from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.registry.promotion import judge

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.nightly.night import Night, NightRow, Outcome
 from handoff.artifacts.release.comparison import (
     Comparison,
@@ -13,6 +12,7 @@ from handoff.artifacts.release.comparison import (
     OutputErrors,
     PackageFigures,
 )
+from handoff.artifacts.release.interval import Interval
 
 FIRST = datetime(2026, 10, 20, 2, 0, tzinfo=UTC)
 

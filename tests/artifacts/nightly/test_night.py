@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.nightly.night import (
     OUTCOMES,
     Night,
@@ -28,6 +27,7 @@ from handoff.artifacts.release.comparison import (
     OutputErrors,
     PackageFigures,
 )
+from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.stores.opening import open_store
 from tests.artifacts.nightly.nights import busy_night, comparison, figures, month, night
 

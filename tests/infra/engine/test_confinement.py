@@ -20,7 +20,7 @@ from handoff.tasks.optimize.extensions import digest_extension
 from tests.infra.engine.payloads import NEEDED, REFUSED, attempts, table
 from tests.marked import text_between_marks
 
-PAGE = Path(__file__).parents[2] / "docs" / "platform.md"
+PAGE = Path(__file__).parents[3] / "docs" / "platform.md"
 confined = pytest.mark.skipif(landlock_version() < 6, reason="this kernel can't confine as much")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from handoff.artifacts.interval import Interval
+from handoff.artifacts.release.interval import Interval
 from handoff.tasks.timing.benchmark import median_interval
 
 # Threads that wait for more work spin for a while (OpenMP's, ONNX Runtime's) and would take the

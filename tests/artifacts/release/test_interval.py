@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.artifacts.interval import Interval
 from handoff.artifacts.messages.changes import SideBySide
 from handoff.artifacts.release.evidence import ServedTiming, Timing
+from handoff.artifacts.release.interval import Interval
 
 
 def test_a_figure_is_told_before_its_interval() -> None:
