@@ -21,6 +21,7 @@ NEEDS = (
     "minutes", "network", "a server", "a terminal of its own", "S3", "docker", "a cluster",
     "a GPU", "a compiler", "a C++ program of yours", "a pulled release",
     "torchvision, timm and transformers", "the wheel",
+    "a signing key",
 )  # fmt: skip
 BLOCKS = all_blocks()
 QUICK = [page for page in documents() if any(b.kind in ("run", "python") for b in blocks_of(page))]
