@@ -318,7 +318,7 @@ def test_a_step_that_asks_for_too_much_memory_is_told_its_budget(
         assert found.verdict != "unsound"
         (delivery / "delivery.toml").write_text(wide)
         process.run(IntakeJob(delivery, tmp_path / "wide"), limit_s=120)
-        with pytest.raises(BudgetSpent, match="the step traceability needs more memory") as caught:
+        with pytest.raises(BudgetSpent, match="the step inspect needs more memory") as caught:
             process.run(TraceabilityJob(tmp_path / "wide"), limit_s=120)
         assert caught.value.expected == "at most 2.0 GB"
         # The smallest input alone is more than that.
