@@ -19,7 +19,7 @@ from handoff.infra.terminal.console import print_findings, print_json, print_tab
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import CACHED, KNOWN, WHOLE, StepTimes
-from handoff.tasks.release.order import names_in_order
+from handoff.tasks.release.jobs import names_in_order
 from handoff.tasks.steps import COMPILE
 
 

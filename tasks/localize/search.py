@@ -14,18 +14,25 @@ eager and harmless. Therefore only values count that are about as far off, in un
 error, as the output that was refused (`measure.threshold`); and no part is believed before it was
 cut out and seen to be wrong by itself on the inputs that eager computes. Where the fault had gone
 away with all values returned, no operator is tried alone: each has been seen to be right.
+
+After the first wrong node nothing that is compared with float64 from the start says much. What a
+node gives can be compared with what eager and float64 make of the very inputs that the package had
+for it, though, as far as those were returned. That costs no compile, and proves less: the values
+are those of a package that was compiled to return them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from handoff.tasks.localize.measure import Judged, threshold
-from handoff.tasks.localize.others import find_others
-from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.localize.measure import Judged, judge, threshold
+from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record, writes
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 from handoff.tasks.verify.loading import Tensors
 
@@ -205,3 +212,38 @@ def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
 def _vanished(step: int) -> str:
     which = "all values" if step == 1 else f"every {step}th value"
     return f"with {which} on the way as outputs the fault goes away: operators make it together"
+
+
+def find_others(
+    program: ExportedProgram,
+    values: Mapping[str, Any],
+    given: Mapping[str, torch.Tensor],
+    nodes: Sequence[Node],
+    *,
+    recipe: Recipe,
+    limit: float,
+) -> list[Node]:
+    """Return the nodes that are wrong on the package's own inputs, by an excess of `limit`.
+
+    The one that is furthest off comes first.
+
+    `given` are the values that the package returned, `values` those of all other nodes; a node one
+    of whose computed inputs wasn't returned is left out.
+    """
+    own = {**values, **given}
+    found: list[tuple[float, Node]] = []
+    for node in nodes:
+        computed = [i for i in node.all_input_nodes if i.op == "call_function" and is_tensor(i)]
+        if node.name not in given or not all(i.name in given for i in computed):
+            continue
+        part = cut(program, own, [node])
+        if part.outputs != (node.name,) or writes(node):
+            continue
+        eager, float64 = part.run()
+        conditioning = part.conditioning(eager)
+        (judged,) = judge(
+            "", (given[node.name],), eager, float64, recipe, conditioning=conditioning
+        )
+        if judged.is_wrong and judged.excess >= limit:
+            found.append((judged.excess, node))
+    return [node for _, node in sorted(found, key=lambda one: -one[0])]

@@ -22,7 +22,7 @@ from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors
 from handoff.tasks.registry.assemble import require_accepted
-from handoff.tasks.report.evidence import evidence
+from handoff.tasks.report.page import evidence
 
 
 def run(job: UploadJob) -> Uploaded:
