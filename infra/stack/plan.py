@@ -13,7 +13,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import isolated
 from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
-from handoff.infra.prefect.ports import require_free_port
+from handoff.infra.servers import require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.foreign import mlflow_address, read_address
 from handoff.infra.stack.logins import LOOPBACK, Logins, mlflow_login_environment

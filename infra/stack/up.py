@@ -10,6 +10,7 @@ from dataclasses import asdict
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.whole_file import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
+from handoff.infra.prefect.pools import make_pools
 from handoff.infra.settings import read_served_settings, read_settings, require_writable_home
 from handoff.infra.stack import foreign, postgres
 from handoff.infra.stack.down import end_leftovers
@@ -24,7 +25,6 @@ from handoff.infra.stack.plan import (
     require_free_ports,
     require_loopback_or_logins,
 )
-from handoff.infra.stack.pools import make_pools
 from handoff.infra.stack.services import Service, read_service
 from handoff.infra.stack.status import examine_stack, print_stack
 from handoff.infra.stack.supervision import Supervision
