@@ -91,7 +91,13 @@ def print_contract(contract: DeliveryContract) -> None:
 
 
 def _row(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> tuple[str, ...]:
-    return spec.name, spec.dtype, _sizes(spec, dimensions), _values(spec), _origin(spec)
+    return (
+        spec.name,
+        spec.dtype,
+        _sizes(spec, dimensions),
+        _values(spec),
+        spec.origin or ("" if spec.low is None else "not recorded"),
+    )
 
 
 def _sizes(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> str:
@@ -108,10 +114,6 @@ def _values(spec: TensorSpec) -> str:
     if spec.dtype == "bool":
         return "true or false"
     return spec.values or "any"
-
-
-def _origin(spec: TensorSpec) -> str:
-    return spec.origin or ("" if spec.low is None else "not recorded")
 
 
 def _draws(contract: DeliveryContract) -> Iterator[str]:

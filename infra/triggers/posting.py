@@ -112,8 +112,12 @@ class Poster:
 
     def _last(self, arrival: Arrival, first: FlowRun) -> tuple[FlowRun, int]:
         """Return the run that was posted last for the arrival's key, and how many there were."""
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+
         keys = [_attempt_key(arrival, attempt) for attempt in range(1, _MOST_ATTEMPTS + 1)]
-        found = {run.idempotency_key: run for run in self._by_keys(keys[1:])}
+        wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys[1:]))
+        runs = self._client.read_flow_runs(flow_run_filter=wanted)
+        found = {run.idempotency_key: run for run in runs}
         last = max((number for number, key in enumerate(keys, 1) if key in found), default=1)
         if last == _MOST_ATTEMPTS:
             raise UsageProblem(
@@ -127,12 +131,6 @@ class Poster:
         from handoff.flows.children import follow
 
         return follow(self._client, run)
-
-    def _by_keys(self, keys: list[str]) -> list[FlowRun]:
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
-
-        wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
-        return self._client.read_flow_runs(flow_run_filter=wanted)
 
     def _ensure_queue(self, name: str) -> None:
         """Make the model's queue, through which one run goes at a time."""

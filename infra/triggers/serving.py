@@ -88,7 +88,11 @@ def serve(
             "ProxiedConnection", (BoundedConnection,), {"most_of_one_address": _MOST_CONNECTIONS}
         )
     scheme = "https" if certificate else "http"
-    _log_lines()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
     with open_poster(settings):
         # Prefect's client takes seconds to import, and the first sender waits for 10.
         pass
@@ -142,14 +146,6 @@ class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record in one line."""
         return one_line(super().format(record))
-
-
-def _log_lines() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
-    LOGGER.propagate = False
 
 
 class PostingThreads:

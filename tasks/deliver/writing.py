@@ -79,7 +79,11 @@ class Work:
     def _go(self, road: Road, contract: DeliveryContract) -> DeliverResult | None:
         """Go one road; note why it leads nowhere, where it does."""
         try:
-            captured = road.capture(self._request(contract))
+            example = self.goldens.cases[0]
+            rows = example.inputs if contract.draw == "examples" else None
+            captured = road.capture(
+                Request(self.module, self.call, contract.signature, example.left_out, rows)
+            )
         except Exception as error:  # noqa: BLE001 - told below, or beside the road that went well
             self.failures.append(Failure(road.name, error, captured=False))
             return None
@@ -89,11 +93,6 @@ class Work:
             self.failures.append(Failure(road.name, error, captured=True))
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
-
-    def _request(self, contract: DeliveryContract) -> Request:
-        example = self.goldens.cases[0]
-        rows = example.inputs if contract.draw == "examples" else None
-        return Request(self.module, self.call, contract.signature, example.left_out, rows)
 
     def _write_checked(
         self, captured: Captured, contract: DeliveryContract, road: str

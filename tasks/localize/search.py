@@ -23,7 +23,7 @@ are those of a package that was compiled to return them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -105,7 +105,11 @@ class Search:
         for step, start in _PATTERNS:
             if step > 1 and len(computing) < 2 * step:
                 continue
-            seen = self._tapped(self._small_enough(computing[start::step]))
+            # The whole program is compiled to return also the values of some nodes.
+            whole = computing_nodes(self._program)
+            seen = self._trials.see(
+                cut(self._program, self._values, whole, self._small_enough(computing[start::step]))
+            )
             if seen.failure:
                 continue
             by_name = dict(zip(seen.part.outputs, seen.judged, strict=True))
@@ -114,7 +118,11 @@ class Search:
                 for node in seen.part.nodes if node.name in by_name
             }  # fmt: skip
             if not any(is_wrong.values()):
-                self._trials.notes.append(_vanished(step))
+                which = "all values" if step == 1 else f"every {step}th value"
+                self._trials.notes.append(
+                    f"with {which} on the way as outputs the fault goes away: "
+                    "operators make it together"
+                )
                 self._fewest = 2
                 continue
             self._off = self._find_off(seen, computing)
@@ -142,11 +150,6 @@ class Search:
             if size <= _MAX_TAPPED_BYTES:
                 kept.append(node)
         return kept
-
-    def _tapped(self, taps: Collection[Node]) -> Seen:
-        """Compile the whole program to return also the values of `taps`."""
-        whole = computing_nodes(self._program)
-        return self._trials.see(cut(self._program, self._values, whole, taps))
 
     def _confirm(self, suspects: list[Node]) -> Seen | None:
         """Return the suspects as a part that is wrong alone, with their neighbours if need be."""
@@ -207,11 +210,6 @@ def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
         near = {other for node in found for other in (*node.all_input_nodes, *node.users)}
         found |= {node for node in near if node.op == "call_function"}
     return [node for node in nodes[0].graph.nodes if node in found]
-
-
-def _vanished(step: int) -> str:
-    which = "all values" if step == 1 else f"every {step}th value"
-    return f"with {which} on the way as outputs the fault goes away: operators make it together"
 
 
 def find_others(

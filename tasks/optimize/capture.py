@@ -99,9 +99,10 @@ def _cant_capture(
     places += [written_line(obstacle.line)] if obstacle.line else []
     where = next(iter(places), "")
     if not obstacle.what:
+        named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
-            expected=f"a graph that holds for {_ranges(signature)}",
+            expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
             got=reason_of(error),
             remedy="Take the fixed size out of the forward, or declare that dimension as fixed",
             where=where,
@@ -113,11 +114,6 @@ def _cant_capture(
         remedy=obstacle.remedy,
         where=where,
     )
-
-
-def _ranges(signature: ModelSignature) -> str:
-    named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
-    return ", ".join(named) or "the declared shapes"
 
 
 def reason_of(error: Exception) -> str:

@@ -62,7 +62,7 @@ def _other_shapes(
     for axis, size in enumerate(spec.shape):
         if isinstance(size, int):
             yield f"axis{axis}={size + 1}"
-        elif _is_shared(size, signature):
+        elif sum(spec.shape.count(size) for spec in signature.inputs) > 1:
             # In its range by itself, and another one than the other inputs have.
             limits = signature.dimensions[size]
             others = {limits.min, min(limits.min + 1, limits.max), limits.max} - {sizes[size]}
@@ -80,10 +80,6 @@ def _other_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
     yield "undefined"
     for value in _outside(spec):
         yield f"last={value}"
-
-
-def _is_shared(dimension: str, signature: ModelSignature) -> bool:
-    return sum(spec.shape.count(dimension) for spec in signature.inputs) > 1
 
 
 def _outside(spec: TensorSpec) -> Iterator[int]:

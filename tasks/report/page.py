@@ -131,7 +131,9 @@ def _view(manifest: Manifest, place: int) -> TargetView:
         timings=view.timings_table(manifest, target),
         search=draw_search(f"{own}-search", target) if is_drawn else None,
         variants=table("Variants", SEARCH_COLUMNS, search_rows(target)),
-        mechanics=_measured(target.mechanics),
+        mechanics=table("Without Python", (), mechanics_rows(target.mechanics))
+        if target.mechanics
+        else None,
         hostile=_hostile(target.mechanics),
         is_drawn=is_drawn,
     )
@@ -140,10 +142,6 @@ def _view(manifest: Manifest, place: int) -> TargetView:
 def _dtype(manifest: Manifest, output: int) -> str:
     outputs = manifest.signature.outputs
     return outputs[output].dtype if output < len(outputs) else "float32"
-
-
-def _measured(found: Mechanics | None) -> Table | None:
-    return table("Without Python", (), mechanics_rows(found)) if found else None
 
 
 def _hostile(found: Mechanics | None) -> Table | None:
