@@ -95,7 +95,7 @@ def _row(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> tuple[str, ..
         spec.name,
         spec.dtype,
         _sizes(spec, dimensions),
-        _values(spec),
+        "true or false" if spec.dtype == "bool" else spec.values or "any",
         spec.origin or ("" if spec.low is None else "not recorded"),
     )
 
@@ -108,12 +108,6 @@ def _sizes(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> str:
         for axis in spec.shape
     ]  # fmt: skip
     return " x ".join(told) or "scalar"
-
-
-def _values(spec: TensorSpec) -> str:
-    if spec.dtype == "bool":
-        return "true or false"
-    return spec.values or "any"
 
 
 def _draws(contract: DeliveryContract) -> Iterator[str]:
