@@ -26,7 +26,7 @@ from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.messages.steps import AssumedRange
 from handoff.tasks.compile.patching import replaced
-from handoff.tasks.optimize.capture import dimension_of
+from handoff.tasks.optimize.ranges import dimension_of
 
 # Place of an input, and its axis.
 Axis = tuple[int, int]

@@ -14,8 +14,8 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from handoff.tasks.optimize.capture import dimension_of
 from handoff.tasks.optimize.passes.state import lifted_tensors
+from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs, run_in_float64
 from handoff.tasks.verify.loading import Tensors

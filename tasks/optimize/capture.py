@@ -16,14 +16,12 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
 from handoff.tasks.deliver.capture.lines import place_of, written_line
+from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 # Sizes to trace with: torch.export specialises on 0 and 1, and two dimensions of the same size
 # could be taken for one.
 _FIRST_TRACED_SIZE = 6
-
-# Beyond any tensor's size, and a whole number to whoever reads a record's numbers as float64.
-LARGEST_SIZE = 1 << 48
 
 
 def capture(
@@ -165,16 +163,3 @@ def _symbol_names(program: ExportedProgram, signature: ModelSignature) -> dict[s
             if isinstance(axis, str):
                 names.setdefault(str(size), axis)
     return names
-
-
-def dimension_of(bounds: Any) -> Dimension:  # noqa: ANN401 - torch's ValueRanges, of sympy's numbers
-    """Return the range, from 0 to the largest size where torch knows no nearer ends.
-
-    An open end is one of several infinities to torch, some of which are no `int`.
-    """
-    low, high = (
-        int(end) if end.is_Rational or end.is_Float else otherwise
-        for end, otherwise in ((bounds.lower, 0), (bounds.upper, LARGEST_SIZE))
-    )
-    low = min(max(low, 0), LARGEST_SIZE)
-    return Dimension(low, min(max(high, low), LARGEST_SIZE))

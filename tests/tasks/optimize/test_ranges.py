@@ -11,7 +11,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.tasks.optimize.capture import LARGEST_SIZE, capture, describe_outputs, dimension_of
+from handoff.tasks.optimize.capture import capture, describe_outputs
+from handoff.tasks.optimize.ranges import LARGEST_SIZE, dimension_of
 
 
 @pytest.mark.parametrize(
