@@ -100,12 +100,9 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fail(where: str, expected: str, got: object) -> RecordInvalid:
-    return RecordInvalid(f"{where}: expected {expected}, got {_show(got)}")
-
-
-def _show(got: object) -> str:
     text = repr(got)
-    return text if len(text) <= 80 else text[:77] + "..."
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return RecordInvalid(f"{where}: expected {expected}, got {shown}")
 
 
 def _decode(kind: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type form

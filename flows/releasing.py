@@ -16,6 +16,7 @@ from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.messages.fetching import FetchJob
 from handoff.artifacts.messages.registering import KeyJob, LookUpJob
 from handoff.artifacts.messages.steps import IntakeJob
+from handoff.artifacts.recipe.recipe import recipe_for
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.registering import Wanted, register, register_again
@@ -35,7 +36,6 @@ from handoff.flows.target.targets import build
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 from handoff.tasks.compile.fingerprint import fingerprint_release
-from handoff.tasks.nightly.recipes import recipe_for
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import FETCHER, Processes

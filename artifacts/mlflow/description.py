@@ -53,8 +53,10 @@ def describe_version(
     """
     name = f"{manifest.model}@{claim.version}"
     page = run.link(f"/artifacts/{report}")
+    # Plain, because the list of versions shows the first words as they are.
     parts = [
-        _verdict_line(manifest),
+        f"Numbers: {numeric_blessing(manifest)}. Without Python: {mechanical_blessing(manifest)}. "
+        f"Delivery: {manifest.verdict}.",
         with_gaps(targets_table(manifest)),
         taken_over(manifest),
         _changes(manifest),
@@ -74,14 +76,6 @@ def number_note(version: int, found: int) -> str:
         f"\n**This is version {version} of the release ledger.** MLflow counts it as {found}, "
         "because other versions are listed here than were released; the tag `handoff.version` "
         "is right.\n"
-    )
-
-
-def _verdict_line(manifest: Manifest) -> str:
-    # Plain, because the list of versions shows the first words as they are.
-    return (
-        f"Numbers: {numeric_blessing(manifest)}. Without Python: {mechanical_blessing(manifest)}. "
-        f"Delivery: {manifest.verdict}."
     )
 
 

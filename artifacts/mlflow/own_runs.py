@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.mlflow.logged_release import NOTE_TAG
 from handoff.artifacts.mlflow.session import Session
+from handoff.artifacts.nightly.night import ALARMING, OUTCOMES, Night, NightRow
 
 # MLflow takes no more at once.
 _BATCH = 1000
+
+TOOLCHAIN_TAG = "handoff.toolchain"
+
+STAMP_TAG = "handoff.night"
 
 
 @dataclass(frozen=True)
@@ -54,3 +61,52 @@ def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path)
     status = "FAILED" if wanted.has_failed else "FINISHED"
     call(client.set_terminated, identity, status, wanted.ended)
     return identity
+
+
+def run_of_table(table: Conformance, note: str) -> OwnRun:
+    """Return the run that shows the table; `note` is its description in Markdown."""
+    ended = int(datetime.fromisoformat(table.made).timestamp() * 1000)
+    counts = {standing.replace(" ", "_"): float(n) for standing, n in table.counts.items()}
+    metrics = {
+        **counts, "unasked": float(table.unasked), "seconds": table.seconds,
+        "operators": float(len({row.operator for row in table.rows})),
+    }  # fmt: skip
+    names = table.toolchain
+    return OwnRun(
+        TOOLCHAIN_TAG, table.digest.hex, f"{table.target}, torch {names['torch']}", note,
+        ended - round(table.seconds * 1000), ended, metrics,
+        tags={f"handoff.{name}": value for name, value in names.items()},
+    )  # fmt: skip
+
+
+def run_of_night(night: Night, note: str) -> OwnRun:
+    """Return the run that shows the night; `note` is its description in Markdown."""
+    return OwnRun(
+        STAMP_TAG, night.stamp, f"night {night.date}", note,
+        _milliseconds(night.started), _milliseconds(night.ended), _metrics(night),
+        has_failed=bool(night.exit_status),
+    )  # fmt: skip
+
+
+def _milliseconds(iso: str) -> int:
+    return int(datetime.fromisoformat(iso).timestamp() * 1000)
+
+
+def _metrics(night: Night) -> Mapping[str, float]:
+    """Return the night's counts, and the figures of what each model is served by afterwards."""
+    counts = {f"models.{outcome}": float(night.counts.get(outcome, 0)) for outcome in OUTCOMES}
+    figures = [item for row in night.rows for item in _figures(row).items()]
+    total = {"models": float(len(night.rows)), "seconds": night.seconds}
+    alarming = sum(night.counts.get(outcome, 0) for outcome in ALARMING)
+    return {**total, **counts, "models.alarming": float(alarming), **dict(figures)}
+
+
+def _figures(row: NightRow) -> Mapping[str, float]:
+    found: dict[str, float | None] = {}
+    for one in row.served_figures:
+        name = f"{row.model}/{one.target}"
+        found[f"{name}/speed over eager"] = one.speed.value if one.speed else None
+        found[f"{name}/error to float64 over eager"] = one.rmse_ratio
+        found[f"{name}/MB"] = one.size_bytes / 1e6
+        found[f"{name}/compile s"] = one.compiled_s
+    return {name: value for name, value in found.items() if value is not None}

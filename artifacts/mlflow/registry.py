@@ -15,12 +15,9 @@ from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import RegistryFailed
-from handoff.artifacts.mlflow.conformance_runs import run_of_table
 from handoff.artifacts.mlflow.description import RunAddress, named_run
-from handoff.artifacts.mlflow.experiments import CONFORMANCE, NIGHTS, RELEASES, open_experiment
 from handoff.artifacts.mlflow.logged_release import ReleaseLog, Upload
-from handoff.artifacts.mlflow.nights import run_of_night
-from handoff.artifacts.mlflow.own_runs import OwnRun, log_own_run
+from handoff.artifacts.mlflow.own_runs import OwnRun, log_own_run, run_of_night, run_of_table
 from handoff.artifacts.mlflow.session import Session, told_session
 from handoff.artifacts.mlflow.tags import run_tags
 from handoff.artifacts.mlflow.versions import ListedVersions, Listing, NewVersion
@@ -32,6 +29,13 @@ from handoff.artifacts.waiting import Pauses
 PATIENCE_S = 45.0
 # How long a version waits for those before it, while none of them appears.
 ORDER_WAIT_S = 30.0
+
+# The experiments that runs are logged in.
+RELEASES = "handoff"
+NIGHTS = "handoff nights"
+CONFORMANCE = "handoff conformance"
+# MLflow's pages take an experiment for one with language models otherwise.
+_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 class EarlierMissing(RegistryFailed):
@@ -236,3 +240,17 @@ def _outputs_of(session: Session, training: RunAddress | None) -> tuple[str, ...
     run = session.call(session.client.get_run, training.run)
     outputs = run.outputs.model_outputs if run.outputs else []
     return tuple(output.model_id for output in outputs)
+
+
+def open_experiment(session: Session, name: str, artifact_root: str) -> str:
+    """Return the experiment's id; make it first where it isn't there.
+
+    Its artifacts are kept below `artifact_root`; where that is empty, the server says where.
+    """
+    client = session.client
+    found = session.call(client.get_experiment_by_name, name)
+    if found is None:
+        session.create_once(client.create_experiment, name, artifact_root or None, _TAGS)
+        found = session.call(client.get_experiment_by_name, name)
+    assert found is not None
+    return str(found.experiment_id)

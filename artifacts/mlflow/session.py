@@ -1,22 +1,41 @@
-"""A conversation with MLflow: one client, patience with what fails for a while, told failures."""
+"""A conversation with MLflow: one client, patience with what fails for a while, told failures.
+
+A locked SQLite database, a server that starts again, an S3 that is busy: such a call is made
+again, with growing pauses, until it succeeds or the time for that is up.
+
+A database in a file is made whole, or not at all: MLflow makes its tables in some forty migrations,
+which takes seconds. A process that was killed in between leaves a file that no later one can use,
+since a migration doesn't expect its own half.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+import sqlite3
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from handoff.artifacts.errors import HandoffError, RegistryFailed
-from handoff.artifacts.mlflow.database import database_file, make_database
-from handoff.artifacts.mlflow.retrying import Patience
+from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.unfinished import UnfinishedFiles
+from handoff.artifacts.waiting import Pauses
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 T = TypeVar("T")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_PASSING_CODES = frozenset({"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED"})
+# What SQLite says of another process that writes, or that is making the tables just now.
+_PASSING_WORDS = re.compile(r"database is locked|table .{0,80}already exists|no such table")
+# What boto3 wraps into words only, and no later attempt mends.
+_LASTING_WORDS = re.compile(r"AccessDenied|NoSuchBucket|InvalidAccessKeyId|SignatureDoesNotMatch")
 
 
 class Session:
@@ -125,3 +144,79 @@ def _connect(tracking_uri: str) -> MlflowClient:
 
 def _without_secret(text: str) -> str:
     return re.sub(r"//[^/@\s]*@", "//", text)
+
+
+def database_file(tracking_uri: str) -> Path | None:
+    """Return the file of an embedded database; None for another one, or for a server."""
+    path = tracking_uri.removeprefix("sqlite:///")
+    return Path(path) if path not in (tracking_uri, "", ":memory:") else None
+
+
+def make_database(file: Path, make_tables: Callable[[str], object]) -> None:
+    """Make the database in `file`, unless it is there; `make_tables` does so at another URI."""
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with held(file.parent) as folder:
+        if file.exists():
+            return
+        unfinished = UnfinishedFiles(file.parent / ".unfinished")
+        with unfinished.open() as (made, _), unfinished.open() as (whole, _):
+            make_tables(f"sqlite:///{made}")
+            # A copy, because what made the tables holds its file open still.
+            with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(whole)) as copy:
+                source.backup(copy)
+            whole.replace(file)
+        os.fsync(folder)
+
+
+class Patience:
+    """So many seconds, in all, that failing calls and the pauses after them may take."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Begin with nothing spent."""
+        self._left_s = limit_s
+
+    def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:  # noqa: ANN401
+        """Return what the call returns; raise its error when that is lasting or time is up.
+
+        Only for calls that do no harm when they are made twice: an answer may be lost after the
+        work was done.
+        """
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
+            begun = time.monotonic()
+            try:
+                return function(*arguments, **named)
+            except Exception as error:
+                self._left_s -= time.monotonic() - begun + pauses.next_s
+                if self._left_s < 0 or not is_passing(error):
+                    raise
+            pauses.take()
+
+
+def is_passing(error: BaseException) -> bool:
+    """Tell whether the same call may succeed a moment later."""
+    from boto3.exceptions import S3UploadFailedError
+    from botocore.exceptions import ClientError, HTTPClientError
+    from botocore.exceptions import ConnectionError as Unconnected
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+
+    if _PASSING_WORDS.search(str(error)):
+        return True
+    if isinstance(error, MlflowException):
+        # Some of MLflow's calls tell what failed below them as a fault of the caller's.
+        below = error.__cause__
+        return error.error_code in _PASSING_CODES or (below is not None and is_passing(below))
+    if isinstance(error, ClientError):
+        return _is_passing_status(error.response["ResponseMetadata"].get("HTTPStatusCode"))
+    if isinstance(error, RequestException):
+        return error.response is None or _is_passing_status(error.response.status_code)
+    if isinstance(error, S3UploadFailedError):
+        return not _LASTING_WORDS.search(str(error))
+    return isinstance(error, (Unconnected, HTTPClientError))
+
+
+def _is_passing_status(status: int | None) -> bool:
+    return status is None or status >= 500 or status in (408, 429)

@@ -311,3 +311,9 @@ def read_recipe(path: Path) -> Recipe:
         ) from error
     recipe.require_attainable()
     return recipe
+
+
+def recipe_for(folder: Path, model: str) -> Recipe:
+    """Return the recipe in `folder/MODEL.toml`, else the defaults; raise `UsageProblem`."""
+    path = folder / f"{model}.toml"
+    return read_recipe(path) if path.exists() else Recipe()

@@ -80,7 +80,10 @@ def split(path: Path, also: Iterable[int] = ()) -> tuple[Span, ...]:
         if section is not None and section[1] >= _LEAST_BYTES:
             end = at + sum(section)
             cuts |= {end - section[1] // _ALIGNMENT * _ALIGNMENT, end}
-    return _spans(cuts)
+    ordered = sorted(cuts)
+    if len(ordered) == 1:  # an empty file
+        return (Span(0, 0),)
+    return tuple(Span(start, end - start) for start, end in pairwise(ordered))
 
 
 def _stored_members(stream: BinaryIO, size: int) -> Iterator[tuple[str, Span]]:
@@ -101,10 +104,3 @@ def _stored_members(stream: BinaryIO, size: int) -> Iterator[tuple[str, Span]]:
         at = member.header_offset + _MEMBER_HEADER.size + name_bytes + extra_bytes
         if magic == _MEMBER_MAGIC and at + member.file_size <= size:
             yield member.filename, Span(at, member.file_size)
-
-
-def _spans(cuts: Iterable[int]) -> tuple[Span, ...]:
-    ordered = sorted(cuts)
-    if len(ordered) == 1:  # an empty file
-        return (Span(0, 0),)
-    return tuple(Span(start, end - start) for start, end in pairwise(ordered))

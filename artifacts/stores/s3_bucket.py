@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from functools import cached_property
@@ -151,9 +150,10 @@ class Bucket:
 
     def unfinished_uploads(self, older_than: datetime) -> list[tuple[str, str]]:
         """Return key and number of each upload in parts that was begun before."""
+        paginator = self.client.get_paginator("list_multipart_uploads")
         return [
             (upload["Key"], upload["UploadId"])
-            for page in self._upload_pages()
+            for page in paginator.paginate(Bucket=self.name, Prefix=self.root)
             for upload in page.get("Uploads", [])
             if upload["Initiated"] < older_than
         ]
@@ -167,10 +167,6 @@ class Bucket:
                 raise
             return False
         return True
-
-    def _upload_pages(self) -> Iterator[Any]:
-        paginator = self.client.get_paginator("list_multipart_uploads")
-        yield from paginator.paginate(Bucket=self.name, Prefix=self.root)
 
     def _open(self, key: str) -> GetObjectOutputTypeDef | None:
         try:

@@ -82,7 +82,13 @@ class MultipartUpload:
                 raise changed_file(path)
             ended = self.requests.run("end an object", partial(self._end, upload, parts))
         except BaseException:
-            self._abort(upload)
+            from botocore.exceptions import BotoCoreError, ClientError
+
+            # What stays is found by `abandon_uploads`; the first error is the one to tell.
+            with suppress(BotoCoreError, ClientError):
+                self.client.abort_multipart_upload(
+                    Bucket=self.bucket, Key=self.key, UploadId=upload
+                )
             raise
         return vouched and ended
 
@@ -130,10 +136,3 @@ class MultipartUpload:
                 return False
             raise
         return True
-
-    def _abort(self, upload: str) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        # What stays is found by `abandon_uploads`; the first error is the one to tell.
-        with suppress(BotoCoreError, ClientError):
-            self.client.abort_multipart_upload(Bucket=self.bucket, Key=self.key, UploadId=upload)

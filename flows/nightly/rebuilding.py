@@ -102,7 +102,11 @@ def _pulled(processes: Processes, site: Site, model: str, version: int, target: 
 
 def compare(processes: Processes, site: Site, pair: _Pair) -> tuple[Comparison, ...]:
     """Compare both versions for every target that both have, beside eager and float64."""
-    reference = _reference(processes)
+    # A version that was found again has not made it yet.
+    reference = processes.jobs.reference_file
+    if not reference.exists():
+        optimized = optimize(processes.graph, processes.jobs.optimize())
+        run_reference(processes.runner(), processes.jobs.reference(optimized))
     outputs = tuple(spec.name for spec in pair.after.signature.outputs)
     before = {record.slug: record for record in pair.before.targets if record.accepted}
     found = []
@@ -131,15 +135,6 @@ def compare(processes: Processes, site: Site, pair: _Pair) -> tuple[Comparison, 
         )
         found.append(three_way(processes.runner(parse_target(slug)), job, slug))
     return tuple(found)
-
-
-def _reference(processes: Processes) -> Path:
-    """Return the file of the reference, which a version that was found again has not made yet."""
-    file = processes.jobs.reference_file
-    if not file.exists():
-        optimized = optimize(processes.graph, processes.jobs.optimize())
-        run_reference(processes.runner(), processes.jobs.reference(optimized))
-    return file
 
 
 def _settle(

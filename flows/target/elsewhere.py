@@ -21,7 +21,6 @@ from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows import policies
 from handoff.flows.children import Child, find_deployment, start, wait_for
 from handoff.flows.names import deployed, target_pool
@@ -127,11 +126,12 @@ def collect_targets(
         records[slug] = answer.record
         # What the release was made with here is told first; other machines add to it.
         toolchain = {**{f"{slug}: {k}": v for k, v in answer.toolchain.items()}, **toolchain}
-    return BuiltTargets(_in_order(wanted.recipe, records), toolchain, plan, asked)
-
-
-def _in_order(recipe: Recipe, records: Mapping[str, TargetRecord]) -> tuple[TargetRecord, ...]:
-    return tuple(records[target.slug] for target in recipe.resolved_targets())
+    return BuiltTargets(
+        tuple(records[target.slug] for target in wanted.recipe.resolved_targets()),
+        toolchain,
+        plan,
+        asked,
+    )
 
 
 def _fetch(processes: Processes, wanted: Wanted, slug: str, run: FlowRun) -> TargetAnswer:

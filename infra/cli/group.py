@@ -41,13 +41,19 @@ class HandoffGroup(click.Group):
             _tell_repetition()
             sys.exit(interruption.EXIT_CODE)
         except click.UsageError as error:
-            sys.exit(_tell_usage(error))
+            command = error.ctx.command_path if error.ctx else "handoff"
+            message = error.format_message().rstrip(".")
+            echo(f"handoff: {message}. See '{command} --help'", err=True)
+            sys.exit(UsageProblem.exit_code)
         except HandoffError as error:
             sys.exit(_tell(error))
         except OSError as error:
             sys.exit(_tell_os_error(error))
         except ModuleNotFoundError as error:
-            sys.exit(_tell_missing(error))
+            from handoff.infra.extras import lacks_extra
+
+            lacking = lacks_extra(error)
+            sys.exit(_tell(lacking) if lacking else _tell_defect(error))
         except Exception as error:  # noqa: BLE001 - the last border before the user
             sys.exit(_tell_defect(error))
 
@@ -61,13 +67,6 @@ class HandoffGroup(click.Group):
         os.environ.update(with_absolute_paths(os.environ))
         with standing.as_a_program():
             return super().invoke(ctx)
-
-
-def _tell_usage(error: click.UsageError) -> int:
-    command = error.ctx.command_path if error.ctx else "handoff"
-    message = error.format_message().rstrip(".")
-    echo(f"handoff: {message}. See '{command} --help'", err=True)
-    return UsageProblem.exit_code
 
 
 def _tell(error: HandoffError) -> int:
@@ -96,13 +95,6 @@ def _tell_os_error(error: OSError) -> int:
     echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
     _tell_repetition()
     return HandoffError.exit_code
-
-
-def _tell_missing(error: ModuleNotFoundError) -> int:
-    from handoff.infra.extras import lacks_extra
-
-    lacking = lacks_extra(error)
-    return _tell(lacking) if lacking else _tell_defect(error)
 
 
 def _tell_defect(error: Exception) -> int:

@@ -41,7 +41,7 @@ def show(name: str, as_json: bool) -> None:
 @debug_option
 def diff(before: str, after: str, as_json: bool) -> None:
     """Show what differs between two versions: sources, passes, toolchain, numbers, speed."""
-    from handoff.infra.commands.difference import show_difference
+    from handoff.infra.commands.registry import show_difference
 
     show_difference(before, after, as_json=as_json)
 

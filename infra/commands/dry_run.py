@@ -19,7 +19,7 @@ from handoff.infra.terminal.console import print_findings, print_json, print_tab
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import CACHED, KNOWN, WHOLE, StepTimes
-from handoff.tasks.release.order import names_in_order
+from handoff.tasks.release.jobs import names_in_order
 from handoff.tasks.steps import COMPILE
 
 
@@ -46,6 +46,8 @@ def tell_dry_run(
 
 
 def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> dict[str, Any]:
+    expected = {step: found.times.expected(step) for step in _steps(found)}
+    expected[WHOLE] = found.times.expected(_whole(found))
     return {
         "dry_run": True,
         "model": found.taken.contract.model.name,
@@ -60,7 +62,7 @@ def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> 
             {"slug": slug, "cached": cached, "expected_s": _expected(found.times, slug, cached)}
             for slug, cached in found.targets.items()
         ],
-        "steps": _expected_steps(found),
+        "steps": {step: took_s for step, took_s in expected.items() if took_s is not None},
         "store": settings.stores.objects,
         "registry": redacted(settings.stores.tracking_uri),
         "alias": alias,
@@ -79,13 +81,6 @@ def _whole(found: Rehearsal) -> str:
         return WHOLE
     known, cached = KNOWN.format(step=WHOLE), CACHED.format(step=WHOLE)
     return cached if found.times.expected(known) is None else known
-
-
-def _expected_steps(found: Rehearsal) -> dict[str, float]:
-    """Return the seconds of each step that ran here before, and of the whole release."""
-    expected = {step: found.times.expected(step) for step in _steps(found)}
-    expected[WHOLE] = found.times.expected(_whole(found))
-    return {step: took_s for step, took_s in expected.items() if took_s is not None}
 
 
 def _steps(found: Rehearsal) -> list[str]:

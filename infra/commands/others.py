@@ -6,7 +6,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from handoff.artifacts.delivery.captures import CaptureRow, recommend
+from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
 from handoff.artifacts.messages.steps import (
     IntakeJob,
     IntakeResult,
@@ -22,7 +22,6 @@ from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.explaining.telling import hint_for
 from handoff.infra.settings import read_settings
-from handoff.infra.terminal.captures import print_captures
 from handoff.infra.terminal.console import print_findings, print_json, print_table, size
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.captures.rows import fill_rows
@@ -154,3 +153,13 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
     )
     for line in repeated:
         echo(f"  {line}")
+
+
+def print_captures(rows: tuple[CaptureRow, ...]) -> None:
+    """Print the table and the recommendation."""
+    echo()
+    print_table("", COLUMNS, [row.cells for row in rows])
+    for row in rows:
+        for line in row.told:
+            echo(f"  {row.road}: {line}")
+    echo(f"\n{recommend(rows)}")

@@ -10,6 +10,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.messages.registering import PullJob, RestoreJob
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.infra.cli.options import is_quiet
@@ -204,3 +205,23 @@ def require_alias(alias: str) -> None:
             "that alias can't be set", expected="a name such as candidate or production",
             got=alias[:60], remedy=str(error).capitalize(),
         ) from error  # fmt: skip
+
+
+def show_difference(before: str, after: str, *, as_json: bool) -> None:
+    """Print what differs between the versions that `before` and `after` name."""
+    releases = releases_of(read_settings())
+    pointers = []
+    for reference in (before, after):
+        name, wanted = parse_reference(reference)
+        pointers.append((name, releases.find(name, wanted)))
+    old, new = (releases.read(name, pointer).manifest for name, pointer in pointers)
+    found = differences(old, new)
+    names = [f"{name}@{pointer.version}" for name, pointer in pointers]
+    if as_json:
+        print_json({"before": names[0], "after": names[1], "changes": to_plain(found)})
+        return
+    if not found:
+        echo(f"{names[0]} and {names[1]} differ in nothing but when they were made")
+        return
+    rows = [(one.section, one.name, one.before or "-", one.after or "-") for one in found]
+    print_table("", ("", "", *names), rows)

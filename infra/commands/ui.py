@@ -9,7 +9,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN, isolated
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.engine.standing import empty_folder
-from handoff.infra.prefect.ports import require_free_port
+from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings, require_writable_home
 from handoff.infra.terminal.echoing import echo
 

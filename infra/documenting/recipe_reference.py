@@ -45,6 +45,7 @@ The default one with words: [the recipe](recipe.md)."""
 
 def write_reference() -> str:
     """Return the page, as Markdown."""
+    names = ", ".join(f"`{field.name}`" for field in dataclasses.fields(Lineage))
     parts = [
         _HEAD,
         _section("Keys", Recipe), _targets(),
@@ -54,7 +55,7 @@ def write_reference() -> str:
         _section("`[verify]`", VerifyPlan),
         _section("`[search]`", Search), _knobs(),
         _section("`[promotion]`", Promotion),
-        _lineage(),
+        f"## `required_lineage`\n\nOf: {names}.",
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
@@ -196,11 +197,6 @@ def _told_variation(variation: Variation) -> str:
         for chosen in variation.passes
     ]
     return ", ".join(options + passes)
-
-
-def _lineage() -> str:
-    names = ", ".join(f"`{field.name}`" for field in dataclasses.fields(Lineage))
-    return f"## `required_lineage`\n\nOf: {names}."
 
 
 def _prose(described: type) -> str:

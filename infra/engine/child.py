@@ -256,7 +256,9 @@ class StepProcess:
         while not answer.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0:
-                self._note_timeout(limit_s)
+                self._out_of_time_s = limit_s
+                with self.log.open("a", encoding="utf-8") as output:
+                    output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
                 return b""
             # Asked before the wait, so that what an ended child still wrote is read. What it has
             # forked may hold the pipe open after it.
@@ -269,11 +271,6 @@ class StepProcess:
             elif ended:
                 return b""
         return answer
-
-    def _note_timeout(self, limit_s: float) -> None:
-        self._out_of_time_s = limit_s
-        with self.log.open("a", encoding="utf-8") as output:
-            output.write(f"\nstopped: no result within {limit_s:.0f} s\n")
 
     def _kill(self) -> None:
         CROWDS.leave(self._process.pid)

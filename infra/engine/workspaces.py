@@ -79,7 +79,10 @@ def _sweep(builds: Path, kept: int) -> None:
     began = min((_began(path) for path in {*others} - {*ended}), default=float("inf"))
     for path in [found for pattern in _UNFINISHED for found in builds.glob(pattern)]:
         if _written(path) < began:
-            _remove(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _began(workspace: Path) -> float:
@@ -95,10 +98,3 @@ def _written(path: Path) -> float:
         return path.lstat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ class Explanation:
         """The exit code that a command ends with for an error; None for a finding."""
         if self.kind == "exit code":
             return int(self.code)
-        return None if self.kind == "finding" else _kind_of_error(self.code).exit_code
+        return None if self.kind == "finding" else ERRORS.get(self.code, HandoffError).exit_code
 
 
 @cache
@@ -88,7 +88,3 @@ def _is_finding(code: str) -> bool:
 def _folded(code: str) -> str:
     folded = re.sub(r"[^a-z0-9]", "", code.lower())
     return re.sub(r"^exit(code)?(?=[0-9])", "", folded)
-
-
-def _kind_of_error(name: str) -> type[HandoffError]:
-    return ERRORS.get(name, HandoffError)

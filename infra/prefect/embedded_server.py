@@ -20,7 +20,7 @@ from handoff.artifacts.isolated import isolated
 from handoff.artifacts.waiting import looks
 from handoff.infra.engine.environments import child_environment, settings_of_prefect
 from handoff.infra.prefect.orphans import marks
-from handoff.infra.terminal.answers import get_status, last_words
+from handoff.infra.servers import get_status, last_words
 
 # A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
 _PATIENCE_S = 120.0

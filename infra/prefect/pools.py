@@ -1,7 +1,8 @@
-"""Prefect's work pools, of the type process: made where they are missing."""
+"""Prefect's work pools, made where they are missing, and the workers that poll them."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -29,3 +30,39 @@ def ensure_pools(client: SyncPrefectClient, names: Iterable[str]) -> None:
                 client.create_work_pool(pool)
             except ObjectAlreadyExists:
                 continue  # somebody was quicker, such as a worker that starts
+
+
+def make_pools(api: str, login: str, names: Iterable[str]) -> None:
+    """Make the pools that are missing, of the type process; leave the others as they are."""
+    with _client(api, login) as client:
+        ensure_pools(client, names)
+
+
+def is_online(api: str, login: str, pool: str, worker: str, started: float) -> bool:
+    """Tell whether a worker has been heard of since `started`, in seconds since 1970.
+
+    Prefect believes that one is online for minutes after it died: a word from an earlier process of
+    that name is none from this one.
+    """
+    import httpx
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    since = datetime.datetime.fromtimestamp(started, datetime.UTC)
+    try:
+        with _client(api, login) as client:
+            workers = client.read_workers_for_work_pool(pool)
+    except (httpx.HTTPError, PrefectHTTPStatusError):
+        return False
+    return any(
+        each.name == worker
+        and each.status == "ONLINE"
+        and each.last_heartbeat_time is not None
+        and each.last_heartbeat_time >= since
+        for each in workers
+    )
+
+
+def _client(api: str, login: str) -> SyncPrefectClient:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    return SyncPrefectClient(api, auth_string=login or None, httpx_settings={"trust_env": False})

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.waiting import looks
+from handoff.infra.prefect.pools import is_online
+from handoff.infra.servers import get_status, last_words
 from handoff.infra.stack import postgres
 from handoff.infra.stack.place import Place, Stack
-from handoff.infra.stack.pools import is_online
 from handoff.infra.stack.services import Service
 from handoff.infra.stack.supervision import Supervision
-from handoff.infra.terminal.answers import get_status, last_words
 
 # A fresh database is migrated first, which took 20 s on two busy cores.
 _LIMIT_S = 240.0

@@ -13,7 +13,7 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import isolated
 from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
-from handoff.infra.prefect.ports import require_free_port
+from handoff.infra.servers import require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.foreign import mlflow_address, read_address
 from handoff.infra.stack.logins import LOOPBACK, Logins, mlflow_login_environment
@@ -93,7 +93,10 @@ def make_plan(stack: Stack, place: Place, served: ServedSettings, logins: Logins
     }
     services += [
         _prefect(stack, place, served, logins), _mlflow(stack, place, served, logins),
-        *_workers(stack, client),
+        # One for each pool, however much it has at once: each that polls costs the server
+        # something.
+        _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
+        _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
     ]  # fmt: skip
     return Plan(stack, services, client, programs)
 
@@ -194,14 +197,6 @@ def _s3_client(stack: Stack) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "handoff",  # moto lets everybody in
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-
-
-def _workers(stack: Stack, client: dict[str, str]) -> list[Service]:
-    # One for each pool, however much it has at once: each that polls costs the server something.
-    return [
-        _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
-        _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
-    ]
 
 
 def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Service:

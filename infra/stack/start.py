@@ -24,7 +24,10 @@ def start(service: Service) -> NoReturn:
         **service_environment(service.keeps), **service.environment, SERVICE_MARK: service.name,
     }  # fmt: skip
     if service.ends_leftovers:
-        end_found(lambda: _leftovers(environment[STACK_MARK], service.name))
+        end_found(lambda: [
+            process for process, its in marked(STACK_MARK, environment[STACK_MARK]).items()
+            if its.get(SERVICE_MARK) == service.name
+        ])  # fmt: skip
     reset_signals()
     if service.user:
         _become(service.user)
@@ -35,13 +38,6 @@ def reset_signals() -> None:
     """Undo what a shell (SIGINT) or Python (SIGPIPE) has this process ignore."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-
-
-def _leftovers(mark: str, name: str) -> list[int]:
-    return [
-        process for process, environment in marked(STACK_MARK, mark).items()
-        if environment.get(SERVICE_MARK) == name
-    ]  # fmt: skip
 
 
 def _become(user: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from handoff.infra.engine.environments import prepare_prefect
+from handoff.infra.servers import last_words
 from handoff.infra.settings import read_settings
 from handoff.infra.stack.health import is_healthy
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.services import Service, read_service
 from handoff.infra.stack.supervision import State, Supervision
-from handoff.infra.terminal.answers import last_words
 from handoff.infra.terminal.console import print_json, print_table
 from handoff.infra.terminal.echoing import echo
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.whole_file import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
+from handoff.infra.prefect.pools import make_pools
 from handoff.infra.settings import read_served_settings, read_settings, require_writable_home
 from handoff.infra.stack import foreign, postgres
 from handoff.infra.stack.down import end_leftovers
@@ -18,13 +19,11 @@ from handoff.infra.stack.logins import LOOPBACK, read_logins
 from handoff.infra.stack.place import Choices, Place, Stack
 from handoff.infra.stack.plan import (
     BUCKET,
-    Plan,
     choose,
     make_plan,
     require_free_ports,
     require_loopback_or_logins,
 )
-from handoff.infra.stack.pools import make_pools
 from handoff.infra.stack.services import Service, read_service
 from handoff.infra.stack.status import examine_stack, print_stack
 from handoff.infra.stack.supervision import Supervision
@@ -96,7 +95,8 @@ def _launch(
         )
         asyncio.run(foreign.require_database(url, makes_mlflow=not served.mlflow_database))
     _tell_limits(stack)
-    _write_environment(place, plan)
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
+    write_whole(place.environment, "".join(lines))
     place.write_stack(stack)
     supervision.launch(plan.services, environment)
     return stack
@@ -118,11 +118,6 @@ def _tell_limits(stack: Stack) -> None:
             "handoff: the S3 endpoint keeps everything in memory: what is stored there is gone "
             "after 'handoff down'", err=True,
         )  # fmt: skip
-
-
-def _write_environment(place: Place, plan: Plan) -> None:
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
-    write_whole(place.environment, "".join(lines))
 
 
 def _bring_services_up(place: Place, stack: Stack, supervision: Supervision) -> list[str]:

@@ -19,9 +19,9 @@ from handoff.infra.engine.environments import (
 )
 from handoff.infra.engine.standing import empty_folder
 from handoff.infra.prefect.core_sets import as_variable, share_out
+from handoff.infra.servers import get_status
 from handoff.infra.settings import prefect_login, read_settings, require_writable_home
 from handoff.infra.stack.start import reset_signals
-from handoff.infra.terminal.answers import get_status
 
 
 def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:

@@ -14,10 +14,9 @@ from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.waiting import Pauses
 from handoff.flows.names import BUILD_POOL, RELEASE
 from handoff.infra.engine.environments import prepare_prefect
-from handoff.infra.prefect.prefect_api import ServerBusy
+from handoff.infra.prefect.prefect_api import ServerBusy, told_in_sentences
 from handoff.infra.settings import Settings
 from handoff.infra.triggers.arrival import Arrival, Policy
-from handoff.infra.triggers.refusals import told_of_prefect
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -31,6 +30,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _MOST_ATTEMPTS = 32
 # Somebody may remove a queue, or take its limit away.
 _QUEUE_KNOWN_S = 60.0
+
+_LATER = "The nightly makes up for a commit that isn't told, or 'handoff notify' later"
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,12 @@ class Poster:
 
     def _last(self, arrival: Arrival, first: FlowRun) -> tuple[FlowRun, int]:
         """Return the run that was posted last for the arrival's key, and how many there were."""
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+
         keys = [_attempt_key(arrival, attempt) for attempt in range(1, _MOST_ATTEMPTS + 1)]
-        found = {run.idempotency_key: run for run in self._by_keys(keys[1:])}
+        wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys[1:]))
+        runs = self._client.read_flow_runs(flow_run_filter=wanted)
+        found = {run.idempotency_key: run for run in runs}
         last = max((number for number, key in enumerate(keys, 1) if key in found), default=1)
         if last == _MOST_ATTEMPTS:
             raise UsageProblem(
@@ -126,12 +131,6 @@ class Poster:
         from handoff.flows.children import follow
 
         return follow(self._client, run)
-
-    def _by_keys(self, keys: list[str]) -> list[FlowRun]:
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
-
-        wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
-        return self._client.read_flow_runs(flow_run_filter=wanted)
 
     def _ensure_queue(self, name: str) -> None:
         """Make the model's queue, through which one run goes at a time."""
@@ -237,3 +236,19 @@ def _is_older(run: FlowRun, ours: FlowRun) -> bool:
     if run.created is None or ours.created is None:
         return False
     return (run.created, str(run.id)) < (ours.created, str(ours.id))
+
+
+@contextmanager
+def told_of_prefect() -> Iterator[None]:
+    """Turn what Prefect's client raises into sentences."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        with told_in_sentences("the run", "parameters that its form takes", _LATER):
+            yield
+    except ObjectNotFound as error:
+        raise EnvironmentLacking(
+            "the Prefect server doesn't know what a commit is told to",
+            expected=f"the deployment {RELEASE} and the work pool {BUILD_POOL}",
+            got="none of that name", remedy="Run 'handoff deploy' once",
+        ) from error  # fmt: skip

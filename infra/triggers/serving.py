@@ -6,7 +6,10 @@ import asyncio
 import ipaddress
 import logging
 import ssl
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +18,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.printable import one_line
-from handoff.infra.settings import read_secret, read_settings
+from handoff.infra.settings import Settings, read_secret, read_settings
 from handoff.infra.terminal.echoing import echo
+from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import read_hooks
-from handoff.infra.triggers.posting import open_poster
-from handoff.infra.triggers.posting_threads import PostingThreads
+from handoff.infra.triggers.posting import Posted, Poster, open_poster
 from handoff.infra.triggers.webhook import ENDPOINTS, LOGGER, Webhook
 
 _MOST_CONNECTIONS = 64
@@ -27,6 +30,8 @@ _MOST_OF_ONE_ADDRESS = 16
 # Reading a body takes at most 10 s and posting 8 s.
 _CONNECTION_LIMIT_S = 30.0
 _MOST_HEADER_BYTES = 16384
+
+_THREADS = 4
 
 
 class BoundedConnection(H11Protocol):
@@ -83,7 +88,11 @@ def serve(
             "ProxiedConnection", (BoundedConnection,), {"most_of_one_address": _MOST_CONNECTIONS}
         )
     scheme = "https" if certificate else "http"
-    _log_lines()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
     with open_poster(settings):
         # Prefect's client takes seconds to import, and the first sender waits for 10.
         pass
@@ -139,9 +148,38 @@ class _OneLine(logging.Formatter):
         return one_line(super().format(record))
 
 
-def _log_lines() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
-    LOGGER.propagate = False
+class PostingThreads:
+    """A few threads with a client to Prefect's server each.
+
+    They post arrivals, so that who waits for an answer can stop waiting.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Use the server of `settings`; nothing is asked yet."""
+        self._settings = settings
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="post")
+
+    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
+        """Return the run for `arrival`; raise `TimeoutError` after `limit_s`.
+
+        A post that is under way then ends behind, and the next one for the arrival finds its run.
+        """
+        future = self._threads.submit(self._post, arrival, policy)
+        return await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
+
+    def close(self) -> None:
+        """Wait for what is under way, and close the clients."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._stack.close()
+
+    def _post(self, arrival: Arrival, policy: Policy) -> Posted:
+        poster: Poster | None = getattr(self._own, "poster", None)
+        if poster is None:
+            with self._lock:
+                poster = self._stack.enter_context(open_poster(self._settings))
+            self._own.poster = poster
+        # A request that somebody kept and sends again, after a restart of ours, starts nothing.
+        return poster.post(arrival, policy=policy, once=True)

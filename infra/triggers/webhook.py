@@ -43,7 +43,7 @@ _REFUSALS = {
 
 
 class PostsArrivals(Protocol):
-    """What posts an arrival in time (`infra.triggers.posting_threads.PostingThreads`)."""
+    """What posts an arrival in time (`infra.triggers.serving.PostingThreads`)."""
 
     async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
         """Return the run; raise `HandoffError` or `TimeoutError`."""

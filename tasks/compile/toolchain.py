@@ -1,13 +1,18 @@
-"""What packages are made with today, and what a version was made with that isn't so any more."""
+"""What packages are made with today, and what a version was made with that isn't so any more.
+
+A conformance table is about the same: torch, triton, the compiler, the target and its options.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
-from importlib.metadata import version
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import base_version
+from handoff.artifacts.recipe.target import CpuTarget, base_version
 from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.compile.fingerprint import compiler_banner
 
@@ -42,3 +47,24 @@ def changes_since(
         found.append("the targets")
     # The record doesn't name the code: it is what is left.
     return tuple(found) or ("Handoff itself",)
+
+
+def conformance_toolchain(
+    compiler: str, target: CpuTarget, options: Mapping[str, object]
+) -> dict[str, str]:
+    """Return today's toolchain for packages of `target` with `options`, without importing torch."""
+    today = toolchain_today(compiler)
+    return {
+        "torch": today["torch"],
+        "triton": _installed("triton"),
+        "compiler": today["compiler"],
+        "target": target.slug,
+        "options": json.dumps({name: str(value) for name, value in sorted(options.items())}),
+    }
+
+
+def _installed(package: str) -> str:
+    try:
+        return base_version(version(package))
+    except PackageNotFoundError:
+        return "none"

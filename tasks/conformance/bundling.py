@@ -19,6 +19,7 @@ from handoff.artifacts.recipe.target import CpuTarget
 from handoff.tasks.compile.place import private_place
 from handoff.tasks.compile.step import compile_package
 from handoff.tasks.conformance.judging import Fault, find_fault
+from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.conformance.patterns import PREFIX
 from handoff.tasks.conformance.sampling import Sample
 from handoff.tasks.conformance.values import AS_SAMPLED, value_sets
@@ -146,7 +147,7 @@ def capture(sample: Sample) -> Captured:
     for node in program.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise NotComparable("its result is drawn at random")
-    return Captured(sample, _calls(program), program.graph_module.code.strip())
+    return Captured(sample, tuple(sorted(calls_of(program))), program.graph_module.code.strip())
 
 
 def export(samples: list[Sample]) -> ExportedProgram:
@@ -155,13 +156,6 @@ def export(samples: list[Sample]) -> ExportedProgram:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.export(Bundle(samples), (tensors,))
-
-
-def _calls(program: ExportedProgram) -> tuple[str, ...]:
-    """Return the graph's operators with the dtypes of their tensors: `aten.amax.default(uint8)`."""
-    from handoff.tasks.conformance.looking_up import calls_of
-
-    return tuple(sorted(calls_of(program)))
 
 
 def ask(captured: list[Captured], target: CpuTarget, options: dict[str, object]) -> list[Outcome]:

@@ -56,7 +56,11 @@ def run(job: ConformJob) -> ConformResult:
             continue
         for sample in found:
             if job.eager_only:
-                _call_eagerly(sample)
+                for _, tensors in value_sets(sample):
+                    try:
+                        eager_results(sample, tensors)
+                    except Exception:  # noqa: BLE001, S112 - a refusal is no crash
+                        continue
                 continue
             taken = _capture(sample)
             if isinstance(taken, Captured):
@@ -76,14 +80,6 @@ def _capture(sample: Sample) -> Captured | str:
         return str(error)
     except Exception as error:  # noqa: BLE001 - what export can't take is a result
         return f"torch.export: {first_line(error)}"
-
-
-def _call_eagerly(sample: Sample) -> None:
-    for _, tensors in value_sets(sample):
-        try:
-            eager_results(sample, tensors)
-        except Exception:  # noqa: BLE001, S112 - a refusal is no crash
-            continue
 
 
 def _row(pair: Pair, outcomes: list[Outcome], obstacles: dict[Pair, str]) -> Row:

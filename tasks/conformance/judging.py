@@ -101,7 +101,21 @@ class _Judge:
 
     @cached_property
     def _moved(self) -> list[torch.Tensor]:
-        return _spreads(self._sample, self._tensors)
+        """How far each element of each result moves with its inputs' last places."""
+        if DTYPES[self._sample.pair.dtype] not in _MANTISSA:
+            return []
+        base = _in_float64(self._sample, self._tensors)
+        if base is None:
+            return []
+        spreads = [torch.zeros(one.shape, dtype=torch.float64) for one in base]
+        for seed in range(_PERTURBED_RUNS):
+            moved = _in_float64(self._sample, self._tensors, torch.Generator().manual_seed(seed))
+            if moved is None or [m.shape for m in moved] != [b.shape for b in base]:
+                return []
+            for spread, one, other in zip(spreads, base, moved, strict=True):
+                distance = (_wide(one) - _wide(other)).abs()
+                torch.maximum(spread, distance.nan_to_num(0.0, posinf=float("inf")), out=spread)
+        return spreads
 
     def wrong(self, output: int, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
         """Tell for each element of a result whether it is wrong; dtype and shape are eager's."""
@@ -113,7 +127,8 @@ class _Judge:
         if wrong.any() and not self._is_step:
             moved = self._moved
             if output < len(moved) and moved[output].shape == got.shape:
-                wrong &= ~_moves_as_far(got, want, moved[output])
+                distance = (_wide(got) - _wide(want)).abs()
+                wrong &= ~(distance.isfinite() & (distance <= 8.0 * moved[output]))
         return wrong
 
 
@@ -125,16 +140,12 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def _part(kind: torch.dtype) -> torch.dtype:
-    return {
+def _is_near(one: torch.Tensor, other: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    same = (one == other) | (one.isnan() & other.isnan())
+    kind = {
         torch.complex64: torch.float32, torch.complex128: torch.float64,
         torch.complex32: torch.float16,
     }.get(kind, kind)  # fmt: skip
-
-
-def _is_near(one: torch.Tensor, other: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    same = (one == other) | (one.isnan() & other.isnan())
-    kind = _part(kind)
     if kind not in _RTOL:
         return same
     near, far = _wide(one), _wide(other)
@@ -175,26 +186,3 @@ def _in_float64(
         return sample.rounded(wide)
     except Exception:  # noqa: BLE001 - whatever it raises: there is no float64 to judge by
         return None
-
-
-def _spreads(sample: Sample, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """Return how far each element of each result moves with its inputs' last places."""
-    if DTYPES[sample.pair.dtype] not in _MANTISSA:
-        return []
-    base = _in_float64(sample, tensors)
-    if base is None:
-        return []
-    spreads = [torch.zeros(one.shape, dtype=torch.float64) for one in base]
-    for seed in range(_PERTURBED_RUNS):
-        moved = _in_float64(sample, tensors, torch.Generator().manual_seed(seed))
-        if moved is None or [m.shape for m in moved] != [b.shape for b in base]:
-            return []
-        for spread, one, other in zip(spreads, base, moved, strict=True):
-            distance = (_wide(one) - _wide(other)).abs()
-            torch.maximum(spread, distance.nan_to_num(0.0, posinf=float("inf")), out=spread)
-    return spreads
-
-
-def _moves_as_far(one: torch.Tensor, eager: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
-    distance = (_wide(one) - _wide(eager)).abs()
-    return distance.isfinite() & (distance <= 8.0 * spread)

@@ -51,7 +51,8 @@ def _kind(call: str) -> tuple[str, frozenset[str]]:
 def _fault(table: Conformance, calls: tuple[str, ...], rows: list[Row]) -> KnownFault:
     first = rows[0]
     names = ", ".join(dict.fromkeys(row.pair for row in rows))
-    told = f"{' with '.join(calls)} is known to be {_how(first)} in packages for "
+    how = "wrong" if first.standing == "wrong" else "crashing"
+    told = f"{' with '.join(calls)} is known to be {how} in packages for "
     told += f"{table.target} by torch {table.toolchain['torch']} (conformance: {names})"
     if showing := first.showing:
         told += f": {showing.question}, {showing.arguments}"
@@ -85,10 +86,6 @@ def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
         )
     told += f". 'handoff conformance --show {fault.operator}' prints the script that repeats it"
     return Finding("known-wrong-operator", "note", fault.told, told)
-
-
-def _how(row: Row) -> str:
-    return "wrong" if row.standing == "wrong" else "crashing"
 
 
 def shown(tensor: PlainTensor) -> str:

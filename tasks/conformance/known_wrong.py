@@ -9,8 +9,8 @@ from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.store import Store
+from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance.known import known_faults, no_table
-from handoff.tasks.conformance.toolchain import conformance_toolchain
 
 
 def run(job: KnownWrongJob) -> KnownWrong:

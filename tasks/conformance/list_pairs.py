@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from handoff.artifacts.conformance.table import Pairs, PairsJob
+from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance.sampling import all_pairs
-from handoff.tasks.conformance.toolchain import conformance_toolchain
 
 
 def run(job: PairsJob) -> Pairs:

@@ -11,7 +11,7 @@ from handoff.artifacts.conformance.keeping import (
 from handoff.artifacts.conformance.table import Conformance, ReadTablesJob, Tables, toolchain_digest
 from handoff.artifacts.release.signing import read_trust
 from handoff.artifacts.stores.opening import open_store
-from handoff.tasks.conformance.toolchain import conformance_toolchain
+from handoff.tasks.compile.toolchain import conformance_toolchain
 
 
 def run(job: ReadTablesJob) -> Tables:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -65,19 +64,15 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             part.__dict__.clear()
             part.__dict__.update(attributes)
         for container, contents in containers:
-            _refill(container, contents)
+            container.clear()
+            if isinstance(container, list):
+                container.extend(contents)
+            else:
+                container.update(contents)
         for buffer, value in buffers:
             if not torch.equal(buffer, value):
                 with torch.no_grad():
                     buffer.copy_(value)
-
-
-def _refill(container: Any, contents: Any) -> None:  # noqa: ANN401 - a dict, a list or a set
-    container.clear()
-    if isinstance(container, list):
-        container.extend(contents)
-    else:
-        container.update(contents)
 
 
 @dataclass(frozen=True)

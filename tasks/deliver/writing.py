@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from contextlib import chdir
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch.fx
 from safetensors.torch import save_file
 from torch import nn
 
 from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     EXAMPLES_FILE,
+    SOURCES_FILE,
     DeliveryContract,
     format_contract,
 )
@@ -23,6 +26,7 @@ from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, Handof
 from handoff.artifacts.messages.steps import DeliverResult
 from handoff.tasks.deliver.capture.calls import Call
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
+from handoff.tasks.deliver.capture.lines import line_of_trace, written_line
 from handoff.tasks.deliver.capture.roads import ROADS, Captured, Request, Road
 from handoff.tasks.deliver.golden import (
     GoldenCase,
@@ -33,7 +37,6 @@ from handoff.tasks.deliver.golden import (
     shapes_of,
     undisturbed,
 )
-from handoff.tasks.deliver.sources import write_sources
 from handoff.tasks.intake import read_delivery
 from handoff.tasks.optimize.operators import BUILT_IN, own_namespaces
 from handoff.tasks.verify.float64 import flat_tensors
@@ -76,7 +79,11 @@ class Work:
     def _go(self, road: Road, contract: DeliveryContract) -> DeliverResult | None:
         """Go one road; note why it leads nowhere, where it does."""
         try:
-            captured = road.capture(self._request(contract))
+            example = self.goldens.cases[0]
+            rows = example.inputs if contract.draw == "examples" else None
+            captured = road.capture(
+                Request(self.module, self.call, contract.signature, example.left_out, rows)
+            )
         except Exception as error:  # noqa: BLE001 - told below, or beside the road that went well
             self.failures.append(Failure(road.name, error, captured=False))
             return None
@@ -86,11 +93,6 @@ class Work:
             self.failures.append(Failure(road.name, error, captured=True))
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
-
-    def _request(self, contract: DeliveryContract) -> Request:
-        example = self.goldens.cases[0]
-        rows = example.inputs if contract.draw == "examples" else None
-        return Request(self.module, self.call, contract.signature, example.left_out, rows)
 
     def _write_checked(
         self, captured: Captured, contract: DeliveryContract, road: str
@@ -188,3 +190,14 @@ def _write(
     save_file(tensors, folder / EXAMPLES_FILE)
     (folder / EXAMPLES_FILE).chmod(0o644)  # safetensors makes its files private
     (folder / CONTRACT_FILE).write_text(format_contract(contract), encoding="utf-8")
+
+
+def write_sources(module: torch.fx.GraphModule, folder: Path) -> None:
+    """Write `sources.json`: for each node of the graph its `file.py:line`, where that is known."""
+    lines = {}
+    for node in module.graph.nodes:
+        line = node.meta.get("source") or line_of_trace(node.meta.get("stack_trace") or "")
+        if line is not None and node.op.startswith("call_"):
+            lines[node.name] = written_line(line)
+    text = json.dumps(lines, indent=0, sort_keys=True) + "\n"
+    (folder / SOURCES_FILE).write_text(text, encoding="utf-8")

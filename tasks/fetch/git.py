@@ -206,7 +206,13 @@ def _copy_blob(stream: IO[bytes], entry: _Entry, target: Path, budget: Budget) -
             if not piece:
                 raise _incomplete(entry)
             if first and piece.startswith(_LFS):
-                raise _kept_by_lfs(entry)
+                raise DeliveryUnreadable(
+                    f"the commit holds only a pointer to {entry.name[:80]!a}",
+                    expected="the file itself",
+                    got="what git-lfs writes in its place",
+                    remedy="Put the delivery into S3, or behind "
+                    "https with its digest, and name that; git-lfs's server isn't asked",
+                )
             first = False
             left -= len(piece)
             budget.take_bytes(len(piece))
@@ -218,14 +224,6 @@ def _incomplete(entry: _Entry) -> DeliveryUnreachable:
     return DeliveryUnreachable(
         f"git gave no bytes of {entry.name[:80]!a}", expected=f"{entry.size_bytes} bytes",
         got="less", remedy="Try again",
-    )  # fmt: skip
-
-
-def _kept_by_lfs(entry: _Entry) -> DeliveryUnreadable:
-    return DeliveryUnreadable(
-        f"the commit holds only a pointer to {entry.name[:80]!a}", expected="the file itself",
-        got="what git-lfs writes in its place", remedy="Put the delivery into S3, or behind "
-        "https with its digest, and name that; git-lfs's server isn't asked",
     )  # fmt: skip
 
 

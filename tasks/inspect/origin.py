@@ -1,11 +1,11 @@
-"""Where a delivery says that it comes from, and what it doesn't say."""
+"""What a delivery says of itself, or doesn't: where it comes from, and what isn't in its graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
 
-from handoff.artifacts.delivery.contract import CONTRACT_FILE, Lineage
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, DeliveryContract, Lineage
 from handoff.artifacts.release.evidence import Finding
 
 
@@ -28,4 +28,26 @@ def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Fin
             f"the delivery doesn't say its {' and '.join(unknown)}",
             f"Write it under [source] in {CONTRACT_FILE}, or deliver from a git checkout",
             CONTRACT_FILE,
+        )
+
+
+def left_out(contract: DeliveryContract) -> Iterator[Finding]:
+    """Find what the capture left out, and which arguments it fixed to the example's values."""
+    for what in contract.left_out:
+        yield Finding(
+            "left-out",
+            "note",
+            what.removeprefix("left out: ") + " is not in the graph"
+            if what.startswith("left out: ") else what,
+            "Nothing needs to be done where only training needs it",
+            "delivery.toml",
+        )  # fmt: skip
+    for argument in contract.structure.fixed:
+        yield Finding(
+            "fixed-argument",
+            "note",
+            f"{argument}, as in the example's call: the graph has no such argument",
+            "Deliver once for each value that is served, or make it a tensor and decide by "
+            "torch.where",
+            "delivery.toml",
         )

@@ -33,6 +33,7 @@ _REMEDY = (
 )
 
 
+_PYTHONS = ("builtins", "math", "_operator", "operator")
 # What makes a tensor of constants alone.
 _FACTORIES = frozenset(
     [
@@ -124,7 +125,7 @@ class _Reader:
             return {"shape": _SHAPE, "ndim": Size()}.get(str(args[1]), _UNKNOWN)
         if function is operator.getitem and args[0] is _SHAPE:
             return Size() if type(args[1]) is int else _SHAPE
-        if not _is_pythons(function):
+        if getattr(function, "__module__", None) not in _PYTHONS:
             self._require_room(step, function, args, kwargs)
             return _UNKNOWN
         found = estimate(function, args, kwargs)
@@ -237,7 +238,3 @@ def _name_of_torchs(function: Callable[..., Any]) -> str:
         return name if namespace == "aten" else ""
     name = getattr(function, "__name__", "")
     return name if getattr(torch, name, None) is function else ""
-
-
-def _is_pythons(function: Callable[..., Any]) -> bool:
-    return getattr(function, "__module__", None) in ("builtins", "math", "_operator", "operator")

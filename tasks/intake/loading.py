@@ -23,7 +23,7 @@ from handoff.artifacts.delivery.contract import (
     read_contract,
 )
 from handoff.artifacts.digest import digest_tree
-from handoff.artifacts.errors import DeliveryUnreadable, HandoffError, error_from_record
+from handoff.artifacts.errors import DeliveryUnreadable, error_from_record
 from handoff.artifacts.messages.steps import IntakeJob, IntakeResult
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.engine.budget import memory_bytes
@@ -75,23 +75,22 @@ def take_in(job: IntakeJob) -> IntakeResult:
         if is_new:
             # So that the same staging folder can take the delivery once it is mended.
             shutil.rmtree(job.staging)
-        raise _told_of(job.delivery, job.staging, error) from error
+        # It names the delivery's folder, which people know, for our copy of it.
+        told = {key: text.replace(str(job.staging), str(job.delivery)) for key, text in
+                error.as_record().items()}  # fmt: skip
+        raise error_from_record(told) from error
+    # Each storage is counted once.
+    tensors: list[torch.Tensor] = [*loaded.module.parameters(), *loaded.module.buffers()]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return IntakeResult(
         contract=loaded.contract,
         staging=job.staging,
         digest=digest_tree(files),
         files=files,
         nodes=len(loaded.module.graph.nodes),
-        weights_bytes=_count_bytes(loaded.module),
+        weights_bytes=sum(storages.values()),
         findings=loaded.findings,
     )
-
-
-def _told_of(delivery: Path, staging: Path, error: DeliveryUnreadable) -> HandoffError:
-    """Return the refusal with the delivery's folder, which people know, for our copy of it."""
-    told = {key: text.replace(str(staging), str(delivery)) for key, text in
-            error.as_record().items()}  # fmt: skip
-    return error_from_record(told)
 
 
 def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> LoadedDelivery:
@@ -219,10 +218,3 @@ def _require_rows(contract: DeliveryContract, cases: tuple[ExampleCase, ...]) ->
             where=CONTRACT_FILE,
             remedy="Deliver with 'handoff deliver', or write draw = \"random\"",
         )
-
-
-def _count_bytes(module: torch.fx.GraphModule) -> int:
-    """Return the bytes of all weights, each storage counted once."""
-    tensors: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())

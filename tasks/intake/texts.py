@@ -122,7 +122,7 @@ def _check_argument(
     names = _parameters(op, target, place) if is_whole else frozenset()
     if names & MESSAGES:
         return
-    if _is_of_extension(target):
+    if _namespace(target) not in BUILT_IN | {""}:
         _require(_EXTENSION_WORD, text, "a plain word")
     elif not any(is_known(name, text) for name in names):
         raise TextRefused(_expected(names), text)
@@ -198,10 +198,6 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(item)
         case slice():
             yield from _texts((value.start, value.stop, value.step))
-
-
-def _is_of_extension(target: object) -> bool:
-    return _namespace(target) not in BUILT_IN | {""}
 
 
 def _namespace(target: object) -> str:

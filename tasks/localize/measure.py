@@ -1,4 +1,7 @@
-"""Judges what a package gave by the rule of the release, and says how far beyond it that lies."""
+"""Judges what a package gave by the rule of the release, and how far beyond it that lies.
+
+A fault is told from eager's own rounding, which a tight enough tolerance refuses as well.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import Deviation
-from handoff.tasks.localize.rounding import is_eagers_own
-from handoff.tasks.verify.compare import compare, typical_error
+from handoff.tasks.verify.compare import compare, is_decision, typical_error
 from handoff.tasks.verify.conditioning import Conditioning
+from handoff.tasks.verify.elements import FEWEST_RUNS, room_of_moves
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.reference import ReferenceCase
-from handoff.tasks.verify.scale import find_scale
+from handoff.tasks.verify.scale import Scale, find_scale
 from handoff.tasks.verify.special import Values
 
 # An honest operator in float32 does not come near a hundred times eager's error.
@@ -23,6 +28,11 @@ _SURELY_WRONG = 100.0
 # What explains an output's error has about its size, in units of eager's own: whatever makes one
 # larger or smaller on the way does that to the other.
 _EXPLAINS = 0.1
+
+# Another order of summing gives errors of eager's own size, and about as many large ones: of a
+# million normal ones the largest is five times their RMSE, and two of those may meet.
+_RMSE_FACTOR = 2.0
+_LARGEST = 20.0
 
 
 @dataclass(frozen=True)
@@ -123,3 +133,33 @@ def worst_fault(judged: Sequence[Judged]) -> Judged | None:
 def threshold(final: Judged) -> float:
     """Return the excess from which on a value on the way may be what made `final` wrong."""
     return max(1.0, min(_EXPLAINS * final.excess, _SURELY_WRONG))
+
+
+def is_eagers_own(
+    deviation: Deviation,
+    package: torch.Tensor,
+    eager: torch.Tensor,
+    scale: Scale,
+    conditioning: Conditioning | None,
+) -> bool:
+    """Tell whether an output lies no further from float64, or from eager, than eager's errors.
+
+    Eager is far from float64, too, where it stands on the other side of a step: of a multiple of a
+    divisor, say. That excuses no package on inputs which rounding doesn't take across it, so that
+    no element may differ by many times what rounding moves it by (`conditioning`) and what its
+    dtype can tell apart. A whole number or a truth that was refused never is rounding.
+    """
+    rounds = (
+        deviation.mismatched_non_finite == 0
+        and not is_decision(deviation)
+        and deviation.rmse_eager > 0.0
+        and deviation.rmse_package <= _RMSE_FACTOR * deviation.rmse_eager
+        and deviation.max_abs <= _LARGEST * deviation.rmse_eager
+    )
+    if not rounds or conditioning is None:
+        return rounds
+    moves = conditioning.moved(deviation.output, FEWEST_RUNS)
+    size = scale.sizes(eager.double())
+    distance = (package.double() - eager.double()).abs()
+    allowed = _LARGEST * (room_of_moves(moves, size) + torch.finfo(eager.dtype).eps * size)
+    return not bool((torch.isfinite(eager) & (distance > allowed)).any())

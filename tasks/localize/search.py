@@ -14,18 +14,25 @@ eager and harmless. Therefore only values count that are about as far off, in un
 error, as the output that was refused (`measure.threshold`); and no part is believed before it was
 cut out and seen to be wrong by itself on the inputs that eager computes. Where the fault had gone
 away with all values returned, no operator is tried alone: each has been seen to be right.
+
+After the first wrong node nothing that is compared with float64 from the start says much. What a
+node gives can be compared with what eager and float64 make of the very inputs that the package had
+for it, though, as far as those were returned. That costs no compile, and proves less: the values
+are those of a package that was compiled to return them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from handoff.tasks.localize.measure import Judged, threshold
-from handoff.tasks.localize.others import find_others
-from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.localize.measure import Judged, judge, threshold
+from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record, writes
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 from handoff.tasks.verify.loading import Tensors
 
@@ -98,7 +105,11 @@ class Search:
         for step, start in _PATTERNS:
             if step > 1 and len(computing) < 2 * step:
                 continue
-            seen = self._tapped(self._small_enough(computing[start::step]))
+            # The whole program is compiled to return also the values of some nodes.
+            whole = computing_nodes(self._program)
+            seen = self._trials.see(
+                cut(self._program, self._values, whole, self._small_enough(computing[start::step]))
+            )
             if seen.failure:
                 continue
             by_name = dict(zip(seen.part.outputs, seen.judged, strict=True))
@@ -107,7 +118,11 @@ class Search:
                 for node in seen.part.nodes if node.name in by_name
             }  # fmt: skip
             if not any(is_wrong.values()):
-                self._trials.notes.append(_vanished(step))
+                which = "all values" if step == 1 else f"every {step}th value"
+                self._trials.notes.append(
+                    f"with {which} on the way as outputs the fault goes away: "
+                    "operators make it together"
+                )
                 self._fewest = 2
                 continue
             self._off = self._find_off(seen, computing)
@@ -135,11 +150,6 @@ class Search:
             if size <= _MAX_TAPPED_BYTES:
                 kept.append(node)
         return kept
-
-    def _tapped(self, taps: Collection[Node]) -> Seen:
-        """Compile the whole program to return also the values of `taps`."""
-        whole = computing_nodes(self._program)
-        return self._trials.see(cut(self._program, self._values, whole, taps))
 
     def _confirm(self, suspects: list[Node]) -> Seen | None:
         """Return the suspects as a part that is wrong alone, with their neighbours if need be."""
@@ -202,6 +212,36 @@ def _around(nodes: Sequence[Node], reach: int) -> list[Node]:
     return [node for node in nodes[0].graph.nodes if node in found]
 
 
-def _vanished(step: int) -> str:
-    which = "all values" if step == 1 else f"every {step}th value"
-    return f"with {which} on the way as outputs the fault goes away: operators make it together"
+def find_others(
+    program: ExportedProgram,
+    values: Mapping[str, Any],
+    given: Mapping[str, torch.Tensor],
+    nodes: Sequence[Node],
+    *,
+    recipe: Recipe,
+    limit: float,
+) -> list[Node]:
+    """Return the nodes that are wrong on the package's own inputs, by an excess of `limit`.
+
+    The one that is furthest off comes first.
+
+    `given` are the values that the package returned, `values` those of all other nodes; a node one
+    of whose computed inputs wasn't returned is left out.
+    """
+    own = {**values, **given}
+    found: list[tuple[float, Node]] = []
+    for node in nodes:
+        computed = [i for i in node.all_input_nodes if i.op == "call_function" and is_tensor(i)]
+        if node.name not in given or not all(i.name in given for i in computed):
+            continue
+        part = cut(program, own, [node])
+        if part.outputs != (node.name,) or writes(node):
+            continue
+        eager, float64 = part.run()
+        conditioning = part.conditioning(eager)
+        (judged,) = judge(
+            "", (given[node.name],), eager, float64, recipe, conditioning=conditioning
+        )
+        if judged.is_wrong and judged.excess >= limit:
+            found.append((judged.excess, node))
+    return [node for _, node in sorted(found, key=lambda one: -one[0])]

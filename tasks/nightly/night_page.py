@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from handoff.artifacts.nightly.night import ALARMING, Night, NightRow, Outcome
 from handoff.artifacts.printable import markdown_text, printable
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
-from handoff.artifacts.release.interval import Interval
 from handoff.tasks.report.standalone import render_page
 
 _COLUMNS = (
@@ -115,7 +114,7 @@ def _cells(one: Comparison) -> _Row:
     return (
         one.target,
         _change(_speed(one.old), _speed(one.new, with_interval=True)),
-        _interval(beside),
+        "-" if beside is None else str(beside),
         _change(_error(one.old), _error(one.new)),
         _change(_megabytes(one.old), _megabytes(one.new)) + " MB",
         _change(_compiled(one.old), _compiled(one.new)),
@@ -145,10 +144,6 @@ def _compiled(one: PackageFigures) -> str:
     if one.reused:
         return f"{one.reused} cached"
     return "-" if one.compiled_s is None else f"{one.compiled_s:.0f} s"
-
-
-def _interval(found: Interval | None) -> str:
-    return "-" if found is None else str(found)
 
 
 def _mark(one: PackageFigures) -> str:

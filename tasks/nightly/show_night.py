@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from handoff.artifacts.mlflow.description import linked_run, with_gaps
 from handoff.artifacts.mlflow.registry import Catalogue
-from handoff.artifacts.nightly.night import Night, read_nights, write_night
+from handoff.artifacts.nightly.night import read_nights, write_night
 from handoff.artifacts.nightly.night_notes import ShowNightJob, ShownNight
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.nightly.night_page import headline, render_night, render_night_page, text_table
@@ -41,13 +41,10 @@ def run(job: ShowNightJob) -> ShownNight:
     (folder / "night.md").write_text(markdown, encoding="utf-8")
     (folder / "night.json").write_bytes(night.to_bytes())
     catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
-    address = catalogue.log_night(night, _note(night, markdown, job.flow_run), folder)
-    return ShownNight(headline(night), text_table(night), markdown, address.link())
-
-
-def _note(night: Night, markdown: str, flow_run: str) -> str:
-    """Return the night as its run's description: all of it, or where it is where that is long."""
     # MLflow sets the second line of a long heading upon its first.
     whole = with_gaps(markdown.removeprefix("# "))
     short = whole if len(whole) <= _NOTE_LIMIT else f"{headline(night)}: see `night.html`.\n"
-    return short + (f"\nFlow run: {linked_run(flow_run)}\n" if flow_run else "")
+    address = catalogue.log_night(
+        night, short + (f"\nFlow run: {linked_run(job.flow_run)}\n" if job.flow_run else ""), folder
+    )
+    return ShownNight(headline(night), text_table(night), markdown, address.link())

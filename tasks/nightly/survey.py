@@ -13,7 +13,6 @@ from handoff.artifacts.errors import HandoffError, StoreFailed
 from handoff.artifacts.nightly.night import NightRow, read_nights
 from handoff.artifacts.nightly.surveying import Survey, Surveyed, SurveyJob
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
-from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.toolchain import changes_since, toolchain_today
@@ -46,7 +45,9 @@ def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> 
             return
         release = releases.read(model, held)
         manifest = release.manifest
-        recipe = _recipe_today(job, manifest)
+        # The recipe that the machine has for the model, else the one it was made by.
+        path = job.recipes / f"{manifest.model}.toml"
+        recipe = read_recipe(path) if path.exists() else manifest.recipe
         today = fingerprint_release(manifest.delivery, recipe, job.compiler)
         if today == manifest.fingerprint:
             yield Surveyed(model, held.version, recipe, why="nothing has changed")
@@ -83,9 +84,3 @@ def _settled(releases: Releases) -> _Settled:
         for row in night.rows
         if row.outcome in ("kept", "refused") and row.made_from
     }
-
-
-def _recipe_today(job: SurveyJob, manifest: Manifest) -> Recipe:
-    """Return the recipe that the machine has for the model, else the one it was made by."""
-    path = job.recipes / f"{manifest.model}.toml"
-    return read_recipe(path) if path.exists() else manifest.recipe

@@ -15,8 +15,7 @@ import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.ex
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
-from handoff.tasks.deliver.capture.lines import written_line
-from handoff.tasks.inspect.places import place_of
+from handoff.tasks.deliver.capture.lines import place_of, written_line
 from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
@@ -98,9 +97,10 @@ def _cant_capture(
     places += [written_line(obstacle.line)] if obstacle.line else []
     where = next(iter(places), "")
     if not obstacle.what:
+        named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
-            expected=f"a graph that holds for {_ranges(signature)}",
+            expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
             got=reason_of(error),
             remedy="Take the fixed size out of the forward, or declare that dimension as fixed",
             where=where,
@@ -112,11 +112,6 @@ def _cant_capture(
         remedy=obstacle.remedy,
         where=where,
     )
-
-
-def _ranges(signature: ModelSignature) -> str:
-    named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
-    return ", ".join(named) or "the declared shapes"
 
 
 def reason_of(error: Exception) -> str:

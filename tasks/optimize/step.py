@@ -26,7 +26,7 @@ from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.programs import save_program
 from handoff.tasks.optimize.snapshot import snapshot
-from handoff.tasks.timing.threads import half_of_the_threads
+from handoff.tasks.timing.conditions import half_of_the_threads
 from handoff.tasks.verify.plan import plan_cases
 
 PROGRAM_FILE = "program.pt2"

@@ -46,7 +46,13 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
     """
     command = [str(program), *arguments]
     print("runs:", shlex.join(command), flush=True)  # noqa: T201 - a step's log
-    memory = str(_address_space(limits) // 1024) if limits.memory_bytes else "unlimited"
+    # No more than leaves the machine to the others on it.
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = (
+        str(min(limits.memory_bytes, max(_LEAST_BYTES, there * 3 // 4)) // 1024)
+        if limits.memory_bytes
+        else "unlimited"
+    )
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(
             ["sh", "-c", _LIMITED, memory, *command],
@@ -62,12 +68,6 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
     if not in_time:
         return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
     return Ended(lines, *_classify(process.returncode, complaint))
-
-
-def _address_space(limits: Limits) -> int:
-    """Return the limit in bytes: no more than leaves the machine to the others on it."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(limits.memory_bytes, max(_LEAST_BYTES, there * 3 // 4))
 
 
 def _read(process: subprocess.Popen[bytes], answer_s: float) -> tuple[bytes, bool]:

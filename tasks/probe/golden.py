@@ -68,7 +68,11 @@ def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
     tensors: dict[str, torch.Tensor] = {}
     cases = sorted(load_cases(job.reference), key=_bytes)
     if not cases:
-        raise _nothing_to_replay(job)
+        raise BlessingRefused(
+            f"the package for {job.folder.name} can't be probed",
+            expected="a case of the input plan that could be run", got="none",
+            remedy="Raise the recipe's verify.max_bytes, or deliver examples",
+        )  # fmt: skip
     took_s, taken_bytes = 0.0, 0
     for case in cases:
         if names and (took_s > _SECONDS or taken_bytes + _bytes(case) > _BYTES):
@@ -91,14 +95,6 @@ def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
     specs = zip(job.signature.inputs, cases[0].inputs, strict=True)
     sizes = job.signature.measure({spec.name: tuple(tensor.shape) for spec, tensor in specs})
     return Written(tuple(names), sizes, len(cases) - len(names))
-
-
-def _nothing_to_replay(job: ProbeJob) -> BlessingRefused:
-    return BlessingRefused(
-        f"the package for {job.folder.name} can't be probed",
-        expected="a case of the input plan that could be run", got="none",
-        remedy="Raise the recipe's verify.max_bytes, or deliver examples",
-    )  # fmt: skip
 
 
 def _named(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
+from handoff.artifacts.release.mechanics import Outcome
+from handoff.tasks.probe.child import Ended
 
 # What a careless caller gives instead, wider and narrower: bytes that are read as others.
 _OTHER_DTYPES = {
@@ -22,6 +24,11 @@ _OTHER_DTYPES = {
 }
 _FAR = 2**62
 _RANGES = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8}
+
+Tried = dict[str, tuple[Outcome, str]]
+
+# So many in one command line, which has a limit.
+_AT_ONCE = 200
 
 
 def describe_hostile(
@@ -55,7 +62,7 @@ def _other_shapes(
     for axis, size in enumerate(spec.shape):
         if isinstance(size, int):
             yield f"axis{axis}={size + 1}"
-        elif _is_shared(size, signature):
+        elif sum(spec.shape.count(size) for spec in signature.inputs) > 1:
             # In its range by itself, and another one than the other inputs have.
             limits = signature.dimensions[size]
             others = {limits.min, min(limits.min + 1, limits.max), limits.max} - {sizes[size]}
@@ -75,10 +82,6 @@ def _other_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
         yield f"last={value}"
 
 
-def _is_shared(dimension: str, signature: ModelSignature) -> bool:
-    return sum(spec.shape.count(dimension) for spec in signature.inputs) > 1
-
-
 def _outside(spec: TensorSpec) -> Iterator[int]:
     """Give whole numbers that the dtype holds and the declared range doesn't."""
     if spec.dtype not in _RANGES or spec.low is None or spec.high is None:
@@ -90,3 +93,51 @@ def _outside(spec: TensorSpec) -> Iterator[int]:
             not low <= value <= high
         ):
             yield value
+
+
+def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], Ended]) -> Tried:
+    """Return what became of each hostile input, by its description, and the words about it.
+
+    `run` gives a number of them to a new process. It announces each before it feeds it, so that a
+    crash is the announced one's; the rest goes to another process. What crashed after others is
+    fed again alone: where it is refused then, it is what one of those before has broken.
+    """
+    found: Tried = {}
+    left = list(hostile)
+    while left:
+        ended = run(left[:_AT_ONCE])
+        before = len(found)
+        announced = _read_outcomes(ended, found)
+        if announced is not None:
+            found[announced] = _blame(announced, ended, run, alone=len(found) == before)
+        elif len(found) == before:
+            # It ended before it came to any: none of them can be said to be survived.
+            told = ended.told or "the program tried nothing"
+            found.update(dict.fromkeys(left[:_AT_ONCE], ("not run", told)))
+        left = [name for name in left if name not in found]
+    return found
+
+
+def _read_outcomes(ended: Ended, found: Tried) -> str | None:
+    """Note the outcomes that a process printed; return the one that was announced and not told."""
+    announced: str | None = None
+    for line in ended.lines:
+        if line.get("event") == "trying":
+            announced = str(line["hostile"])
+        elif line.get("event") == "tried":
+            found[str(line["hostile"])] = (line["outcome"], str(line["message"])[:300])
+            announced = None
+    return announced
+
+
+def _blame(
+    name: str, ended: Ended, run: Callable[[Sequence[str]], Ended], *, alone: bool
+) -> tuple[Outcome, str]:
+    if alone:
+        return ended.outcome or "crashed", ended.told or "it ended without an answer"
+    repeated: Tried = {}
+    again = run([name])
+    if _read_outcomes(again, repeated) == name:
+        return again.outcome or "crashed", again.told or "it ended without an answer"
+    how = f"{ended.outcome or 'crashed'} after others that were refused: {ended.told}"
+    return "harmed", f"{how}; alone it is {repeated.get(name, ('not run', ''))[0]}"

@@ -18,10 +18,9 @@ from handoff.artifacts.release.mechanics import Mechanics, Replay, Trial
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.child import run_limited
 from handoff.tasks.probe.golden import Written, write_cases, write_trial_release
-from handoff.tasks.probe.hostile import describe_hostile
+from handoff.tasks.probe.hostile import Tried, describe_hostile, try_all
 from handoff.tasks.probe.judging import THREADS, judge_calls
 from handoff.tasks.probe.session import Session, told
-from handoff.tasks.probe.trials import Tried, try_all
 from handoff.tasks.verify.loading import PACKAGE
 
 

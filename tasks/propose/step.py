@@ -32,7 +32,8 @@ def run(job: ProposeJob) -> ProposeResult:
     inputs = tuple(
         InputProposal(
             name, (chosen or given).get(name) or _likeliest(name, hint),
-            _why(hint) + (_OTHER_SIDES if name in guessed else ""),
+            (hint.why if hint else "no layer tells what it is")
+            + (_OTHER_SIDES if name in guessed else ""),
         )
         for name, hint in hints.items()
     )  # fmt: skip
@@ -52,7 +53,3 @@ def _likeliest(name: str, hint: Hint | None) -> TensorSpec | None:
         return None
     shape = next(candidates(hint), ("batch",))
     return TensorSpec(name, hint.dtype, shape, hint.low, hint.high)
-
-
-def _why(hint: Hint | None) -> str:
-    return hint.why if hint else "no layer tells what it is"

@@ -32,7 +32,7 @@ from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Served
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.tasks.conformance.known import told_faults
-from handoff.tasks.report.evidence import evidence
+from handoff.tasks.report.page import evidence
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.messages.registering import Uploaded, UploadJob
-from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.release.part_list import write_parts
 from handoff.artifacts.release.statement import release_files
 from handoff.artifacts.stores.objects import Objects
@@ -22,7 +21,7 @@ from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors
 from handoff.tasks.registry.assemble import require_accepted
-from handoff.tasks.report.evidence import evidence
+from handoff.tasks.report.page import evidence
 
 
 def run(job: UploadJob) -> Uploaded:
@@ -47,7 +46,12 @@ def run(job: UploadJob) -> Uploaded:
     shared = DeliveredTensors(delivered)
     for file in files:
         path = job.folder / file.path
-        _require_digest(file, digest_file(path))
+        found = digest_file(path)
+        if found != file.digest:
+            raise StoreFailed(
+                f"{file.path} changed after it was verified", expected=file.digest.short,
+                got=found[7:19], remedy="Run the release again, and find out what writes there",
+            )  # fmt: skip
         parts[file.path] = objects.put_parts(path, also=shared.cuts(path), progress=count)
     delivery = None
     if staged is not None:
@@ -65,12 +69,4 @@ def _require_delivery(staged: Iterable[Path], wanted: Digest) -> None:
         raise StoreFailed(
             "the copy of the delivery changed after it was taken in", expected=wanted.short,
             got=found.short, remedy="Run the release again, and find out what writes there",
-        )  # fmt: skip
-
-
-def _require_digest(file: PackageFile, found: str) -> None:
-    if found != file.digest:
-        raise StoreFailed(
-            f"{file.path} changed after it was verified", expected=file.digest.short,
-            got=found[7:19], remedy="Run the release again, and find out what writes there",
         )  # fmt: skip

@@ -1,7 +1,12 @@
-"""The jobs of one release: what each step is asked, and which folder it works in."""
+"""The jobs of one release: what each step is asked, in which order, and which folder it works in.
+
+What tells of a release before or beside it reads the order here. The flow (`flows.releasing`) runs
+the steps as each has what it needs; a test holds it to this order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,9 +30,16 @@ from handoff.artifacts.messages.steps import (
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.artifacts.release.mechanics import Limits
+from handoff.tasks import steps
 
 # The C++ program, which serving teams start from, too.
 RUNNER_SOURCE = Path(own_package(), "infra", "runner")
+
+# On the delivery, which every target shares.
+SHARED = (steps.TAKE_IN, steps.INSPECT, steps.OPTIMIZE, steps.REFERENCE)
+# Of these the next waits for the one before, and the targets run beside each other.
+OF_TARGET = (steps.COMPILE, steps.VERIFY, steps.PROBE, steps.MEASURE, steps.BENCHMARK)
+REGISTERING = (steps.UPLOAD, steps.SIGN, steps.CATALOGUE)
 
 
 @dataclass(frozen=True)
@@ -156,3 +168,10 @@ class Jobs:
     def reference_file(self) -> Path:
         """Where the reference's outputs lie."""
         return self.workspace / "reference.pt"
+
+
+def names_in_order(slugs: Iterable[str]) -> list[str]:
+    """Return the steps' names, as they are announced, of a release for the targets `slugs`."""
+    of_targets = [f"{row.name} {slug}" for slug in slugs for row in OF_TARGET]
+    shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
+    return [*shared, *of_targets, *last]

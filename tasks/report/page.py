@@ -12,19 +12,17 @@ from markupsafe import Markup
 from handoff.artifacts.delivery.captures import recommend
 from handoff.artifacts.printable import printable
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.report import view
-from handoff.tasks.report.captures import captures_table
-from handoff.tasks.report.commands import repeating_commands
 from handoff.tasks.report.error_pictures import draw_inputs, draw_spread, output_name
 from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
 from handoff.tasks.report.latency_picture import draw_latency
-from handoff.tasks.report.mechanics import hostile_rows, mechanics_rows
 from handoff.tasks.report.numbers import comparisons_table, needs_table
 from handoff.tasks.report.pictures import Picture
 from handoff.tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
-from handoff.tasks.report.view import Cell, Table, table
+from handoff.tasks.report.view import Cell, Table, captures_table, table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 # The page has to stay small enough for MLflow's frame: a picture takes 15 to 35 kB.
 _SPREADS_DRAWN = 6
 _TARGETS_DRAWN = 3
+
+Rows = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ def _view(manifest: Manifest, place: int) -> TargetView:
         timings=view.timings_table(manifest, target),
         search=draw_search(f"{own}-search", target) if is_drawn else None,
         variants=table("Variants", SEARCH_COLUMNS, search_rows(target)),
-        mechanics=_measured(target.mechanics),
+        mechanics=table("Without Python", (), mechanics_rows(target.mechanics))
+        if target.mechanics
+        else None,
         hostile=_hostile(target.mechanics),
         is_drawn=is_drawn,
     )
@@ -140,10 +142,6 @@ def _view(manifest: Manifest, place: int) -> TargetView:
 def _dtype(manifest: Manifest, output: int) -> str:
     outputs = manifest.signature.outputs
     return outputs[output].dtype if output < len(outputs) else "float32"
-
-
-def _measured(found: Mechanics | None) -> Table | None:
-    return table("Without Python", (), mechanics_rows(found)) if found else None
 
 
 def _hostile(found: Mechanics | None) -> Table | None:
@@ -161,3 +159,59 @@ def _hostile(found: Mechanics | None) -> Table | None:
     ]
     columns = ("input", "the package alone", "with its checks", "told")
     return table("Inputs that the package alone doesn't refuse", columns, rows)
+
+
+def repeating_commands(manifest: Manifest) -> str:
+    """Return the commands that repeat a release, one a line, what they do beside them."""
+    version = f"{manifest.model}@VERSION"
+    told = (
+        (f"handoff pull {version} --to release", "the packages, verified"),
+        (f"handoff pull {version} --delivery --to delivery", "what they were made from"),
+        ("handoff verify release --delivery delivery", "every comparison above, again"),
+        ("handoff inspect delivery --captures", "the findings, and what captures it"),
+        ("handoff release delivery --recipe recipe.toml --rebuild", "all of it"),
+        (f"handoff show {version} --json", "this record"),
+    )
+    width = max(len(command) for command, _ in told)
+    return "\n".join(f"{command:{width}}  # {does}" for command, does in told)
+
+
+def mechanics_rows(found: Mechanics) -> Rows:
+    """Return what was measured: opening, calls a second, memory, replays; a row each."""
+    rows: Rows = [
+        (
+            f"open {one.file}",
+            f"{one.open_s * 1e3:.1f} ms, first call {one.first_call_s * 1e3:.2g} ms, "
+            f"{one.opened_bytes / 2**20:.1f} MiB beside libtorch's {one.libtorch_bytes >> 20}",
+        )
+        for one in found.openings
+    ]
+    rows += [(f"{one.threads} threads", f"{one.calls_per_s:,.0f} calls/s") for one in found.rates]
+    if found.growth is not None:
+        grown = max(0, found.growth.second_half_bytes) / 2**20
+        rows.append((f"memory over {found.growth.calls} calls", f"grew by {grown:.1f} MiB"))
+    rows += [
+        (
+            f"replay of {one.file}, {one.threads} at once, {one.intra_op} threads a call",
+            f"{one.calls} calls, {one.different or 'none'} of other bits than in Python",
+        )
+        for one in found.replays
+    ]
+    return rows
+
+
+def hostile_rows(found: Mechanics) -> Rows:
+    """Return the inputs that the package alone doesn't refuse, and what became of each."""
+    return [
+        (one.hostile, one.package, one.guarded, one.told[:120])
+        for one in found.trials
+        if one.needs_guard or one.guarded != "refused"
+    ]
+
+
+def evidence(manifest: Manifest) -> dict[str, bytes]:
+    """Return each file's name and bytes: the report as a page, which holds its pictures.
+
+    The same record gives the same bytes with the same Matplotlib and Jinja2.
+    """
+    return {REPORT_FILE: render_release(manifest).encode()}

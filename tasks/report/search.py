@@ -65,7 +65,11 @@ def draw_search(name: str, target: TargetRecord) -> Picture | None:
         axes = figure.subplots()
         for one in timed:
             _draw(axes, one, target.chosen, on_front=one in front)
-        _join(axes, [one for one in timed if one in front])
+        ordered = sorted(
+            (one for one in timed if one in front), key=lambda one: (one.max_abs, one.speed())
+        )
+        points = [(max(one.max_abs, _NO_ERROR), one.speed()) for one in ordered]
+        axes.plot(*zip(*points, strict=True), color=FIRST, linewidth=0.8, alpha=0.5, zorder=1)
         axes.axhline(1.0, color=MUTED, linewidth=0.8, linestyle=":")
         make_logarithmic(axes)
         axes.margins(x=0.3, y=0.25)
@@ -92,9 +96,3 @@ def _draw(axes: Axes, one: Candidate, chosen: str, *, on_front: bool) -> None:
         text + ("\nshipped" if one.name == chosen else ""), (x, one.speed()), xytext=(8, 0),
         textcoords="offset points", fontsize=8, va="center",
     )  # fmt: skip
-
-
-def _join(axes: Axes, front: list[Candidate]) -> None:
-    ordered = sorted(front, key=lambda one: (one.max_abs, one.speed()))
-    points = [(max(one.max_abs, _NO_ERROR), one.speed()) for one in ordered]
-    axes.plot(*zip(*points, strict=True), color=FIRST, linewidth=0.8, alpha=0.5, zorder=1)

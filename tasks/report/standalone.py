@@ -51,20 +51,13 @@ def render_page(report: str, pictures: Mapping[str, str]) -> str:
     body = re.sub(r"<td>(accepted|yes|refused)</td>", r'<td class="good">\1</td>', body)
     body = re.sub(r"<td><strong>(refused|no)</strong></td>", r'<td class="bad">\1</td>', body)
     for name, svg in pictures.items():
-        body = _placed(body, name, _figure(svg))
+        start = svg.find("<svg")
+        figure = f"<figure>{svg[start:]}</figure>\n"
+        mention = re.compile(rf"<p>[^<]*<code>{re.escape(name)}</code>[^<]*</p>\n")
+        found = mention.search(body)
+        body = body[: found.start()] + figure + body[found.end() :] if found else body + figure
     title = html.escape(printable(report).partition("\n")[0].lstrip("# "))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
-
-
-def _figure(svg: str) -> str:
-    start = svg.find("<svg")
-    return f"<figure>{svg[start:]}</figure>\n"
-
-
-def _placed(body: str, name: str, figure: str) -> str:
-    mention = re.compile(rf"<p>[^<]*<code>{re.escape(name)}</code>[^<]*</p>\n")
-    found = mention.search(body)
-    return body[: found.start()] + figure + body[found.end() :] if found else body + figure

@@ -1,4 +1,4 @@
-"""Conditions: what this process has of the machine, on which the time of a call depends."""
+"""Conditions: what this process has of the machine, on which a call's time depends; its threads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -35,3 +37,18 @@ def digest_conditions() -> Digest:
         "environment": {k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)},
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
+
+
+@contextmanager
+def half_of_the_threads() -> Iterator[None]:
+    """Compute with half of torch's threads in the body, and leave the others to who runs beside it.
+
+    OpenMP's threads spin while they wait for one that has lost its core to another process, which
+    made a step take three times as long with two threads on two busy cores as with one.
+    """
+    usual = torch.get_num_threads()
+    torch.set_num_threads(max(1, usual // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)

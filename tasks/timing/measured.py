@@ -57,7 +57,9 @@ def measuring_key(
     if not compiled.code or not reference.conditions:
         return None
     try:
-        eager, runner = _eager_code(staging), digest_folder(probing.source)
+        # The delivered code, without the names of the folder that it was written to.
+        text = (staging / MODULE_FILE).read_text(encoding="utf-8")
+        eager, runner = _LOADED_FROM.sub(r"\1", text), digest_folder(probing.source)
     except OSError:
         return None
     plain = {
@@ -73,12 +75,6 @@ def measuring_key(
         "conditions": reference.conditions,
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
-
-
-def _eager_code(staging: Path) -> str:
-    """Return the delivered code, without the names of the folder that it was written to."""
-    text = (staging / MODULE_FILE).read_text(encoding="utf-8")
-    return _LOADED_FROM.sub(r"\1", text)
 
 
 def recall(folder: Path, key: Digest | None) -> Measured | None:

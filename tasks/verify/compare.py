@@ -177,7 +177,8 @@ def _with_reasons(
             usual = typical.more_exact * measured.rmse_eager
             told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
         if told and moved is not None:
-            usual = root_mean_square(_finite(moved(FEWEST_RUNS)))
+            values = moved(FEWEST_RUNS)
+            usual = root_mean_square(chosen(values, torch.isfinite(values)))
             told = _judge_rmse(measured, tolerance, replace(typical, rmse=usual), alike=False)
         reasons += told
     return Deviation(**{**vars(measured), "reasons": tuple(reasons)})
@@ -234,10 +235,6 @@ def _what_is_needed(required_rtol: float) -> str:
 def _name(tensor: torch.Tensor) -> str:
     """Return the name of the tensor's dtype: `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _finite(values: torch.Tensor) -> torch.Tensor:
-    return chosen(values, torch.isfinite(values))
 
 
 def _largest(values: torch.Tensor) -> float:

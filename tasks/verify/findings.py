@@ -27,11 +27,11 @@ from handoff.tasks.verify.elements import (
     finite_in_all,
     root_mean_square,
 )
+from handoff.tasks.verify.figures import OUTPUTS_COUNTED, SpreadCount
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.reference import ReferenceCase
 from handoff.tasks.verify.scale import Scale, find_scale
 from handoff.tasks.verify.special import NOT_FINITE
-from handoff.tasks.verify.spread import OUTPUTS_COUNTED, SpreadCount
 
 _AGREE = 'if that is of no account, agree on propagation = "note" under [verify] in the recipe'
 # After so many wrong cases nothing more is asked of how well conditioned the others are.

@@ -49,7 +49,7 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     ordered = sorted(unique.values(), key=lambda sizes: (sum(sizes.values()), str(sizes)))
     middle_place = (len(ordered) - 1) // 2
     return tuple(
-        CaseSpec(_case_name(sizes, seed), sizes, seed)
+        CaseSpec(f"{sizes_text(sizes)} seed={seed}", sizes, seed)
         for place, sizes in enumerate(ordered)
         for seed in range(seeds if place == middle_place else 1)
     )
@@ -85,10 +85,6 @@ def special_cases(
 
 def _middle(low: int, high: int) -> int:
     return min(max(low, 3), high)
-
-
-def _case_name(sizes: Mapping[str, int], seed: int) -> str:
-    return f"{sizes_text(sizes)} seed={seed}"
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:

@@ -17,8 +17,7 @@ from handoff.artifacts.errors import first_line
 from handoff.artifacts.messages.steps import ReferenceJob, ReferenceResult
 from handoff.tasks.intake import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.timing.conditions import digest_conditions
-from handoff.tasks.timing.threads import half_of_the_threads
+from handoff.tasks.timing.conditions import digest_conditions, half_of_the_threads
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from handoff.tasks.verify.open_casts import OpenCasts

@@ -22,6 +22,7 @@ from handoff.tasks.probe.manners import (
     threaded_calls,
 )
 from handoff.tasks.verify.elements import identical
+from handoff.tasks.verify.figures import spreads_of
 from handoff.tasks.verify.findings import Findings, drawn_of, yardsticks_of
 from handoff.tasks.verify.loading import (
     PACKAGE,
@@ -34,7 +35,6 @@ from handoff.tasks.verify.loading import (
     open_shared_library,
 )
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
-from handoff.tasks.verify.spread import spreads_of
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW = 2

@@ -18,7 +18,7 @@ import pytest
 from mlflow import MlflowClient
 
 from handoff.tasks.optimize.extensions import digest_extension
-from handoff.tasks.release.order import names_in_order
+from handoff.tasks.release.jobs import names_in_order
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server

@@ -41,7 +41,7 @@ def compilation_key(program: ExportedProgram, job: CompileJob, toolchain: dict[s
         # Inductor sizes the blocks of its matrix products by the machine's caches, and shares work
         # out by the threads.
         "machine": [host_cpu_model(), torch.get_num_threads()],
-        "code": _own_code(),
+        "code": digest_sources("tasks.compile.step", "tasks.optimize.kernels"),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True, default=str).encode())
 
@@ -116,8 +116,3 @@ def _digest_value(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{_layout(value)} {hashlib.sha256(weight_bytes(value)).hexdigest()}"
     return str(value)
-
-
-def _own_code() -> Digest:
-    """Return the digest of the modules that decide what is emitted."""
-    return digest_sources("tasks.compile.step", "tasks.optimize.kernels")

@@ -55,7 +55,7 @@ def compile_for(
     With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile it
     for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). `options` are
     AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3, where this torch
-    lets that be chosen. Nothing is timed; `tasks.compile.cross.choice` says how configurations are
+    lets that be chosen. Nothing is timed; `tasks.compile.cross.kernels` says how configurations are
     chosen. `program` is left as it is.
 
     Raises `EnvironmentLacking` for a torch that isn't known, or tools that are missing,

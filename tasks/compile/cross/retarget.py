@@ -38,7 +38,9 @@ def retarget(program: ExportedProgram) -> ExportedProgram:
     Raises `BlessingRefused` for a program with an operator that no GPU has.
     """
     graph_module = _copy(program.graph_module)
-    mode = _fake_mode(program)
+    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    known = detect_fake_mode(values)
+    mode = known if isinstance(known, FakeTensorMode) else FakeTensorMode()
     _refuse_cpu_operators(graph_module)
     for module in graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
@@ -132,12 +134,6 @@ def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         # the signature knows nodes by name.
         after.name = before.name
     return copied
-
-
-def _fake_mode(program: ExportedProgram) -> FakeTensorMode:
-    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-    mode = detect_fake_mode(values)
-    return mode if isinstance(mode, FakeTensorMode) else FakeTensorMode()
 
 
 def _refuse_cpu_operators(graph_module: torch.fx.GraphModule) -> None:

@@ -76,16 +76,13 @@ def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:
     where, text = _shown(module, told.line)
     got = (f"`{text}`: " if text else "") + told.got
     return DeliveryUnreadable(
-        f"{type(module).__name__} can't be captured as a graph" + _because(told.what),
+        f"{type(module).__name__} can't be captured as a graph"
+        + (f", because {told.what}" if told.what else ""),
         expected="a model that torch.export can capture",
         got=got,
         remedy=told.remedy or BY_VALUE,
         where=where,
     )
-
-
-def _because(what: str) -> str:
-    return f", because {what}" if what else ""
 
 
 def _shown(module: nn.Module, line: Line | None) -> tuple[str, str]:

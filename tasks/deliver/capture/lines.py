@@ -1,4 +1,4 @@
-"""Lines of the training side's code: which one is running, and how it is written down."""
+"""Lines of the training side's code, and of module.py: which one is running, and as written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+import torch.fx
 
 Line = tuple[str, int]
 
@@ -54,3 +55,11 @@ def written_line(line: Line) -> str:
             last = "/__init__.py" if Path(file).name == "__init__.py" else ".py"
             return f"{name.replace('.', '/')}{last}:{number}"
     return f"{Path(file).name}:{number}"
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """Return `module.py:12`, or `module.py:12 (models/net.py:40)`."""
+    line = node.meta.get("module_line")
+    place = "module.py" if line is None else f"module.py:{line}"
+    source = node.meta.get("source_line")
+    return place if source is None else f"{place} ({source})"

@@ -51,30 +51,26 @@ class CarryNan(NodePass[ExportedProgram]):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        _compare(program, node)
-
-
-def _compare(program: ExportedProgram, node: torch.fx.Node) -> None:
-    low, high = _BOUNDS[node.target]
-    argument, *bounds = node.args
-    value = argument
-    given = dict(zip(("min_val", "max_val"), bounds, strict=False)) | dict(node.kwargs)
-    low, high = float(given.get("min_val", low)), float(given.get("max_val", high))  # type: ignore[arg-type]
-    is_sigmoid = node.target in _SIGMOIDS
-    with node.graph.inserting_before(node):
-        if is_sigmoid:
-            value = _call(node, _ATEN.add.Tensor, value, 3.0)
-        value = _bounded(node, value, _ATEN.le.Scalar, low)
-        if high != math.inf:
-            value = _bounded(node, value, _ATEN.ge.Scalar, high)
-        if is_sigmoid:
-            value = _call(node, _ATEN.div.Tensor, value, 6.0)
-        if node.target._schema.is_mutable:  # type: ignore[union-attr]
-            # Others may look at that memory, and compilers elide what nobody looks at.
-            value = _call(node, _ATEN.copy_.default, argument, value)
-    assert isinstance(value, torch.fx.Node)
-    value.meta.update(node.meta)
-    replace_node(program, node, value)
+        low, high = _BOUNDS[node.target]
+        argument, *bounds = node.args
+        value = argument
+        given = dict(zip(("min_val", "max_val"), bounds, strict=False)) | dict(node.kwargs)
+        low, high = float(given.get("min_val", low)), float(given.get("max_val", high))  # type: ignore[arg-type]
+        is_sigmoid = node.target in _SIGMOIDS
+        with node.graph.inserting_before(node):
+            if is_sigmoid:
+                value = _call(node, _ATEN.add.Tensor, value, 3.0)
+            value = _bounded(node, value, _ATEN.le.Scalar, low)
+            if high != math.inf:
+                value = _bounded(node, value, _ATEN.ge.Scalar, high)
+            if is_sigmoid:
+                value = _call(node, _ATEN.div.Tensor, value, 6.0)
+            if node.target._schema.is_mutable:  # type: ignore[union-attr]
+                # Others may look at that memory, and compilers elide what nobody looks at.
+                value = _call(node, _ATEN.copy_.default, argument, value)
+        assert isinstance(value, torch.fx.Node)
+        value.meta.update(node.meta)
+        replace_node(program, node, value)
 
 
 def _bounded(node: torch.fx.Node, value: object, beyond: Any, bound: float) -> torch.fx.Node:  # noqa: ANN401 - an operator

@@ -46,13 +46,9 @@ class ChannelsLast(LayoutPass):
         """Change the layouts of its weights and of its input."""
         weight = node.args[1]
         assert isinstance(weight, torch.fx.Node)
-        _lay_out(program, weight)
+        name = state_name(program, weight)
+        old = program.state_dict[name]
+        if not old.is_contiguous(memory_format=torch.channels_last):
+            put_state(program, name, old.detach().clone(memory_format=torch.channels_last))
+            weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)
         relay(node, node.args[0], _LAST)
-
-
-def _lay_out(program: ExportedProgram, weight: torch.fx.Node) -> None:
-    name = state_name(program, weight)
-    old = program.state_dict[name]
-    if not old.is_contiguous(memory_format=torch.channels_last):
-        put_state(program, name, old.detach().clone(memory_format=torch.channels_last))
-        weight.meta["val"] = weight.meta["val"].contiguous(**_LAST)

@@ -45,7 +45,19 @@ class ConvolutionToLinear(NodePass[ExportedProgram]):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        _replace(program, node)
+        given = arguments_of(node)
+        graph = node.graph
+        with graph.inserting_before(node):
+            rows, weight = (
+                add_call(graph, _ATEN.flatten.using_ints, (given[name], 1))
+                for name in ("input", "weight")
+            )
+            result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
+        chain, result = take_along(node, result)
+        with graph.inserting_before(chain[-1]):
+            for _ in given["weight"].meta["val"].shape[2:]:
+                result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))
+        replace_chain(program, chain, result)
 
 
 def is_unpadded(padding: Any) -> bool:  # noqa: ANN401 - a word, a number or a list of them
@@ -62,19 +74,3 @@ def is_point(node: object) -> bool:
         return False
     # A dynamic size that may be 1 is none.
     return all(isinstance(size, int) and size == 1 for size in node.meta["val"].shape[2:])
-
-
-def _replace(program: ExportedProgram, node: torch.fx.Node) -> None:
-    given = arguments_of(node)
-    graph = node.graph
-    with graph.inserting_before(node):
-        rows, weight = (
-            add_call(graph, _ATEN.flatten.using_ints, (given[name], 1))
-            for name in ("input", "weight")
-        )
-        result = add_call(graph, _ATEN.linear.default, (rows, weight, given["bias"]))
-    chain, result = take_along(node, result)
-    with graph.inserting_before(chain[-1]):
-        for _ in given["weight"].meta["val"].shape[2:]:
-            result = add_call(graph, _ATEN.unsqueeze.default, (result, -1))
-    replace_chain(program, chain, result)

@@ -45,18 +45,18 @@ class DropInferenceNoops(NodePass[torch.fx.GraphModule]):
 
     def change(self, program: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         """Let its input be used instead, and drop it."""
-        kept: Any = node.args[0] if node.args else _input_of(node)
+        # By keywords, and a loss's label may come first.
+        kept: Any = (
+            node.args[0]
+            if node.args
+            else node.kwargs.get("input", next(iter(node.kwargs.values())))
+        )
         node.replace_all_uses_with(kept)
         program.graph.erase_node(node)
 
     def clean_up(self, program: torch.fx.GraphModule) -> None:
         """Drop the modules that nothing calls any more."""
         program.delete_all_unused_submodules()
-
-
-def _input_of(node: torch.fx.Node) -> object:
-    # By keywords, and a loss's label may come first.
-    return node.kwargs.get("input", next(iter(node.kwargs.values())))
 
 
 def is_inference_noop(program: torch.fx.GraphModule, node: torch.fx.Node) -> bool:

@@ -45,7 +45,22 @@ class FoldBatchNorm(WeightPass):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Fold it into the layer before it."""
-        _fold(program, node)
+        producer, mean = node.args[0], node.args[3]
+        assert isinstance(producer, torch.fx.Node)
+        assert isinstance(mean, torch.fx.Node)
+        weight = producer.args[1]
+        assert isinstance(weight, torch.fx.Node)
+        bias = producer.args[2] if len(producer.args) > 2 else None
+        factor, shift = scale_and_shift(program, node)
+        matrix = state_value(program, weight)
+        column = factor.reshape(-1, *[1] * (matrix.dim() - 1))
+        folded_bias = state_value(program, bias) * factor + shift
+        change_state(program, weight, matrix * column)
+        # The layer may have had no bias; the mean's place in the program's state serves for the new
+        # one, because it has the same shape and is no longer needed.
+        change_state(program, mean, folded_bias)
+        producer.args = (producer.args[0], weight, mean, *producer.args[3:])
+        replace_node(program, node, producer)
 
 
 def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
@@ -67,22 +82,3 @@ def _is_foldable(program: ExportedProgram, node: torch.fx.Node) -> bool:
         )
         and agree(producer, *owned)
     )
-
-
-def _fold(program: ExportedProgram, batch_norm: torch.fx.Node) -> None:
-    producer, mean = batch_norm.args[0], batch_norm.args[3]
-    assert isinstance(producer, torch.fx.Node)
-    assert isinstance(mean, torch.fx.Node)
-    weight = producer.args[1]
-    assert isinstance(weight, torch.fx.Node)
-    bias = producer.args[2] if len(producer.args) > 2 else None
-    factor, shift = scale_and_shift(program, batch_norm)
-    matrix = state_value(program, weight)
-    column = factor.reshape(-1, *[1] * (matrix.dim() - 1))
-    folded_bias = state_value(program, bias) * factor + shift
-    change_state(program, weight, matrix * column)
-    # The layer may have had no bias; the mean's place in the program's state serves for the new
-    # one, because it has the same shape and is no longer needed.
-    change_state(program, mean, folded_bias)
-    producer.args = (producer.args[0], weight, mean, *producer.args[3:])
-    replace_node(program, batch_norm, producer)

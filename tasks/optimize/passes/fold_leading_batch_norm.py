@@ -47,7 +47,31 @@ class FoldLeadingBatchNorm(WeightPass):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Fold the batch norm before it into it."""
-        _fold(program, node)
+        batch_norm, weight = node.args[:2]
+        bias = node.args[2] if len(node.args) > 2 else None
+        assert isinstance(batch_norm, torch.fx.Node)
+        assert isinstance(weight, torch.fx.Node)
+        scale, shift = scale_and_shift(program, batch_norm)
+        matrix = state_value(program, weight)
+        # [outputs, inputs of a group, ...]: the channels that each output sees, by its group.
+        groups = node.args[_GROUPS] if len(node.args) > _GROUPS else node.kwargs.get("groups", 1)
+        groups = groups if isinstance(groups, int) else 1
+        outputs, inputs = matrix.shape[:2]
+        seen = torch.arange(outputs)[:, None] // (outputs // groups) * inputs + torch.arange(inputs)
+        shape = (outputs, inputs, *[1] * (matrix.dim() - 2))
+        added = (matrix * shift[seen].reshape(shape)).flatten(1).sum(1)
+        folded_bias = state_value(program, bias) + added
+        change_state(program, weight, matrix * scale[seen].reshape(shape))
+        if isinstance(bias, torch.fx.Node):
+            change_state(program, bias, folded_bias)
+        else:
+            dtype = weight.meta["val"].dtype
+            bias = add_buffer(program, f"{node.name}_bias", folded_bias.to(dtype))
+        node.args = (batch_norm.args[0], weight, bias, *node.args[3:])
+        node.kwargs = {name: value for name, value in node.kwargs.items() if name != "bias"}
+        # Nothing uses it any more: what it would be replaced by is its own input.
+        assert isinstance(batch_norm.args[0], torch.fx.Node)
+        replace_node(program, batch_norm, batch_norm.args[0])
 
 
 def _is_foldable(program: ExportedProgram, layer: torch.fx.Node) -> bool:
@@ -78,31 +102,3 @@ def _pads_nothing(layer: torch.fx.Node) -> bool:
     if isinstance(padding, (list, tuple)):
         return not any(padding)
     return layer.target is _LINEAR or padding in (0, "valid")
-
-
-def _fold(program: ExportedProgram, layer: torch.fx.Node) -> None:
-    batch_norm, weight = layer.args[:2]
-    bias = layer.args[2] if len(layer.args) > 2 else None
-    assert isinstance(batch_norm, torch.fx.Node)
-    assert isinstance(weight, torch.fx.Node)
-    scale, shift = scale_and_shift(program, batch_norm)
-    matrix = state_value(program, weight)
-    # [outputs, inputs of a group, ...]: the channels that each output sees, by its group.
-    groups = layer.args[_GROUPS] if len(layer.args) > _GROUPS else layer.kwargs.get("groups", 1)
-    groups = groups if isinstance(groups, int) else 1
-    outputs, inputs = matrix.shape[:2]
-    seen = torch.arange(outputs)[:, None] // (outputs // groups) * inputs + torch.arange(inputs)
-    shape = (outputs, inputs, *[1] * (matrix.dim() - 2))
-    added = (matrix * shift[seen].reshape(shape)).flatten(1).sum(1)
-    folded_bias = state_value(program, bias) + added
-    change_state(program, weight, matrix * scale[seen].reshape(shape))
-    if isinstance(bias, torch.fx.Node):
-        change_state(program, bias, folded_bias)
-    else:
-        dtype = weight.meta["val"].dtype
-        bias = add_buffer(program, f"{layer.name}_bias", folded_bias.to(dtype))
-    layer.args = (batch_norm.args[0], weight, bias, *layer.args[3:])
-    layer.kwargs = {name: value for name, value in layer.kwargs.items() if name != "bias"}
-    # Nothing uses it any more: what it would be replaced by is its own input.
-    assert isinstance(batch_norm.args[0], torch.fx.Node)
-    replace_node(program, batch_norm, batch_norm.args[0])

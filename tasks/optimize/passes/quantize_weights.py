@@ -40,29 +40,27 @@ class QuantizeWeights(WeightPass):
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        _quantize(program, node)
-
-
-def _quantize(program: ExportedProgram, layer: torch.fx.Node) -> None:
-    given, weight = layer.args[:2]
-    assert isinstance(given, torch.fx.Node)
-    assert isinstance(weight, torch.fx.Node)
-    name = state_name(program, weight)
-    value = program.state_dict[name].detach()
-    # A row of zeros has no scale of its own, and needs none.
-    scale = (value.abs().amax(dim=1) / _LARGEST).clamp(min=torch.finfo(value.dtype).tiny)
-    integers = (value / scale[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
-    stem = name.replace(".", "_")
-    kept = add_buffer(program, f"{stem}_int8", integers)
-    scales = add_buffer(program, f"{stem}_scale", scale)
-    with program.graph.inserting_before(layer):
-        calls = _Calls(program.graph)
-        wide = calls.add(_ATEN.to.dtype, kept, torch.float32)
-        result = calls.add(_ATEN.mul.Tensor, calls.add(_ATEN.linear.default, given, wide), scales)
-        if len(layer.args) > 2 and layer.args[2] is not None:
-            result = calls.add(_ATEN.add.Tensor, result, layer.args[2])
-    result.meta = {**layer.meta}
-    replace_node(program, layer, result)
+        given, weight = node.args[:2]
+        assert isinstance(given, torch.fx.Node)
+        assert isinstance(weight, torch.fx.Node)
+        name = state_name(program, weight)
+        value = program.state_dict[name].detach()
+        # A row of zeros has no scale of its own, and needs none.
+        scale = (value.abs().amax(dim=1) / _LARGEST).clamp(min=torch.finfo(value.dtype).tiny)
+        integers = (value / scale[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
+        stem = name.replace(".", "_")
+        kept = add_buffer(program, f"{stem}_int8", integers)
+        scales = add_buffer(program, f"{stem}_scale", scale)
+        with program.graph.inserting_before(node):
+            calls = _Calls(program.graph)
+            wide = calls.add(_ATEN.to.dtype, kept, torch.float32)
+            result = calls.add(
+                _ATEN.mul.Tensor, calls.add(_ATEN.linear.default, given, wide), scales
+            )
+            if len(node.args) > 2 and node.args[2] is not None:
+                result = calls.add(_ATEN.add.Tensor, result, node.args[2])
+        result.meta = {**node.meta}
+        replace_node(program, node, result)
 
 
 class _Calls:

@@ -42,40 +42,32 @@ class WidenConv1d(NodePass[ExportedProgram]):
             and isinstance(weight := node.args[1], torch.fx.Node)
             and len(weight.users) == 1
             and (name := state_name(program, weight))
-            and _names_of(program, name) == 1
+            and sum(spec.target == name for spec in program.graph_signature.input_specs) == 1
         ]  # fmt: skip
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
         """Replace it."""
-        _widen(program, node)
-
-
-def _names_of(program: ExportedProgram, name: str) -> int:
-    return sum(spec.target == name for spec in program.graph_signature.input_specs)
-
-
-def _widen(program: ExportedProgram, node: torch.fx.Node) -> None:
-    sequence, weight, *rest = node.args
-    assert isinstance(sequence, torch.fx.Node)
-    assert isinstance(weight, torch.fx.Node)
-    held = program.state_dict[state_name(program, weight)].detach()
-    change_state(program, weight, held.unsqueeze(_HEIGHT))
-    weight.meta["val"] = weight.meta["val"].unsqueeze(_HEIGHT)
-    unpadded: Any = "valid" if node.target is _ATEN.conv1d.padding else [0]
-    defaults: list[Any] = [None, [1], unpadded, [1], 1]
-    given: list[Any] = [*rest, *defaults[len(rest) :]]
-    bias, stride, padding, dilation, groups = given
-    padded = padding if isinstance(padding, str) else _both(padding, 0)
-    wide: list[Any] = [_both(stride, 1), padded, _both(dilation, 1), groups]
-    graph = node.graph
-    with graph.inserting_before(node):
-        image = graph.call_function(_ATEN.unsqueeze.default, (sequence, _HEIGHT))
-        image.meta["val"] = sequence.meta["val"].unsqueeze(_HEIGHT)
-        convolved = graph.call_function(_WIDER[node.target], (image, weight, bias, *wide))  # type: ignore[index]
-        convolved.meta["val"] = node.meta["val"].unsqueeze(_HEIGHT)
-        result = graph.call_function(_ATEN.squeeze.dim, (convolved, _HEIGHT))
-        result.meta.update(node.meta)
-    replace_node(program, node, result)
+        sequence, weight, *rest = node.args
+        assert isinstance(sequence, torch.fx.Node)
+        assert isinstance(weight, torch.fx.Node)
+        held = program.state_dict[state_name(program, weight)].detach()
+        change_state(program, weight, held.unsqueeze(_HEIGHT))
+        weight.meta["val"] = weight.meta["val"].unsqueeze(_HEIGHT)
+        unpadded: Any = "valid" if node.target is _ATEN.conv1d.padding else [0]
+        defaults: list[Any] = [None, [1], unpadded, [1], 1]
+        given: list[Any] = [*rest, *defaults[len(rest) :]]
+        bias, stride, padding, dilation, groups = given
+        padded = padding if isinstance(padding, str) else _both(padding, 0)
+        wide: list[Any] = [_both(stride, 1), padded, _both(dilation, 1), groups]
+        graph = node.graph
+        with graph.inserting_before(node):
+            image = graph.call_function(_ATEN.unsqueeze.default, (sequence, _HEIGHT))
+            image.meta["val"] = sequence.meta["val"].unsqueeze(_HEIGHT)
+            convolved = graph.call_function(_WIDER[node.target], (image, weight, bias, *wide))  # type: ignore[index]
+            convolved.meta["val"] = node.meta["val"].unsqueeze(_HEIGHT)
+            result = graph.call_function(_ATEN.squeeze.dim, (convolved, _HEIGHT))
+            result.meta.update(node.meta)
+        replace_node(program, node, result)
 
 
 def _both(value: Any, height: int) -> list[int]:  # noqa: ANN401 - one number, or a list of it

@@ -34,7 +34,8 @@ def ask_for(
         place = operand.place
         if place in changed:
             continue
-        wanted = _repeated(values, operand.value)
+        times = math.ceil(operand.value.numel() / values.numel())
+        wanted = values.repeat(times)[: operand.value.numel()].reshape(operand.value.shape)
         filled = fill_with(specs[place], drawn[place], operand, wanted)
         if filled is not None:
             inputs[place] = filled
@@ -86,11 +87,6 @@ def _as_tensor(plain: PlainTensor) -> torch.Tensor:
     kind: torch.dtype = getattr(torch, plain.dtype)
     through = torch.float64 if kind.is_floating_point else torch.int64
     return torch.tensor(plain.values, dtype=through).to(kind)
-
-
-def _repeated(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    times = math.ceil(like.numel() / values.numel())
-    return values.repeat(times)[: like.numel()].reshape(like.shape)
 
 
 def _is_far(values: torch.Tensor) -> bool:

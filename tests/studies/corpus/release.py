@@ -32,8 +32,8 @@ from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.messages.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
+from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance.known import known_faults
-from handoff.tasks.conformance.toolchain import conformance_toolchain
 from handoff.tasks.deliver import step as deliver
 from handoff.tasks.registry.assemble import refuse_unsound
 from handoff.tasks.release.processes import Processes

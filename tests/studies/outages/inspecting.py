@@ -17,8 +17,8 @@ from typing import Any
 from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.messages.registering import PullJob, Stores
-from handoff.artifacts.mlflow.experiments import RELEASES
 from handoff.artifacts.mlflow.mlmodel import listed_packages
+from handoff.artifacts.mlflow.registry import RELEASES
 from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG
 from handoff.artifacts.release.layout import ENTRY_FILE, SUMS_FILE
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, open_entry

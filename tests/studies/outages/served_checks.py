@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import psutil
 
-from handoff.artifacts.mlflow.experiments import NIGHTS
-from handoff.artifacts.mlflow.nights import STAMP_TAG
+from handoff.artifacts.mlflow.own_runs import STAMP_TAG
+from handoff.artifacts.mlflow.registry import NIGHTS
 from handoff.artifacts.nightly.night import Night, read_nights
 from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores.opening import open_store

@@ -15,7 +15,7 @@ from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.conformance import keep_table
-from handoff.tasks.conformance.page import render_table
+from handoff.tasks.conformance.keep_table import render_table
 from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
 
 

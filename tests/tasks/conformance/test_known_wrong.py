@@ -16,9 +16,9 @@ from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.signing import open_signer, sign_statement
 from handoff.artifacts.stores.folder import FolderStore
+from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance import known_wrong, read_tables
 from handoff.tasks.conformance.known import told_faults
-from handoff.tasks.conformance.toolchain import conformance_toolchain
 from tests.artifacts.conformance.conformance_samples import ADD, AMAX, table, toolchain
 
 COMPILER = "g++"

@@ -14,7 +14,7 @@ from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract, 
 from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.step import deliver
-from handoff.tasks.inspect.constants import looks_random
+from handoff.tasks.inspect.graph import looks_random
 from handoff.tasks.inspect.step import run
 from tests.tasks.deliveries import write_delivery
 

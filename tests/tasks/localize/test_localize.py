@@ -31,7 +31,7 @@ from handoff.tasks.localize import step as localize
 from handoff.tasks.localize import trials
 from handoff.tasks.localize.causes import _first_wrong
 from handoff.tasks.localize.measure import judge, judge_case, worst_fault
-from handoff.tasks.localize.others import find_others
+from handoff.tasks.localize.search import find_others
 from handoff.tasks.localize.subgraph import computing_nodes, cut, record
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.extensions import digest_extension

@@ -13,7 +13,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.tasks.probe.build import build_runner
 from handoff.tasks.probe.child import Ended, run_limited
-from handoff.tasks.probe.trials import Tried, try_all
+from handoff.tasks.probe.hostile import Tried, try_all
 from tests.tasks.probe.samples import PLANTED, SHORT
 
 

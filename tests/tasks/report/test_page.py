@@ -12,7 +12,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.release.evidence import Finding, ModuleChange, TakenOver
 from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
-from handoff.tasks.report.evidence import evidence
+from handoff.tasks.report.page import evidence
 from tests.artifacts.samples import sample_manifest, sample_target
 from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target
 

@@ -6,7 +6,7 @@ import torch
 
 from handoff.artifacts.recipe.tolerance import HIGHEST_BIN, LOWEST_BIN, ErrorSpread
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.tasks.verify.spread import SpreadCount, spreads_of
+from handoff.tasks.verify.figures import SpreadCount, spreads_of
 
 
 def test_elements_are_counted_by_their_sizes_over_all_cases() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handoff.artifacts.machine.gpu import KIB, PROFILES, GpuProfile
-from handoff.tasks.compile.cross.choice import Candidate, choose, resident_warps
+from handoff.tasks.compile.cross.kernels import Candidate, choose, resident_warps
 
 A100, A10 = PROFILES["sm_80"], PROFILES["sm_86"]
 

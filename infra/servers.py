@@ -1,12 +1,30 @@
-"""What a server on this machine answers, and what it said last."""
+"""Servers on this machine: whether a port is free, what one answers, and what it said last."""
 
 from __future__ import annotations
 
 import base64
 import re
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from handoff.artifacts.errors import UsageProblem
+
+
+def require_free_port(host: str, port: int, name: str, option: str = "--port") -> None:
+    """Raise `UsageProblem` where something else listens on the port that is meant for `name`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UsageProblem(
+                f"Port {port}, for {name}, can't be used", expected="a free port",
+                got=error.strerror or str(error), remedy=f"Name another with {option}, or end "
+                "what listens there. Nothing was started",
+            ) from error  # fmt: skip
 
 
 def get_status(address: str, login: str = "") -> int:
