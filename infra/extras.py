@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 
 from handoff.artifacts.errors import EnvironmentLacking
 
@@ -14,11 +16,20 @@ EXTRAS = {"s3": ("boto3",), "release": ("prefect", "mlflow"), "stack": ("supervi
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*).*; extra == ['\"]([a-z0-9]+)['\"]")
 # Packages that are imported by another name than they are installed by.
 _IMPORTED_AS = {"markdown-it-py": "markdown_it", "psycopg2-binary": "psycopg2"}
+# What is imported here and comes with one of an extra's packages.
+_COMES_WITH = {"botocore": "boto3", "httpx": "prefect", "requests": "mlflow"}
 
 
 def lacks_extra(error: ModuleNotFoundError) -> EnvironmentLacking | None:
     """Return what is told where a package is missing that an extra brings; None for any other."""
     return lacks((error.name or "").partition(".")[0])
+
+
+def require_extra(extra: str) -> None:
+    """Raise `EnvironmentLacking` where what an extra is known by can't be imported."""
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None and (lacking := lacks(module)):
+            raise lacking
 
 
 @contextmanager
@@ -51,11 +62,18 @@ def how_to_install(extra: str) -> str:
 
 
 def extra_of(module: str) -> str | None:
-    """Return the extra that brings a top-level module, None for none."""
-    for extra, package in _required():
-        if _IMPORTED_AS.get(package, package.replace("-", "_")) == module:
-            return extra
-    return None
+    """Return the extra that brings a top-level module, None for none.
+
+    A wheel says of each extra all that it brings: of those that do, the one of fewest packages.
+    """
+    module = _COMES_WITH.get(module, module)
+    required = _required()
+    brought = [
+        extra for extra, package in required
+        if _IMPORTED_AS.get(package, package.replace("-", "_")) == module
+    ]  # fmt: skip
+    sizes = Counter(extra for extra, _ in required)
+    return min(brought, key=lambda extra: sizes[extra], default=None)
 
 
 def has_extra(extra: str) -> bool:

@@ -8,7 +8,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN, isolated
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.engine.standing import empty_folder
-from handoff.infra.extras import installed, lacks
+from handoff.infra.extras import require_extra
 from handoff.infra.prefect.ports import require_free_port
 from handoff.infra.settings import Settings, read_settings, require_writable_home
 from handoff.infra.terminal.echoing import echo
@@ -32,8 +32,7 @@ def open_ui(host: str, port: int) -> None:
             "named by MLFLOW_TRACKING_URI, or an SSH tunnel",
         )  # fmt: skip
     # MLflow's server is a program of its own: nothing would say that it isn't here.
-    if installed("mlflow") is None and (lacking := lacks("mlflow")):
-        raise lacking
+    require_extra("release")
     require_writable_home(settings)
     require_free_port(host, port, "MLflow")
     # Without this MLflow's pages begin with what is for language models.
