@@ -17,6 +17,8 @@ from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.signing import Trust, read_trust
+from handoff.infra.extras import naming_extras
+from handoff.infra.home import whole_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,6 +50,7 @@ class Released:
     manifest: Manifest
 
 
+@naming_extras()
 def deliver(
     module: nn.Module,
     example_inputs: Sequence[Any],
@@ -79,12 +82,13 @@ def deliver(
     said = lineage or lineage_from_git(Path.cwd())
     created = said.created or datetime.now(UTC).isoformat(timespec="seconds")
     return write_delivery(
-        module, example_inputs, Path(folder).absolute(), name=name, example_kwargs=example_kwargs,
+        module, example_inputs, whole_path(Path(folder)), name=name, example_kwargs=example_kwargs,
         dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
         lineage=replace(said, created=created),
     )  # fmt: skip
 
 
+@naming_extras()
 def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection:
     """Judge a delivery, in a process of its own; an unsound one is a verdict, not an error.
 
@@ -100,6 +104,7 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
     return Inspection(taken.contract.model.name, judged.verdict, judged.findings)
 
 
+@naming_extras()
 def release(
     delivery: str | Path,
     *,
@@ -135,6 +140,7 @@ def release(
     )
 
 
+@naming_extras()
 def promote(
     reference: str, to: str = "production", *, reason: str = "", narrower: bool = False
 ) -> int:
@@ -160,6 +166,7 @@ def promote(
     return promote_version(read_site(settings), promotion, author).version
 
 
+@naming_extras()
 def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullResult:
     """Fetch `NAME@ALIAS` or `NAME@VERSION` into the new folder `folder`, verified.
 
@@ -173,9 +180,10 @@ def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullRes
 
     name, wanted = parse_reference(reference)
     stores = read_settings().stores
-    return run(PullJob(name, wanted, Path(folder).absolute(), target, stores, installed_torch()))
+    return run(PullJob(name, wanted, whole_path(Path(folder)), target, stores, installed_torch()))
 
 
+@naming_extras()
 def trusted_keys() -> Trust:
     """Return the public keys that this machine trusts, for `load`.
 

@@ -8,11 +8,16 @@ from pathlib import Path
 from handoff.artifacts.errors import UsageProblem
 
 
+def whole_path(path: Path) -> Path:
+    """Return a path from the root on and without `..`, as other processes are told it."""
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
 def home_folder() -> Path:
     """Return the folder of this machine's state: `HANDOFF_HOME`, or the platform's data folder."""
     named = os.environ.get("HANDOFF_HOME", "")
     if named:
-        return Path(named).expanduser().absolute()
+        return whole_path(Path(named).expanduser())
     from platformdirs import user_data_path
 
     return user_data_path("handoff", appauthor=False)
@@ -36,7 +41,7 @@ def store_location(home: Path) -> str:
             remedy="Name the bucket",
         )  # fmt: skip
     if not separator:
-        store = str(Path(store).expanduser().absolute())
+        store = str(whole_path(Path(store).expanduser()))
         if Path(store).is_file():
             raise UsageProblem(
                 "HANDOFF_STORE names a file", expected="a folder or s3://bucket/prefix", got=store,

@@ -138,7 +138,13 @@ def _signing_key(home: Path) -> SigningKey:
 def read_site(
     settings: Settings, workspace: Path | None = None, *, is_worker: bool = False
 ) -> Site:
-    """Return this machine's site for the flows that run on it, with an open `workspace`."""
+    """Return this machine's site for the flows that run on it, with an open `workspace`.
+
+    Raises `EnvironmentLacking` where what releases isn't installed: nothing is begun then.
+    """
+    from handoff.infra.extras import require_extra
+
+    require_extra("release")
     recipes = os.environ.get("HANDOFF_RECIPES", "")
     return Site(
         builds=settings.home / "builds",

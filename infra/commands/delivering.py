@@ -14,6 +14,7 @@ from handoff.artifacts.record import to_plain
 from handoff.infra.cli.options import is_quiet
 from handoff.infra.commands.questions import ask_name, ask_values
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.infra.home import whole_path
 from handoff.infra.terminal.console import fitted, print_json, print_table
 from handoff.infra.terminal.echoing import echo
 
@@ -26,7 +27,7 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     With `ask`, a person is asked for the name, and for ranges that nothing tells; each before the
     model is captured, which takes long.
     """
-    place, search_path = folder.absolute(), Path.cwd()
+    place, search_path = whole_path(folder), Path.cwd()
     asks, tells = ask and not as_json, not (as_json or is_quiet())
     with _process() as process:
         preparing = PrepareJob(factory, search_path, place, reads_ranges=asks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shutil
 import socket
@@ -13,10 +12,13 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from handoff.artifacts.delivery.uri import without_login
-from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.errors import HandoffError, UsageProblem
 from handoff.artifacts.recipe.target import TARGETS, host_cpu_flags
+from handoff.artifacts.release.layout import MODELS
+from handoff.artifacts.release.signing import read_trust
 from handoff.infra.engine.confinement import still_possible
 from handoff.infra.engine.landlock import landlock_version
+from handoff.infra.extras import EXTRAS, has_extra, how_to_install, installed, missing_of
 from handoff.infra.settings import (
     Settings,
     compiler_name,
@@ -31,9 +33,17 @@ from handoff.infra.terminal.echoing import echo
 Answer = Literal["ok", "note", "missing"]
 
 
+# What is done on a machine that has an extra, and what isn't where it is lacking.
+_USES = {
+    "s3": "stores in S3",
+    "release": "compiling, verifying and registering: handoff release, promote, ui",
+    "stack": "a team's services on one machine: handoff up",
+}
+
+
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: `missing` means that a release can't be made here."""
+    """One thing that was looked at: `missing` is what this machine can't do its work without."""
 
     name: str
     answer: Answer
@@ -42,13 +52,14 @@ class Check:
 
 
 def examine(*, as_json: bool) -> int:
-    """Print every check; return 0 when a release can be made here, else 1."""
+    """Print every check; return 0 when nothing is missing of what is installed here, else 1."""
     settings = read_settings()
-    checks = [
-        _python(), *_packages(), _compiler(), _processor(), _gpu(),
-        _home(settings), _keys(settings), _confinement(), _registry(settings), _store(settings),
-        _prefect(settings),
-    ]  # fmt: skip
+    checks = [_python(), _package("torch"), *_extras(), _processor(), _gpu(), _home(settings)]
+    if has_extra("release"):
+        checks += [_compiler(), _keys(settings)]
+    checks += [_trust(settings), _confinement(), _store(settings)]
+    if has_extra("release"):
+        checks += [_registry(settings), _prefect(settings)]
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -64,14 +75,28 @@ def _python() -> Check:
     return Check("python", "ok", f"{platform.python_version()}, {' '.join(platform.libc_ver())}")
 
 
-def _packages() -> list[Check]:
-    """Read versions from the packages' metadata: importing torch would take seconds."""
+def _package(name: str) -> Check:
+    """Read a version from the package's metadata: importing torch would take seconds."""
+    found = installed(name)
+    if found is None:
+        return Check(name, "missing", "not installed", f"Install the package {name} again")
+    return Check(name, "ok", found)
+
+
+def _extras() -> list[Check]:
+    """Tell what this machine is installed for: who serves needs nothing of who releases."""
     checks = []
-    for name in ("torch", "prefect", "mlflow", "boto3"):
-        try:
-            checks.append(Check(name, "ok", importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            checks.append(Check(name, "missing", "not installed", "Run make in the checkout"))
+    for extra, known_by in EXTRAS.items():
+        name, lacking = f"[{extra}]", missing_of(extra)
+        if not has_extra(extra):
+            told = f"not installed; needed for {_USES[extra]}"
+            checks.append(Check(name, "note", told, f"pip install 'handoff[{extra}]'"))
+        elif lacking:
+            told = f"without {', '.join(lacking)}"
+            checks.append(Check(name, "missing", told, how_to_install(extra)))
+        else:
+            told = ", ".join(f"{package} {installed(package)}" for package in known_by)
+            checks.append(Check(name, "ok", f"{told}: {_USES[extra]}"))
     return checks
 
 
@@ -143,6 +168,20 @@ def _keys(settings: Settings) -> Check:
     return Check("keys", "ok", f"only signing can read {', '.join(map(str, kept))} (Landlock)")
 
 
+def _trust(settings: Settings) -> Check:
+    """Tell how many keys are trusted: a pull and a load need one."""
+    try:
+        keys = read_trust(settings.stores.trusted, may_lack=True).keys
+    except UsageProblem as error:
+        return Check("trust", "missing", error.got, error.remedy)
+    if not keys:
+        return Check(
+            "trust", "note", "nobody's signature yet: no key is trusted here",
+            "handoff keys trust FILE, with what 'handoff keys show' printed where it was released",
+        )  # fmt: skip
+    return Check("trust", "ok", f"what {len(keys)} key{'s' * (len(keys) != 1)} signed")
+
+
 def _confinement() -> Check:
     """Tell what a process that holds a delivery or compiled code could do, as one has tried."""
     if possible := still_possible():
@@ -173,11 +212,18 @@ def _prefect(settings: Settings) -> Check:
 def _store(settings: Settings) -> Check:
     location = settings.stores.objects
     if location.startswith("s3://"):
+        if not has_extra("s3"):
+            return Check("store", "missing", f"{location}, without [s3]", how_to_install("s3"))
         from handoff.artifacts.stores.opening import open_store
 
         try:
             # A person waits for this one.
-            guarantees = open_store(location, patience_s=10).check()
+            store = open_store(location, patience_s=10)
+            if not has_extra("release"):
+                # Who pulls may have leave to read alone.
+                found = len(store.names(MODELS))
+                return Check("store", "ok", f"{location}, {found} model{'s' * (found != 1)}")
+            guarantees = store.check()
         except HandoffError as error:
             return Check("store", "missing", error.got, error.remedy)
         if guarantees.lacking:

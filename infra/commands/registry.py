@@ -14,6 +14,7 @@ from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.infra.cli.options import is_quiet
+from handoff.infra.home import whole_path
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
 from handoff.infra.terminal.echoing import echo
@@ -131,7 +132,7 @@ def pull_release(reference: str, folder: Path | None, target: str, *, as_json: b
 
     settings = read_settings()
     name, wanted = parse_reference(reference)
-    to = folder.absolute() if folder else None
+    to = whole_path(folder) if folder else None
     job = PullJob(name, wanted, to, target, settings.stores, installed_torch())
     with shown_transfer() as progress:
         result = pull(job, progress)
@@ -153,7 +154,7 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     settings = read_settings()
     name, wanted = parse_reference(reference)
     version = releases_of(settings).find(name, wanted).version
-    result = restore(RestoreJob(settings.stores, name, version, folder.absolute()))
+    result = restore(RestoreJob(settings.stores, name, version, whole_path(folder)))
     if as_json:
         print_json({"model": name, "version": version, **to_plain(result)})
         return

@@ -22,6 +22,7 @@ from handoff.infra.cli.options import is_quiet
 from handoff.infra.commands.registry import releases_of, require_alias
 from handoff.infra.commands.unchanged import Standing, find_unchanged
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
+from handoff.infra.home import whole_path
 from handoff.infra.prefect.flow_calls import call_flow
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from handoff.infra.terminal.console import print_json
@@ -250,9 +251,9 @@ def _require_targets(recipe: Recipe) -> None:
 
 
 def require_folder(delivery: Path) -> Path:
-    """Return the delivery's absolute path; raise `DeliveryUnreadable` unless it is a folder."""
+    """Return the delivery's whole path; raise `DeliveryUnreadable` unless it is a folder."""
     if delivery.is_dir():
-        return delivery.absolute()
+        return whole_path(delivery)
     raise DeliveryUnreadable(
         f"{delivery} can't be read as a delivery",
         expected="a folder that torch.fx's to_folder wrote, with its delivery.toml",

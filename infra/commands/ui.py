@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 
-from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN, isolated
 from handoff.infra.engine.environments import replace_process
 from handoff.infra.engine.standing import empty_folder
+from handoff.infra.extras import require_extra
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings, require_writable_home
 from handoff.infra.terminal.echoing import echo
@@ -31,6 +31,8 @@ def open_ui(host: str, port: int) -> None:
             got=host[:60], remedy="MLflow has no login here: use an MLflow server with one, "
             "named by MLFLOW_TRACKING_URI, or an SSH tunnel",
         )  # fmt: skip
+    # MLflow's server is a program of its own: nothing would say that it isn't here.
+    require_extra("release")
     require_writable_home(settings)
     require_free_port(host, port, "MLflow")
     # Without this MLflow's pages begin with what is for language models.
@@ -44,13 +46,6 @@ def open_ui(host: str, port: int) -> None:
 
 
 def _command(settings: Settings, host: str, port: int) -> list[str]:
-    try:
-        importlib.metadata.distribution("mlflow")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise EnvironmentLacking(
-            "MLflow's server can't be started", expected="the package mlflow", got="none",
-            remedy="Install the package mlflow (not mlflow-skinny alone) beside handoff",
-        ) from error  # fmt: skip
     return isolated(
         "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1",
         "--backend-store-uri", settings.stores.tracking_uri,

@@ -30,6 +30,7 @@ from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
 from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_memory, out_of_memory
+from handoff.infra.extras import lacks_extra
 from handoff.tasks.steps import step_named
 
 
@@ -57,6 +58,8 @@ def run_step(name: str, plain_job: object) -> dict[str, Any]:
             return {"error": disk_full(name, Path.cwd()).as_record()}
         if is_out_of_memory(error):
             return {"error": out_of_memory(name, error).as_record()}
+        if isinstance(error, ModuleNotFoundError) and (lacking := lacks_extra(error)):
+            return {"error": lacking.as_record()}
         told = _lacking if isinstance(error, OSError) else _defect
         return {"error": told(name, error).as_record()}
 

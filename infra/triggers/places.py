@@ -12,6 +12,7 @@ from handoff.artifacts.delivery.contract import CONTRACT_FILE
 from handoff.artifacts.delivery.uri import S3Source, is_plain_path, parse_delivery_uri
 from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
 from handoff.artifacts.stores.s3_reading import S3Object, S3Place
+from handoff.infra.home import whole_path
 
 _MOST_FILES = 100_000
 _LARGEST_CONTRACT = 1 << 20
@@ -43,7 +44,7 @@ def open_place(text: str) -> Place:
         source = parse_delivery_uri(text)
         assert isinstance(source, S3Source)
         return BucketPlace(source)
-    folder = Path(text).expanduser().absolute()
+    folder = whole_path(Path(text).expanduser())
     if not folder.is_dir():
         raise UsageProblem(
             f"{folder} can't be watched", expected="a folder, or s3://bucket/prefix",

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from handoff.artifacts.delivery.uri import LocalSource, parse_delivery_uri
 from handoff.artifacts.errors import UsageProblem
+from handoff.infra.commands.release import require_folder
 from handoff.infra.documenting.split_lock import split
 from handoff.infra.engine.environments import child_environment, prepare_prefect
 from handoff.infra.settings import (
@@ -23,6 +25,25 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_SIGNING_KEY", "HANDOFF_TRUSTED_KEYS")
     for name in (*names, "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_places_that_a_person_names_from_a_folder_beside_are_told_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("deploying", "training/delivery"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "deploying" / "link").symlink_to(tmp_path / "training" / "delivery")
+    monkeypatch.chdir(tmp_path / "deploying")
+    monkeypatch.setenv("HANDOFF_HOME", "../home")
+    monkeypatch.setenv("HANDOFF_STORE", "../store")
+    settings = read_settings()
+    assert (settings.home, settings.stores.objects) == (tmp_path / "home", str(tmp_path / "store"))
+    folder = tmp_path / "training" / "delivery"
+    assert require_folder(Path("../training/delivery")) == folder
+    assert require_folder(Path("link/../delivery")) == folder
+    assert parse_delivery_uri(str(require_folder(Path("../training/delivery")))) == (
+        LocalSource(folder)
+    )
 
 
 def test_by_default_everything_lies_where_the_platform_expects_it(

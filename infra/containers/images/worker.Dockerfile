@@ -32,7 +32,7 @@ COPY requirements.lock infra/containers/images/build.lock /tmp/
 RUN pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
       -r /tmp/requirements.lock -r /tmp/build.lock \
  && rm /tmp/*.lock
-COPY pyproject.toml README.md ./
+COPY pyproject.toml hatch_build.py README.md ./
 COPY handoff handoff
 COPY artifacts artifacts
 COPY tasks tasks

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,40 @@ def test_images_are_pinned_and_never_the_latest() -> None:
     base = next(o for p, o in manifests() if p == MANIFESTS / "base" / "kustomization.yaml")
     tags = {(image["name"], image["newTag"]) for image in base["images"]}
     assert {f"{name}:{tag}" for name, tag in tags} == {i for i in images if i.startswith("handoff")}
+
+
+def test_what_the_worker_is_built_from_installs_as_the_package(tmp_path: Path) -> None:
+    context, image = tmp_path / "context", tmp_path / "image"
+    context.mkdir()
+    image.mkdir()
+    for line in (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines():
+        if line.startswith("!"):
+            copy_in(REPOSITORY / line[1:], context)
+    build = (STACK / "images" / "worker.Dockerfile").read_text("utf-8")
+    for copied in re.findall(r"(?m)^COPY (?!\$)(.+) \S+$", build):
+        for name in copied.split():
+            if not name.endswith(".lock"):
+                copy_in(context / name, image)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--hooks-only"]
+    ended = subprocess.run(command, cwd=image, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert (image / "handoff" / "infra" / "cli" / "main.py").is_file()
+
+
+def copy_in(source: Path, folder: Path) -> None:
+    """Copy a file or a folder into `folder`, links as links, as an image's builder does."""
+    if source.is_dir():
+        shutil.copytree(source, folder / source.name, symlinks=True)
+    else:
+        shutil.copy(source, folder)
+
+
+@pytest.mark.parametrize(
+    "name", [".env", "secrets/signing.pem", "secrets/trusted/a.pub", "kubernetes/base/keys.env"]
+)
+def test_what_is_secret_is_ignored_by_git(name: str) -> None:
+    command = ["git", "-C", str(REPOSITORY), "check-ignore", "--quiet", str(STACK / name)]
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", _SERVICES)

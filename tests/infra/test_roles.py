@@ -1,0 +1,151 @@
+"""A training or a serving machine: the wheel and its base dependencies, and no more.
+
+The environment is made of links to what is installed here, since nothing else differs.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from handoff.infra.extras import EXTRAS, extra_of
+from tests.infra.test_wheel import build
+
+ROOT = Path(__file__).parents[2]
+# Modules that only a type checker imports, or that are looked for and done without.
+_DONE_WITHOUT = {"mypy_boto3_s3"}
+
+
+def needed(name: str, found: dict[str, Distribution] | None = None) -> dict[str, Distribution]:
+    """Return a distribution with all that it needs, without extras."""
+    seen = {} if found is None else found
+    if name.lower() in seen:
+        return seen
+    seen[name.lower()] = here = distribution(name)
+    for line in here.requires or []:
+        requirement = Requirement(line)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        needed(requirement.name, seen)
+        # Such as cuda-toolkit[cublas], which is nothing without.
+        for extra in requirement.extras:
+            for further in map(Requirement, distribution(requirement.name).requires or []):
+                if further.marker and further.marker.evaluate({"extra": extra}):
+                    needed(further.name, seen)
+    return seen
+
+
+def tops(found: Distribution) -> Iterator[Path]:
+    """Give what a distribution has directly in the folder of packages."""
+    for name in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+        yield Path(str(found.locate_file(name)))
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel and its base dependencies."""
+    folder = tmp_path_factory.mktemp("role")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    zipfile.ZipFile(build(folder)).extractall(packages)
+    for name, found in needed("handoff").items():
+        for top in tops(found) if name != "handoff" else ():
+            if not (packages / top.name).exists():
+                (packages / top.name).symlink_to(top)
+    return folder / "venv" / "bin" / "python"
+
+
+def run(python: Path, folder: Path, *arguments: str, **settings: str) -> tuple[int, str, str]:
+    """Run Python in an empty folder, with a home of its own; return code, output and errors."""
+    environment = {"PATH": "/usr/bin:/bin", "HANDOFF_HOME": str(folder / "home"), **settings}
+    ended = subprocess.run(
+        [python, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_nothing_of_a_release_is_there_and_doctor_finds_nothing_missing(
+    python: Path, tmp_path: Path
+) -> None:
+    names = sorted({name for names in EXTRAS.values() for name in names})
+    code = f"import importlib.util as i; print([n for n in {names} if i.find_spec(n)])"
+    assert run(python, tmp_path, "-c", code)[1].strip() == "[]"
+    ended, told, errors = run(python, tmp_path, "-m", "handoff", "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(told)["checks"]}
+    assert ended == 0, (told, errors)
+    assert checks["[release]"]["answer"] == "note"
+    assert "handoff[release]" in checks["[release]"]["remedy"]
+    assert not {"compiler", "registry", "flows"} & set(checks)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "extra"),
+    [
+        (("release", "."), {}, "release"),
+        (("promote", "toy@1"), {}, "release"),
+        (("rollback", "toy"), {}, "release"),
+        (("sync",), {}, "release"),
+        (("ui",), {}, "release"),
+        (("deploy",), {"PREFECT_API_URL": "http://127.0.0.1:9/api"}, "release"),
+        (("up",), {}, "stack"),
+        (("list",), {"HANDOFF_STORE": "s3://bucket/prefix"}, "s3"),
+        (("pull", "toy", "--to", "x"), {"HANDOFF_STORE": "s3://bucket/prefix"}, "s3"),
+    ],
+)
+def test_a_command_of_another_role_names_the_extra_that_it_needs(
+    arguments: tuple[str, ...], settings: dict[str, str], extra: str, python: Path, tmp_path: Path
+) -> None:
+    ended, _, told = run(python, tmp_path, "-m", "handoff", *arguments, **settings)
+    assert ended == 1
+    assert f"expected handoff[{extra}], got handoff without it. Install it: pip install" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("call", "settings", "extra"),
+    [
+        ("release('.')", {}, "release"),
+        ("promote('toy@1')", {}, "release"),
+        ("pull('toy', 'x')", {"HANDOFF_STORE": "s3://bucket/prefix"}, "s3"),
+    ],
+)
+def test_a_function_of_another_role_names_it_too(
+    call: str, settings: dict[str, str], extra: str, python: Path, tmp_path: Path
+) -> None:
+    code = f"import handoff\ntry: handoff.{call}\nexcept handoff.HandoffError as e: print(repr(e))"
+    _, told, errors = run(python, tmp_path, "-c", code, **settings)
+    assert told.startswith("EnvironmentLacking("), errors
+    assert f"handoff[{extra}]" in told
+
+
+def test_each_package_that_is_imported_is_in_the_base_or_brought_by_a_named_extra() -> None:
+    base = {top.stem for found in needed("handoff").values() for top in tops(found)}
+    lost = {
+        (module, str(file.relative_to(ROOT)))
+        for room in ("artifacts", "tasks", "flows", "infra")
+        for file in (ROOT / room).rglob("*.py")
+        for module in imported(file) - base - sys.stdlib_module_names - _DONE_WITHOUT
+        if module != "handoff" and extra_of(module) is None
+    }
+    assert not lost
+
+
+def imported(file: Path) -> set[str]:
+    """Return the top-level names that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
