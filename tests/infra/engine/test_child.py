@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -191,7 +192,7 @@ def test_equal_jobs_run_once(process: StepProcess, tmp_path: Path) -> None:
 def test_the_log_says_how_to_repeat_a_step(process: StepProcess, tmp_path: Path) -> None:
     process.run(look_up(tmp_path), limit_s=60)
     (line,) = [x for x in process.log.read_text().splitlines() if x.startswith("repeat with:")]
-    command = line.removeprefix("repeat with: python ").split()
+    command = shlex.split(line.removeprefix("repeat with: python "))
     again = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
     assert json.loads(again.stdout) == {
         "result": {"version": None, "manifest": None, "served": None}

@@ -36,9 +36,11 @@ print("as expected")
 def test_draining_waits_for_the_flow_runs_of_its_container(tmp_path: Path) -> None:
     if subprocess.run([*_CONTAINED, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine gives its users no namespaces")
-    (tmp_path / "infra").mkdir()
-    (tmp_path / "infra" / "__init__.py").touch()
-    (tmp_path / "infra" / "flow_run.py").write_text("import time\ntime.sleep(60)\n")
+    room = tmp_path / "handoff" / "infra" / "prefect"
+    room.mkdir(parents=True)
+    for folder in (room, room.parent, room.parents[1]):
+        (folder / "__init__.py").touch()
+    (room / "flow_run.py").write_text("import time\ntime.sleep(60)\n")
     seen = subprocess.run(
         [*_CONTAINED, sys.executable, "-c", _DRAIN, str(STACK / "prepare.py")],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
