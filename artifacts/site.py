@@ -1,11 +1,40 @@
-"""The site: what a machine is for the flows that run on it."""
+"""The site: what a machine is for the flows that run on it, with its stores and its key."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.messages.registering import SigningKey, Stores
+
+@dataclass(frozen=True)
+class Stores:
+    """Where releases are kept, as locations only, and whose signatures are trusted.
+
+    `objects` is a folder or `s3://bucket/prefix`, `tracking_uri` is MLflow's, and `artifact_root`
+    is where MLflow keeps artifacts when it runs embedded (empty: where the server says). `trusted`
+    are files and folders of public keys, and `seen` is the file that remembers how far each ledger
+    went (None: nothing is remembered). Secrets are never part of it: boto3 and MLflow read them
+    from the environment of the one child process that gets them.
+    """
+
+    objects: str
+    tracking_uri: str
+    artifact_root: str = ""
+    trusted: tuple[str, ...] = ()
+    seen: Path | None = None
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """The key that signs: a PEM file or a KMS's address, never the key itself.
+
+    `public` is where the public key lies, or is written to when the key is to be made
+    (`make_missing`).
+    """
+
+    uri: str
+    public: Path
+    make_missing: bool = False
 
 
 @dataclass(frozen=True)

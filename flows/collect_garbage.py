@@ -7,12 +7,12 @@ from typing import Annotated, Any, cast
 from prefect import flow, task
 from pydantic import Field
 
-from handoff.artifacts.messages.registering import CollectJob, CollectResult
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.site import here
 from handoff.tasks import steps
+from handoff.tasks.registry.messages import CollectJob, CollectResult
 from handoff.tasks.registry.moving import opened_registrar
 
 

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from prefect import flow
 
-from handoff.artifacts.conformance.table import Conformance, KeepTableJob
-from handoff.artifacts.messages.registering import KeyJob
+from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.recipe.target import CpuTarget, parse_target
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
@@ -18,7 +17,9 @@ from handoff.flows.parameters import Attempt, ConformanceParameters
 from handoff.flows.site import here
 from handoff.flows.steps import conform, keep_table, sign_table
 from handoff.infra.engine.child import StepProcess
+from handoff.tasks.conformance.messages import KeepTableJob
 from handoff.tasks.conformance.running import Plan, Progress
+from handoff.tasks.registry.messages import KeyJob
 from handoff.tasks.registry.moving import SIGNER, opened_registrar
 
 LOGGER = logging.getLogger("handoff.conformance")

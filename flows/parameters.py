@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.messages.changes import NIGHTLY_ALIAS, Author
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import from_plain
+from handoff.tasks.registry.changes import NIGHTLY_ALIAS, Author
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 TARGET_PATTERN = r"^(cpu|cuda)-[a-z0-9-]{1,30}$"

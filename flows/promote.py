@@ -7,7 +7,6 @@ from typing import Any
 from prefect import flow, task
 from prefect.runtime import flow_run
 
-from handoff.artifacts.messages.changes import Author
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies
@@ -15,6 +14,7 @@ from handoff.flows.parameters import PromoteParameters
 from handoff.flows.site import here
 from handoff.tasks.registry import moving
 from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.changes import Author
 
 
 @task(**policies.step("move alias"))

@@ -10,8 +10,6 @@ from prefect.runtime import flow_run
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.changes import ReleaseRequest
-from handoff.artifacts.messages.registering import CatalogueJob, LookUpResult, UploadJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
@@ -19,6 +17,8 @@ from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.showing import own_page, show_released
 from handoff.flows.steps import append, catalogue, upload
 from handoff.tasks.registry.appending import Appended, Change, told_as_done
+from handoff.tasks.registry.changes import ReleaseRequest
+from handoff.tasks.registry.messages import CatalogueJob, LookUpResult, UploadJob
 from handoff.tasks.release.processes import Processes
 
 

@@ -9,13 +9,9 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from handoff.artifacts.conformance.known_faults import KnownWrongJob
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.uri import LocalSource, parse_delivery_uri
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.fetching import FetchJob
-from handoff.artifacts.messages.registering import KeyJob, LookUpJob
-from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.recipe.recipe import recipe_for
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
@@ -36,8 +32,12 @@ from handoff.flows.target.targets import build
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 from handoff.tasks.compile.fingerprint import fingerprint_release
+from handoff.tasks.conformance.messages import KnownWrongJob
+from handoff.tasks.fetch.messages import FetchJob
+from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry import assemble
+from handoff.tasks.registry.messages import KeyJob, LookUpJob
 from handoff.tasks.release.processes import FETCHER, Processes
 
 

@@ -10,18 +10,19 @@ from typing import Any, TypeVar
 
 from prefect import Task, task
 
-from handoff.artifacts.conformance.table import Conformance, SignTableJob
+from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
-from handoff.artifacts.messages.steps import CompileJob, CompileResult
+from handoff.artifacts.job import Job
 from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.progress import announced
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks import steps
 from handoff.tasks.captures.rows import fill_rows
+from handoff.tasks.compile.messages import CompileJob, CompileResult
+from handoff.tasks.conformance.messages import SignTableJob
 from handoff.tasks.conformance.running import Plan, Tell, make_table
+from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
 from handoff.tasks.registry.appending import Appended, Change
 from handoff.tasks.registry.appending import append as append_change
 from handoff.tasks.release.jobs import Jobs

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
         StoreFailed,
         UsageProblem,
     )
-    from handoff.artifacts.messages.registering import PullResult
-    from handoff.artifacts.messages.steps import DeliverResult
     from handoff.artifacts.recipe.recipe import Recipe
     from handoff.artifacts.release.evidence import Finding
     from handoff.artifacts.release.manifest import Manifest
@@ -61,8 +59,10 @@ if TYPE_CHECKING:
         release,
         trusted_keys,
     )
+    from handoff.tasks.deliver.messages import DeliverResult
     from handoff.tasks.optimize.passes.base import Pass
     from handoff.tasks.optimize.passes.pattern import PatternPass
+    from handoff.tasks.registry.messages import PullResult
 
 _PLACES = {
     "artifacts.delivery.contract": ("Lineage",),
@@ -76,9 +76,9 @@ _PLACES = {
     "artifacts.serve.loader": ("LoadedModel", "load"),
     "artifacts.release.manifest": ("Manifest",),
     "artifacts.recipe.recipe": ("Recipe",),
-    "artifacts.messages.registering": ("PullResult",),
+    "tasks.registry.messages": ("PullResult",),
     "artifacts.release.signing": ("Trust",),
-    "artifacts.messages.steps": ("DeliverResult",),
+    "tasks.deliver.messages": ("DeliverResult",),
     "infra.api": (
         "Inspection", "Released", "deliver", "inspect", "promote", "pull", "release",
         "trusted_keys",

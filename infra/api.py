@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.messages.registering import PullJob, PullResult
-from handoff.artifacts.messages.steps import DeliverResult
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.evidence import Finding
@@ -19,6 +17,8 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.infra.extras import naming_extras
 from handoff.infra.home import whole_path
+from handoff.tasks.deliver.messages import DeliverResult
+from handoff.tasks.registry.messages import PullJob, PullResult
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,9 +151,9 @@ def promote(
     `narrower`. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
     another promotion was quicker.
     """
-    from handoff.artifacts.messages.changes import Author
     from handoff.infra.commands.registry import parse_version, require_alias
     from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
+    from handoff.tasks.registry.changes import Author
     from handoff.tasks.registry.moving import Promotion
     from handoff.tasks.registry.moving import promote as promote_version
 

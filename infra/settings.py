@@ -36,8 +36,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.messages.registering import SigningKey, Stores
-from handoff.artifacts.site import Site
+from handoff.artifacts.site import SigningKey, Site, Stores
 from handoff.infra.home import home_folder, store_location
 
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from handoff.artifacts.conformance import known_faults
-from handoff.artifacts.conformance import table as conformance
-from handoff.artifacts.delivery import captures
-from handoff.artifacts.messages import (
-    changes,
-    exchange,
-    fetching,
-    localization,
-    probes,
-    proposals,
-    registering,
-    steps,
-)
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.nightly import night_notes, surveying
+from handoff.artifacts.delivery import captures as capture_table
+from handoff.artifacts.job import Job
 from handoff.artifacts.release import comparison
+from handoff.tasks.captures import messages as captures
+from handoff.tasks.compile import messages as compiling
+from handoff.tasks.conformance import messages as conformance
+from handoff.tasks.deliver import messages as deliver
+from handoff.tasks.fetch import messages as fetch
+from handoff.tasks.inspect import messages as inspect
+from handoff.tasks.intake import messages as intake
+from handoff.tasks.localize import messages as localize
+from handoff.tasks.nightly import messages as nightly
+from handoff.tasks.optimize import messages as optimize
+from handoff.tasks.probe import messages as probe
+from handoff.tasks.propose import messages as propose
+from handoff.tasks.registry import changes
+from handoff.tasks.registry import messages as registry
+from handoff.tasks.timing import messages as timing
+from handoff.tasks.verify import messages as verify
 
 J = TypeVar("J", bound=Job[Any])
 R = TypeVar("R")
@@ -48,110 +51,87 @@ class Step(Generic[J, R]):
 
 
 # Somewhat longer than the step itself gives a download.
-FETCH = Step("fetch", "fetch.step", fetching.FetchJob, fetching.FetchResult, 3900)
-SEND = Step("send", "fetch.send", exchange.SendJob, exchange.Sent, 7200)
-RECEIVE = Step("receive", "fetch.receive", exchange.ReceiveJob, exchange.Received, 7200)
-PREPARE = Step("prepare", "deliver.prepare", steps.PrepareJob, steps.Prepared, 3600)
-DELIVER = Step("deliver", "deliver.step", steps.DeliverJob, steps.DeliverResult, 3600)
-PROPOSE = Step("propose", "propose.step", proposals.ProposeJob, proposals.ProposeResult, 600)
-TRY_CONTRACT = Step(
-    "try contract", "propose.try_contract", proposals.TryJob, proposals.TryResult, 600
+FETCH = Step("fetch", "fetch.step", fetch.FetchJob, fetch.FetchResult, 3900)
+SEND = Step("send", "fetch.send", fetch.SendJob, fetch.Sent, 7200)
+RECEIVE = Step("receive", "fetch.receive", fetch.ReceiveJob, fetch.Received, 7200)
+PREPARE = Step("prepare", "deliver.prepare", deliver.PrepareJob, deliver.Prepared, 3600)
+DELIVER = Step("deliver", "deliver.step", deliver.DeliverJob, deliver.DeliverResult, 3600)
+PROPOSE = Step("propose", "propose.step", propose.ProposeJob, propose.ProposeResult, 600)
+TRY_CONTRACT = Step("try contract", "propose.try_contract", propose.TryJob, propose.TryResult, 600)
+TAKE_IN = Step(
+    "take in", "intake.step", intake.IntakeJob, intake.IntakeResult, 600, shapes_release=True
 )
-TAKE_IN = Step("take in", "intake", steps.IntakeJob, steps.IntakeResult, 600, shapes_release=True)
 INSPECT = Step(
-    "inspect",
-    "inspect.step",
-    steps.TraceabilityJob,
-    steps.TraceabilityResult,
-    900,
+    "inspect", "inspect.step", inspect.TraceabilityJob, inspect.TraceabilityResult, 900,
     shapes_release=True,
-)
+)  # fmt: skip
 CAPTURE = Step(
-    "capture", "captures.step", captures.CaptureJob, captures.CaptureRow, 180, shapes_release=True
-)
+    "capture", "captures.step", captures.CaptureJob, capture_table.CaptureRow, 180,
+    shapes_release=True,
+)  # fmt: skip
 OPTIMIZE = Step(
-    "optimize", "optimize.step", steps.OptimizeJob, steps.OptimizeResult, 1800, shapes_release=True
-)
+    "optimize", "optimize.step", optimize.OptimizeJob, optimize.OptimizeResult, 1800,
+    shapes_release=True,
+)  # fmt: skip
 MAKE_TOOLS = Step(
-    "make tools",
-    "compile.caching.make_tools",
-    steps.ToolsJob,
-    steps.ToolsResult,
+    "make tools", "compile.caching.make_tools", compiling.ToolsJob, compiling.ToolsResult, 3600,
+    shapes_release=True,
+)  # fmt: skip
+FIND_PACKAGE = Step(
+    "find package", "compile.caching.find_package", compiling.FindPackageJob,
+    compiling.FoundPackage, 1800, shapes_release=True,
+)  # fmt: skip
+COMPILE = Step(
+    "compile",
+    "compile.step",
+    compiling.CompileJob,
+    compiling.CompileResult,
     3600,
     shapes_release=True,
-)
-FIND_PACKAGE = Step(
-    "find package",
-    "compile.caching.find_package",
-    steps.FindPackageJob,
-    steps.FoundPackage,
-    1800,
-    shapes_release=True,
-)
-COMPILE = Step(
-    "compile", "compile.step", steps.CompileJob, steps.CompileResult, 3600, shapes_release=True
 )
 REFERENCE = Step(
-    "reference",
-    "verify.reference",
-    steps.ReferenceJob,
-    steps.ReferenceResult,
-    3600,
+    "reference", "verify.reference", verify.ReferenceJob, verify.ReferenceResult, 3600,
     shapes_release=True,
-)
-TAP = Step("tap", "verify.tap", steps.TapJob, steps.TapResult, 3600, shapes_release=True)
+)  # fmt: skip
+TAP = Step("tap", "verify.tap", verify.TapJob, verify.TapResult, 3600, shapes_release=True)
 VERIFY = Step(
-    "verify", "verify.step", steps.VerifyJob, steps.VerifyResult, 3600, shapes_release=True
+    "verify", "verify.step", verify.VerifyJob, verify.VerifyResult, 3600, shapes_release=True
 )
 # Beyond its own budget, which it keeps to.
-LOCALIZE = Step(
-    "localize", "localize.step", localization.LocalizeJob, localization.LocalizeResult, 5400
-)
-TRIAL = Step("trial", "localize.trial", localization.TrialJob, localization.TrialResult, 3600)
-PROBE = Step("probe", "probe.step", probes.ProbeJob, probes.ProbeResult, 1800, shapes_release=True)
+LOCALIZE = Step("localize", "localize.step", localize.LocalizeJob, localize.LocalizeResult, 5400)
+TRIAL = Step("trial", "localize.trial", localize.TrialJob, localize.TrialResult, 3600)
+PROBE = Step("probe", "probe.step", probe.ProbeJob, probe.ProbeResult, 1800, shapes_release=True)
 MEASURE = Step(
-    "measure", "probe.measure", probes.MeasureJob, probes.ProbeResult, 600, shapes_release=True
+    "measure", "probe.measure", probe.MeasureJob, probe.ProbeResult, 600, shapes_release=True
 )
 BENCHMARK = Step(
-    "benchmark",
-    "timing.benchmark",
-    steps.BenchmarkJob,
-    steps.BenchmarkResult,
-    900,
+    "benchmark", "timing.benchmark", timing.BenchmarkJob, timing.BenchmarkResult, 900,
     shapes_release=True,
-)
-RACE = Step("race", "timing.race", steps.RaceJob, steps.RaceResult, 900, shapes_release=True)
+)  # fmt: skip
+RACE = Step("race", "timing.race", timing.RaceJob, timing.RaceResult, 900, shapes_release=True)
 SIDE_BY_SIDE = Step(
-    "side by side", "timing.side_by_side", changes.SideBySideJob, changes.SideBySide, 600
+    "side by side", "timing.side_by_side", timing.SideBySideJob, comparison.SideBySide, 600
 )
-COMPARE = Step("compare", "timing.three_way", comparison.ThreeWayJob, comparison.Comparison, 1800)
-OPEN_KEY = Step("open key", "registry.open_key", registering.KeyJob, registering.KeyResult, 120)
-LOOK_UP = Step("look up", "registry.look_up", registering.LookUpJob, registering.LookUpResult, 600)
+COMPARE = Step("compare", "timing.three_way", timing.ThreeWayJob, comparison.Comparison, 1800)
+OPEN_KEY = Step("open key", "registry.open_key", registry.KeyJob, registry.KeyResult, 120)
+LOOK_UP = Step("look up", "registry.look_up", registry.LookUpJob, registry.LookUpResult, 600)
 # Gigabytes, over a line of some megabytes a second.
-UPLOAD = Step("upload", "registry.upload", registering.UploadJob, registering.Uploaded, 7200)
+UPLOAD = Step("upload", "registry.upload", registry.UploadJob, registry.Uploaded, 7200)
 DRAFT = Step("draft", "registry.draft", changes.DraftJob, changes.Draft, 600)
 SIGN = Step("sign", "registry.sign", changes.SignJob, changes.Signed, 600)
 COMMIT = Step("commit", "registry.commit", changes.CommitJob, changes.CommitResult, 600)
 CATALOGUE = Step(
-    "catalogue", "registry.catalogue", registering.CatalogueJob, registering.Catalogued, 3600
+    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.Catalogued, 3600
 )
-RESTORE = Step(
-    "restore", "registry.restore", registering.RestoreJob, registering.RestoreResult, 7200
-)
-PULL = Step("pull", "registry.pull", registering.PullJob, registering.PullResult, 7200)
-COLLECT = Step(
-    "collect", "registry.collect", registering.CollectJob, registering.CollectResult, 3600
-)
-RECORDS = Step("records", "registry.records", surveying.RecordsJob, surveying.Records, 600)
-SURVEY = Step("survey", "nightly.survey", surveying.SurveyJob, surveying.Survey, 3600)
-NOTE_ROWS = Step(
-    "note rows", "nightly.note_rows", night_notes.NoteRowsJob, night_notes.NotedRows, 600
-)
-READ_ROWS = Step(
-    "read rows", "nightly.read_rows", night_notes.ReadRowsJob, night_notes.NotedRows, 600
-)
+RESTORE = Step("restore", "registry.restore", registry.RestoreJob, registry.RestoreResult, 7200)
+PULL = Step("pull", "registry.pull", registry.PullJob, registry.PullResult, 7200)
+COLLECT = Step("collect", "registry.collect", registry.CollectJob, registry.CollectResult, 3600)
+RECORDS = Step("records", "registry.records", registry.RecordsJob, registry.Records, 600)
+SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
+NOTE_ROWS = Step("note rows", "nightly.note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600)
+READ_ROWS = Step("read rows", "nightly.read_rows", nightly.ReadRowsJob, nightly.NotedRows, 600)
 SHOW_NIGHT = Step(
-    "show night", "nightly.show_night", night_notes.ShowNightJob, night_notes.ShownNight, 1800
+    "show night", "nightly.show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
 )
 LIST_PAIRS = Step(
     "list pairs", "conformance.list_pairs", conformance.PairsJob, conformance.Pairs, 300
@@ -169,13 +149,9 @@ READ_TABLES = Step(
     "read tables", "conformance.read_tables", conformance.ReadTablesJob, conformance.Tables, 600
 )
 KNOWN_WRONG = Step(
-    "known wrong",
-    "conformance.known_wrong",
-    known_faults.KnownWrongJob,
-    known_faults.KnownWrong,
-    600,
-    shapes_release=True,
-)
+    "known wrong", "conformance.known_wrong", conformance.KnownWrongJob, conformance.KnownWrong,
+    600, shapes_release=True,
+)  # fmt: skip
 
 ROWS: tuple[Step[Any, Any], ...] = tuple(v for v in vars().copy().values() if isinstance(v, Step))
 _BY_JOB = {row.job: row for row in ROWS}

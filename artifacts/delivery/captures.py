@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from handoff.artifacts.messages.job import Job
 from handoff.artifacts.release.interval import Interval
 
 Road = Literal[
@@ -18,14 +16,6 @@ ROADS: tuple[Road, ...] = (
     "torch.fx", "torch.export", "torch.export strict", "torch.compile", "torch.jit.trace",
     "torch.jit.script", "torch.onnx", "lazy tensors",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class CaptureJob(Job["CaptureRow"]):
-    """Go one road with the delivery in `staging`."""
-
-    staging: Path
-    road: Road
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The night: its record, its rows while it goes on, and what a survey finds."""
+"""The night: its record, and its rows while it goes on."""

@@ -6,71 +6,13 @@ nights/20261121T020000Z/resnet18.json        what became of one model
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.files.strict_json import parse_json
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.registering import Stores
-from handoff.artifacts.nightly.night import NIGHT_LIMIT_BYTES, Night, NightRow
+from handoff.artifacts.nightly.night import NIGHT_LIMIT_BYTES, NightRow
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.release.layout import night_row_key
 from handoff.artifacts.stores.store import Store
-
-
-@dataclass(frozen=True)
-class NoteRowsJob(Job["NotedRows"]):
-    """Keep models' rows of the night that began at `stamp`; the first one of a model counts."""
-
-    stores: Stores
-    stamp: str
-    rows: tuple[NightRow, ...]
-
-
-@dataclass(frozen=True)
-class ReadRowsJob(Job["NotedRows"]):
-    """Read the rows of the night that began at `stamp`, as they are at the moment `at`.
-
-    A step process answers equal jobs once: `at` tells one question from the next.
-    """
-
-    stores: Stores
-    stamp: str
-    at: float
-
-
-@dataclass(frozen=True)
-class NotedRows:
-    """The rows that were kept, or those that are there so far, by their models' names."""
-
-    rows: tuple[NightRow, ...]
-
-
-@dataclass(frozen=True)
-class ShowNightJob(Job["ShownNight"]):
-    """Keep a night's record, draw it and the trends over nights, and show all of it in MLflow.
-
-    What is drawn is written below `folder`. `flow_run` is the page or the id of the night's run.
-    """
-
-    stores: Stores
-    night: Night
-    folder: Path
-    flow_run: str = ""
-
-
-@dataclass(frozen=True)
-class ShownNight:
-    """The night in a sentence, as a table for a log and as Markdown, and where MLflow shows it.
-
-    `place` is that of its run in MLflow's pages, relative to the UI's own.
-    """
-
-    headline: str
-    table: str
-    markdown: str
-    place: str
 
 
 def note_row(store: Store, stamp: str, row: NightRow) -> bool:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from handoff.artifacts.messages.changes import SideBySide
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import later
 from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.manifest import TargetRecord
@@ -79,6 +75,36 @@ class Heat:
 
 
 @dataclass(frozen=True)
+class SideBySide:
+    """How many times as fast the second package is as the first, with a 95 % interval.
+
+    The median of the rounds' own ratios; `sizes` tells the input's shapes, or its case.
+    `rmse_before` and `rmse_after` are both packages' errors to float64 in multiples of eager's,
+    where they were measured on the same inputs; None else.
+    """
+
+    target: str
+    sizes: str
+    ratio: float
+    low: float
+    high: float
+    threads: int
+    rmse_before: float | None = later(None)
+    rmse_after: float | None = later(None)
+
+    def __str__(self) -> str:
+        interval = Interval(self.ratio, self.low, self.high)
+        told = (
+            f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
+            f"({interval.span}), in turns on {self.sizes}, {self.threads} threads"
+        )
+        if self.rmse_before is None or self.rmse_after is None:
+            return told
+        errors = f"{self.rmse_after:.2f} times eager's, was {self.rmse_before:.2f}"
+        return f"{told}; its error is {errors}"
+
+
+@dataclass(frozen=True)
 class Comparison:
     """How the new package for `target` compares with the old one, by a recipe's [promotion].
 
@@ -114,31 +140,6 @@ class Comparison:
             for heat in self.heats
             if (ratio := heat.new_to_old) is not None
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ThreeWayJob(Job["Comparison"]):
-    """Compare the packages for `target` in the release folders `old` and `new`, beside eager.
-
-    A release's folder is a pulled one, or the one that a build has made; `old` is None where it
-    could not be had. `before` and `after` are the targets' records, `old_version` and
-    `new_version` their versions (0: none yet). `staging` is the delivery, `reference` the file of
-    its reference on the input plan, and `outputs` are the outputs' names, which tolerances may go
-    by. The rules are those of `recipe`.
-    """
-
-    target: str
-    old: Path | None
-    new: Path
-    before: TargetRecord
-    after: TargetRecord
-    staging: Path
-    reference: Path
-    recipe: Recipe
-    outputs: tuple[str, ...] = ()
-    old_version: int = 0
-    new_version: int = 0
-    old_missing: str = later("")
 
 
 def recorded_figures(record: TargetRecord, version: int, why: str = "") -> PackageFigures:

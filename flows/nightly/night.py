@@ -17,8 +17,6 @@ from prefect.logging import get_run_logger
 
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.nightly.night import Night, NightRow, Outcome
-from handoff.artifacts.nightly.night_notes import NoteRowsJob, ReadRowsJob, ShowNightJob
-from handoff.artifacts.nightly.surveying import Survey, Surveyed
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies
@@ -28,6 +26,7 @@ from handoff.flows.parameters import RebuildParameters, RecompileParameters
 from handoff.flows.showing import mlflow_page, own_page
 from handoff.flows.steps import note_rows, read_rows, show_night
 from handoff.infra.engine.child import StepProcess
+from handoff.tasks.nightly.messages import NoteRowsJob, ReadRowsJob, ShowNightJob, Survey, Surveyed
 
 _STAMP = "%Y%m%dT%H%M%SZ"
 _LOGGER = logging.getLogger("handoff.night")

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from prefect.client.orchestration import get_client
 
-from handoff.artifacts.conformance.table import Conformance, ReadTablesJob, Tables, told_changes
+from handoff.artifacts.conformance.table import Conformance, told_changes
 from handoff.artifacts.errors import HandoffError, first_line
-from handoff.artifacts.nightly.surveying import Surveyed
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.artifacts.site import Site
 from handoff.flows import policies
@@ -18,6 +17,8 @@ from handoff.flows.conformance import make_conformance
 from handoff.flows.names import CONFORMANCE
 from handoff.flows.steps import read_tables
 from handoff.infra.engine.child import StepProcess
+from handoff.tasks.conformance.messages import ReadTablesJob, Tables
+from handoff.tasks.nightly.messages import Surveyed
 
 
 def conform_tonight(

@@ -18,12 +18,9 @@ from handoff.artifacts.errors import (
     PackageRefused,
     RegistryFailed,
 )
-from handoff.artifacts.messages.changes import Author, PromoteRequest
-from handoff.artifacts.messages.registering import CatalogueJob, PullJob, RestoreJob
 from handoff.artifacts.nightly.night import NightRow, Outcome
-from handoff.artifacts.nightly.surveying import RecordsJob
 from handoff.artifacts.recipe.target import parse_target
-from handoff.artifacts.release.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.release.comparison import Comparison
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import RebuildParameters
@@ -41,7 +38,10 @@ from handoff.flows.steps import (
 )
 from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.registry.appending import Change, told_as_done
+from handoff.tasks.registry.changes import Author, PromoteRequest
+from handoff.tasks.registry.messages import CatalogueJob, PullJob, RecordsJob, RestoreJob
 from handoff.tasks.release.processes import Processes, open_processes
+from handoff.tasks.timing.messages import ThreeWayJob
 
 _REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
 

@@ -15,8 +15,6 @@ from prefect.runtime import flow_run
 
 from handoff.artifacts.errors import NightFailed
 from handoff.artifacts.nightly.night import ALARMING
-from handoff.artifacts.nightly.night_notes import NoteRowsJob
-from handoff.artifacts.nightly.surveying import SurveyJob
 from handoff.artifacts.record import to_plain
 from handoff.flows import policies
 from handoff.flows.nightly.night import NightWork, night_stamp, rebuild_models, sum_up, tell_night
@@ -25,6 +23,7 @@ from handoff.flows.nightly.rebuilding import rebuild
 from handoff.flows.parameters import EVERYTHING, Attempt, RebuildParameters, RecompileParameters
 from handoff.flows.site import here
 from handoff.flows.steps import note_rows, survey
+from handoff.tasks.nightly.messages import NoteRowsJob, SurveyJob
 from handoff.tasks.registry.moving import opened_registrar
 
 

@@ -10,11 +10,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from handoff.artifacts.conformance.known_faults import KnownWrongJob
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
-from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.target_answer import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.parameters import Attempt, BuildTargetParameters
 from handoff.flows.releasing import opened_workspace
@@ -22,6 +20,9 @@ from handoff.flows.site import here
 from handoff.flows.steps import known_wrong, optimize, receive, send, take_in
 from handoff.flows.target.elsewhere import told_answer
 from handoff.flows.target.targets import build
+from handoff.tasks.conformance.messages import KnownWrongJob
+from handoff.tasks.fetch.messages import ReceiveJob, SendJob
+from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import open_processes
 

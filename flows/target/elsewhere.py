@@ -17,15 +17,16 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
 from handoff.artifacts.files.new_folder import replace_folder
 from handoff.artifacts.files.strict_json import parse_json
-from handoff.artifacts.messages.exchange import ANSWER_FILE, ReceiveJob, SendJob, TargetAnswer
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.record import from_plain, to_plain
+from handoff.artifacts.release.target_answer import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.children import Child, find_deployment, start, wait_for
 from handoff.flows.names import deployed, target_pool
 from handoff.flows.registering import Wanted
 from handoff.flows.steps import receive, send
+from handoff.tasks.fetch.messages import ReceiveJob, SendJob
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.assemble import BuiltTargets
 from handoff.tasks.release.processes import Processes

@@ -17,28 +17,25 @@ from typing import TypeVar
 
 from prefect.futures import PrefectFuture, wait
 
-from handoff.artifacts.conformance.known_faults import KnownWrong
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from handoff.artifacts.files.new_folder import replace_folder
-from handoff.artifacts.messages.probes import MeasureJob, ProbeJob, ProbeResult
-from handoff.artifacts.messages.steps import (
-    BenchmarkJob,
-    BenchmarkResult,
-    CompileResult,
-    OptimizeResult,
-)
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import TargetRecord, is_large
 from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
 from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try_variants
 from handoff.infra.engine.child import StepProcess
+from handoff.tasks.compile.messages import CompileResult
+from handoff.tasks.conformance.messages import KnownWrong
+from handoff.tasks.optimize.messages import OptimizeResult
+from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 from handoff.tasks.registry import target_record
 from handoff.tasks.registry.assemble import BuiltTargets
 from handoff.tasks.release.processes import Processes, fit_side_by_side
 from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
+from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
 
 S = TypeVar("S", bound="_Stage")
 T = TypeVar("T", bound="_Stage")

@@ -9,24 +9,18 @@ from pathlib import Path
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
-from handoff.artifacts.messages.steps import (
-    CompileJob,
-    CompileResult,
-    OptimizeResult,
-    RaceJob,
-    ReferenceResult,
-    TapResult,
-    VerifyJob,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.recipe import Search
 from handoff.artifacts.recipe.target import CudaTarget, Target
 from handoff.artifacts.recipe.tolerance import largest_difference
 from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
+from handoff.tasks.compile.messages import CompileJob, CompileResult
+from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.registry import target_record
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
+from handoff.tasks.timing.messages import RaceJob
+from handoff.tasks.verify.messages import ReferenceResult, TapResult, VerifyJob, VerifyResult
 
 PLAIN = "plain"
 

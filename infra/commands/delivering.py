@@ -9,7 +9,6 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
-from handoff.artifacts.messages.steps import DeliverJob, DeliverResult, PrepareJob
 from handoff.artifacts.record import to_plain
 from handoff.infra.cli.options import is_quiet
 from handoff.infra.commands.questions import ask_name, ask_values
@@ -17,6 +16,7 @@ from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.home import whole_path
 from handoff.infra.terminal.console import fitted, print_json, print_table
 from handoff.infra.terminal.echoing import echo
+from handoff.tasks.deliver.messages import DeliverJob, DeliverResult, PrepareJob
 
 _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
 

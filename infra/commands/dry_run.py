@@ -8,7 +8,6 @@ from typing import Any
 
 from handoff.artifacts.delivery.uri import redacted
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import Reused
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget, parse_target
 from handoff.artifacts.record import to_plain
@@ -19,6 +18,7 @@ from handoff.infra.terminal.console import print_findings, print_json, print_tab
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import CACHED, KNOWN, WHOLE, StepTimes
+from handoff.tasks.compile.messages import Reused
 from handoff.tasks.release.jobs import names_in_order
 from handoff.tasks.steps import COMPILE
 

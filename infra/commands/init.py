@@ -20,13 +20,6 @@ from handoff.artifacts.delivery.contract import (
 from handoff.artifacts.delivery.signature import DECLARED, Dimension, TensorSpec
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.whole_file import write_whole
-from handoff.artifacts.messages.proposals import (
-    InputProposal,
-    ProposeJob,
-    ProposeResult,
-    TryJob,
-    TryResult,
-)
 from handoff.artifacts.recipe.recipe import read_recipe
 from handoff.artifacts.record import to_plain
 from handoff.infra.commands.input_flags import (
@@ -40,6 +33,13 @@ from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
+from handoff.tasks.propose.messages import (
+    InputProposal,
+    ProposeJob,
+    ProposeResult,
+    TryJob,
+    TryResult,
+)
 
 # So much of why a range was inferred goes into the contract.
 _WHY_LENGTH = 200

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.registering import KeyJob, KeyResult
 from handoff.artifacts.release.signing import public_key_of, read_trust
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.settings import Settings, read_settings, trusted_folder
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
+from handoff.tasks.registry.messages import KeyJob, KeyResult
 from handoff.tasks.registry.moving import SIGNER
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.changes import Author, Request, RetireRequest, RollBackRequest
-from handoff.artifacts.messages.registering import CatalogueJob, CollectJob
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.site import Site
@@ -18,6 +16,8 @@ from handoff.infra.settings import author_name, read_settings, read_site, requir
 from handoff.infra.terminal.console import print_json, size
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.changes import Author, Request, RetireRequest, RollBackRequest
+from handoff.tasks.registry.messages import CatalogueJob, CollectJob
 from handoff.tasks.registry.moving import (
     Promotion,
     change_ledger,

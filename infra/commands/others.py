@@ -7,12 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
-from handoff.artifacts.messages.steps import (
-    IntakeJob,
-    IntakeResult,
-    TraceabilityJob,
-    TraceabilityResult,
-)
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, Recipe, read_recipe
 from handoff.artifacts.recipe.target import installed_torch
@@ -25,6 +19,8 @@ from handoff.infra.settings import read_settings
 from handoff.infra.terminal.console import print_findings, print_json, print_table, size
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.captures.rows import fill_rows
+from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
+from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
-from handoff.artifacts.messages.proposals import InputProposal
 from handoff.infra.commands.input_flags import format_spec, parse_limits, parse_spec, parse_values
 from handoff.infra.terminal.echoing import ask, echo
+from handoff.tasks.propose.messages import InputProposal
 
 _T = TypeVar("_T")
 

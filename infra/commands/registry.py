@@ -7,7 +7,6 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.registering import PullJob, RestoreJob
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.difference import differences
@@ -19,6 +18,7 @@ from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.present import print_release, release_object
+from handoff.tasks.registry.messages import PullJob, RestoreJob
 
 
 def releases_of(settings: Settings) -> Releases:

@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.steps import (
-    FindPackageJob,
-    IntakeJob,
-    IntakeResult,
-    Reused,
-    TraceabilityResult,
-)
+from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.releases import Releases
@@ -28,7 +21,10 @@ from handoff.infra.settings import Settings, compiler_name
 from handoff.infra.terminal.step_times import StepTimes, read_times, times_folder
 from handoff.tasks.compile.caching.package_cache import cache_of
 from handoff.tasks.compile.fingerprint import fingerprint_release
+from handoff.tasks.compile.messages import FindPackageJob, Reused
 from handoff.tasks.compile.toolchain import changes_since
+from handoff.tasks.inspect.messages import TraceabilityResult
+from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.registry.assemble import refuse_unsound
 from handoff.tasks.registry.draft import require_free_alias
 from handoff.tasks.release.jobs import Jobs

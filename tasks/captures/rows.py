@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.delivery.captures import ROADS, CaptureJob, CaptureRow, Road
+from handoff.artifacts.delivery.captures import ROADS, CaptureRow, Road
 from handoff.artifacts.errors import StepCrashed
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.captures.messages import CaptureJob
 
 
 def fill_rows(staging: Path, extensions: tuple[str, ...], logs: Path) -> tuple[CaptureRow, ...]:

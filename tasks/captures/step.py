@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.delivery.captures import CaptureJob, CaptureRow
+from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.tasks.captures.judging import try_road
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.captures.messages import CaptureJob
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.verify.plan import plan_cases
 
 

@@ -24,7 +24,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.messages.steps import AssumedRange
+from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.optimize.ranges import dimension_of
 

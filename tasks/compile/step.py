@@ -13,7 +13,6 @@ from torch.export import ExportedProgram
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import BlessingRefused, HandoffError
 from handoff.artifacts.files.locks import held
-from handoff.artifacts.messages.steps import AssumedRange, CompileJob, CompileResult, Reused
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
@@ -44,6 +43,7 @@ from handoff.tasks.compile.machine.here import (
 )
 from handoff.tasks.compile.machine.native_gpu import can_compile, compile_natively
 from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.messages import AssumedRange, CompileJob, CompileResult, Reused
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
 from handoff.tasks.compile.packing import convolutions_packed
 from handoff.tasks.compile.place import built_apart, private_place

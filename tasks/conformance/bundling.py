@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from handoff.artifacts.messages.steps import CompileJob
 from handoff.artifacts.recipe.target import CpuTarget
+from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.place import private_place
 from handoff.tasks.compile.step import compile_package
 from handoff.tasks.conformance.judging import Fault, find_fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
 
-from handoff.artifacts.conformance.table import ConformJob, ConformResult, PlainTensor, Row, Showing
+from handoff.artifacts.conformance.table import PlainTensor, Row, Showing
 from handoff.tasks.compile.machine.here import require_compiler
 from handoff.tasks.conformance.bundling import (
     Captured,
@@ -19,6 +19,7 @@ from handoff.tasks.conformance.bundling import (
     require_comparable,
     silence,
 )
+from handoff.tasks.conformance.messages import ConformJob, ConformResult
 from handoff.tasks.conformance.sampling import NoSamples, Pair, Sample, samples_of
 from handoff.tasks.conformance.values import value_sets
 

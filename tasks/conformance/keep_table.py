@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from handoff.artifacts.conformance.keeping import keep_table, read_table
-from handoff.artifacts.conformance.table import STANDINGS, Conformance, KeepTableJob, KeptTable, Row
+from handoff.artifacts.conformance.table import STANDINGS, Conformance, Row
 from handoff.artifacts.errors import RegistryFailed, first_line
 from handoff.artifacts.mlflow.description import with_gaps
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.printable import markdown_text
 from handoff.artifacts.release.signing import read_trust
 from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.conformance.messages import KeepTableJob, KeptTable
 from handoff.tasks.report.standalone import render_page
 
 # What MLflow takes of a description (3.17, `MAX_TAG_VAL_LENGTH` is 8000).

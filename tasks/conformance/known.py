@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from handoff.artifacts.conformance.known_faults import KnownFault, KnownWrong
+from handoff.artifacts.conformance.known_faults import KnownFault
 from handoff.artifacts.conformance.table import Conformance, PlainTensor, Row
 from handoff.artifacts.release.evidence import Finding
+from handoff.tasks.conformance.messages import KnownWrong
 
 _SHOWN_VALUES = 6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handoff.artifacts.conformance.keeping import read_table, shipped_table
-from handoff.artifacts.conformance.known_faults import KnownFault, KnownWrong, KnownWrongJob
+from handoff.artifacts.conformance.known_faults import KnownFault
 from handoff.artifacts.conformance.table import Conformance, toolchain_digest
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.signing import Trust, read_trust
@@ -11,6 +11,7 @@ from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.store import Store
 from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance.known import known_faults, no_table
+from handoff.tasks.conformance.messages import KnownWrong, KnownWrongJob
 
 
 def run(job: KnownWrongJob) -> KnownWrong:

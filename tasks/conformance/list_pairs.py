@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.conformance.table import Pairs, PairsJob
 from handoff.tasks.compile.toolchain import conformance_toolchain
+from handoff.tasks.conformance.messages import Pairs, PairsJob
 from handoff.tasks.conformance.sampling import all_pairs
 
 

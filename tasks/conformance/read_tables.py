@@ -8,10 +8,11 @@ from handoff.artifacts.conformance.keeping import (
     shipped_table,
     shipped_tables,
 )
-from handoff.artifacts.conformance.table import Conformance, ReadTablesJob, Tables, toolchain_digest
+from handoff.artifacts.conformance.table import Conformance, toolchain_digest
 from handoff.artifacts.release.signing import read_trust
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.compile.toolchain import conformance_toolchain
+from handoff.tasks.conformance.messages import ReadTablesJob, Tables
 
 
 def run(job: ReadTablesJob) -> Tables:

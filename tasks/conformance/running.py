@@ -16,15 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from handoff.artifacts.conformance.keeping import shipped_table
-from handoff.artifacts.conformance.table import (
-    QUESTIONS,
-    Conformance,
-    ConformJob,
-    ConformResult,
-    PairsJob,
-    Row,
-    toolchain_digest,
-)
+from handoff.artifacts.conformance.table import QUESTIONS, Conformance, Row, toolchain_digest
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.files.strict_json import parse_json
@@ -32,6 +24,7 @@ from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_model
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.conformance.messages import ConformJob, ConformResult, PairsJob
 from handoff.tasks.conformance.reports import with_reports
 
 # Some 200 samples: what is fixed about a compilation is a tenth of it then.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from handoff.artifacts.conformance.keeping import conformance_statement
-from handoff.artifacts.conformance.table import SignedTable, SignTableJob
 from handoff.artifacts.release.signing import open_signer, sign_statement
+from handoff.tasks.conformance.messages import SignedTable, SignTableJob
 
 
 def run(job: SignTableJob) -> SignedTable:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.steps import Prepared, PrepareJob
 from handoff.infra.engine.looking import searched
 from handoff.tasks.deliver.arguments import unwrap
 from handoff.tasks.deliver.factory import default_name, prepare_model
+from handoff.tasks.deliver.messages import Prepared, PrepareJob
 from handoff.tasks.deliver.step import guessed_inputs, require_free
 
 

@@ -21,7 +21,6 @@ from torch import nn
 from handoff.artifacts.delivery.contract import DeliveryContract, Lineage, ModelSection
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
-from handoff.artifacts.messages.steps import DeliverJob, DeliverResult
 from handoff.infra.engine.looking import searched
 from handoff.tasks.deliver.arguments import (
     Dynamic,
@@ -36,6 +35,7 @@ from handoff.tasks.deliver.capture.failures import gravest
 from handoff.tasks.deliver.factory import Made, default_name, take_model
 from handoff.tasks.deliver.golden import DoesNotRun, Goldens, make_goldens, undisturbed
 from handoff.tasks.deliver.lineage import lineage_from_git
+from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
 from handoff.tasks.deliver.ranging import with_ranges
 from handoff.tasks.deliver.writing import Work
 

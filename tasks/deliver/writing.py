@@ -23,7 +23,6 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
-from handoff.artifacts.messages.steps import DeliverResult
 from handoff.tasks.deliver.capture.calls import Call
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
 from handoff.tasks.deliver.capture.lines import line_of_trace, written_line
@@ -37,7 +36,8 @@ from handoff.tasks.deliver.golden import (
     shapes_of,
     undisturbed,
 )
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.deliver.messages import DeliverResult
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.operators import BUILT_IN, own_namespaces
 from handoff.tasks.verify.float64 import flat_tensors
 

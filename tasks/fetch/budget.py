@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from handoff.artifacts.delivery.uri import is_plain_path
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
-from handoff.artifacts.messages.fetching import FetchLimits
+from handoff.tasks.fetch.messages import FetchLimits
 
 _DEEPEST = 16
 

@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.files.new_folder import becoming
-from handoff.artifacts.messages.exchange import Received, ReceiveJob
 from handoff.artifacts.release.part_list import PARTS_LIMIT_BYTES, read_parts
 from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
+from handoff.tasks.fetch.messages import Received, ReceiveJob
 
 
 def run(job: ReceiveJob) -> Received:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.messages.exchange import SendJob, Sent
 from handoff.artifacts.release.part_list import write_parts
 from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors, delivered_parts
+from handoff.tasks.fetch.messages import SendJob, Sent
 
 
 def run(job: SendJob) -> Sent:

@@ -18,12 +18,12 @@ from handoff.artifacts.delivery.uri import (
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
 from handoff.artifacts.files.new_folder import scratch_folder
-from handoff.artifacts.messages.fetching import FetchJob, FetchResult
 from handoff.artifacts.stores.s3_reading import S3Place
 from handoff.tasks.fetch.budget import Budget
 from handoff.tasks.fetch.copying import copy_file, copy_folder, require_there
 from handoff.tasks.fetch.downloading import download
 from handoff.tasks.fetch.git import read_commit
+from handoff.tasks.fetch.messages import FetchJob, FetchResult
 from handoff.tasks.fetch.unpacking import unpack
 
 

@@ -12,7 +12,7 @@ from handoff.artifacts.delivery.signature import REAL_OUTPUTS
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.lines import place_of
 from handoff.tasks.deliver.capture.random_draws import RandomDraws
-from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.plan import CaseSpec

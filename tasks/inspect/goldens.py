@@ -9,7 +9,7 @@ from torch import nn
 
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.inspect.behaviour import Tensors, call, example_fails, same
-from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.intake.loading import LoadedDelivery
 
 # The golden outputs were computed on the training side's machine, whose kernels sum in another
 # order; a float32 network of a hundred layers moves by less than this from that alone.

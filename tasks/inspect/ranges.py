@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.signature import DECLARED, TensorSpec
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.ranges.reading import Reading, read_ranges, state_of, watch_values
 from handoff.tasks.inspect.behaviour import Tensors, call
-from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import reason_of
 
 _SAY = "Say what is served: ranges={{'{0}': (LOW, HIGH)}} of deliver, low and high in delivery.toml"

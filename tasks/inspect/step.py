@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import torch
 
-from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
 from handoff.artifacts.release.evidence import Finding, judge
 from handoff.tasks.inspect import behaviour, graph
 from handoff.tasks.inspect.goldens import compare_goldens
+from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.origin import left_out, missing_lineage
 from handoff.tasks.inspect.ranges import input_ranges
-from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.timing.conditions import half_of_the_threads
 from handoff.tasks.verify.plan import plan_cases
 

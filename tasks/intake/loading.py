@@ -1,10 +1,9 @@
-"""The step itself: stage a delivery, read it, check it against its contract."""
+"""Reads a staged delivery: rebuilds its module, checks it against its contract."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +21,11 @@ from handoff.artifacts.delivery.contract import (
     DeliveryContract,
     read_contract,
 )
-from handoff.artifacts.digest import digest_tree
-from handoff.artifacts.errors import DeliveryUnreadable, error_from_record
-from handoff.artifacts.messages.steps import IntakeJob, IntakeResult
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks.intake.arithmetic import require_small
 from handoff.tasks.intake.examples import ExampleCase, read_examples
 from handoff.tasks.intake.files.sources import attach_sources
-from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.findings import gather_findings
 from handoff.tasks.intake.rebuild import rebuild
 from handoff.tasks.intake.recipe import ModuleSource
@@ -59,38 +54,6 @@ class LoadedDelivery:
     def draw(self, case: CaseSpec) -> tuple[torch.Tensor, ...]:
         """Return inputs for a case of the plan, as the contract wants them drawn."""
         return draw_inputs(self.contract.signature, case, self.rows)
-
-
-def take_in(job: IntakeJob) -> IntakeResult:
-    """Copy the delivery into its staging folder, read it there, and say what it is.
-
-    Nothing that the delivery brings is executed or unpickled. Raises `DeliveryUnreadable` with
-    the file, the line and what to do.
-    """
-    is_new = not job.staging.exists()
-    files = stage(job.delivery, job.staging)
-    try:
-        loaded = read_delivery(job.staging)
-    except DeliveryUnreadable as error:
-        if is_new:
-            # So that the same staging folder can take the delivery once it is mended.
-            shutil.rmtree(job.staging)
-        # It names the delivery's folder, which people know, for our copy of it.
-        told = {key: text.replace(str(job.staging), str(job.delivery)) for key, text in
-                error.as_record().items()}  # fmt: skip
-        raise error_from_record(told) from error
-    # Each storage is counted once.
-    tensors: list[torch.Tensor] = [*loaded.module.parameters(), *loaded.module.buffers()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return IntakeResult(
-        contract=loaded.contract,
-        staging=job.staging,
-        digest=digest_tree(files),
-        files=files,
-        nodes=len(loaded.module.graph.nodes),
-        weights_bytes=sum(storages.values()),
-        findings=loaded.findings,
-    )
 
 
 def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> LoadedDelivery:

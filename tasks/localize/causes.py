@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.localization import LeaveOut, LocalizeJob, Subsystem
-from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.intake.loading import LoadedDelivery
+from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Subsystem
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.optimize.check import PassCheck

@@ -14,8 +14,8 @@ from typing import Any
 import torch.fx
 
 from handoff.artifacts.delivery.contract import MODULE_FILE
-from handoff.artifacts.messages.localization import FaultyNode
-from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.intake.loading import LoadedDelivery
+from handoff.tasks.localize.messages import FaultyNode
 
 
 class Origins:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
 from handoff.infra.engine import looking
 from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.patching import environment
 from handoff.tasks.compile.weights import KEEPING_OPTIONS
+from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
 from handoff.tasks.localize.subgraph import Subgraph
 from handoff.tasks.localize.trials import BudgetSpent, Trials
 from handoff.tasks.localize.verdict import describe

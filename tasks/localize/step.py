@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.localize.causes import find_cause, find_pass
 from handoff.tasks.localize.measure import Judged, judge_case, worst, worst_fault
+from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
 from handoff.tasks.localize.origins import Origins
 from handoff.tasks.localize.script import repeats, write_script
 from handoff.tasks.localize.search import Search

@@ -23,10 +23,10 @@ from contextlib import contextmanager
 import torch
 from torch._inductor.compiler_bisector import CompilerBisector
 
-from handoff.artifacts.messages.localization import LeaveOut, Site, Subsystem, TrialJob, TrialResult
-from handoff.artifacts.messages.steps import CompileJob
 from handoff.tasks.compile import step as compiling
+from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.patching import replaced
+from handoff.tasks.localize.messages import LeaveOut, Site, Subsystem, TrialJob, TrialResult
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY, open_package, open_shared_library
 
 _OPERATOR = re.compile(r"<OpOverload\(op='(.+)', overload='(.+)'\)>")

@@ -12,10 +12,10 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
-from handoff.artifacts.messages.localization import LeaveOut, LocalizeJob, Site, TrialJob
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.localize.measure import Judged, judge, worst_fault
+from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Site, TrialJob
 from handoff.tasks.localize.subgraph import Subgraph
 from handoff.tasks.verify.loading import Tensors
 

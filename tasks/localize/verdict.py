@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.messages.localization import FaultyNode, LocalizeJob, LocalizeResult
+from handoff.tasks.localize.messages import FaultyNode, LocalizeJob, LocalizeResult
 
 # What a part of the compiler is called: one use of it, by name, and all of them.
 _SUBSYSTEMS = {

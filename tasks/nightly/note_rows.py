@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.nightly.night_notes import NotedRows, NoteRowsJob, note_row
+from handoff.artifacts.nightly.night_notes import note_row
 from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.nightly.messages import NotedRows, NoteRowsJob
 
 
 def run(job: NoteRowsJob) -> NotedRows:

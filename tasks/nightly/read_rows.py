@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.nightly.night_notes import NotedRows, ReadRowsJob, read_rows
+from handoff.artifacts.nightly.night_notes import read_rows
 from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.nightly.messages import NotedRows, ReadRowsJob
 
 
 def run(job: ReadRowsJob) -> NotedRows:

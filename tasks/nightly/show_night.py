@@ -5,8 +5,8 @@ from __future__ import annotations
 from handoff.artifacts.mlflow.description import linked_run, with_gaps
 from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.nightly.night import read_nights, write_night
-from handoff.artifacts.nightly.night_notes import ShowNightJob, ShownNight
 from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.nightly.messages import ShowNightJob, ShownNight
 from handoff.tasks.nightly.night_page import headline, render_night, render_night_page, text_table
 from handoff.tasks.nightly.trends import trends
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from handoff.artifacts.errors import HandoffError, StoreFailed
 from handoff.artifacts.nightly.night import NightRow, read_nights
-from handoff.artifacts.nightly.surveying import Survey, Surveyed, SurveyJob
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.toolchain import changes_since, toolchain_today
+from handoff.tasks.nightly.messages import Survey, Surveyed, SurveyJob
 
 # What was found out in one of these isn't found out again.
 _LAST_NIGHTS = 30

@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import first_line
-from handoff.tasks.intake import LoadedDelivery
+from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.optimize.passes.purity import unbacked_symbols
 

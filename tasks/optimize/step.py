@@ -13,15 +13,15 @@ import torch
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import UsageProblem, first_line
-from handoff.artifacts.messages.steps import OptimizeJob, OptimizeResult
 from handoff.artifacts.recipe.recipe import PassChoice
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.conformance.looking_up import calls_of
-from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.capture import capture, describe_outputs
 from handoff.tasks.optimize.check import Exportable, PassCheck
 from handoff.tasks.optimize.exporting import ExportBroken, is_data_dependent, require_exportable
 from handoff.tasks.optimize.folding import fold_evidence
+from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.programs import save_program

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.probes import ProbeJob
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.artifacts.serve.loader import load_unreleased
+from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
 # What the cases may take: seconds of one call of each, and bytes. The smallest is always taken.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handoff.artifacts.messages.probes import MeasureJob, ProbeResult
 from handoff.artifacts.release.mechanics import Growth, Opening, Rate
 from handoff.tasks.probe.judging import THREADS, judge_measures
+from handoff.tasks.probe.messages import MeasureJob, ProbeResult
 from handoff.tasks.probe.session import Session, told
 from handoff.tasks.verify.loading import PACKAGE
 

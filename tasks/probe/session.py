@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from handoff.artifacts.messages.probes import ProbeJob
 from handoff.artifacts.record import from_plain
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks.probe.child import Ended, run_limited
+from handoff.tasks.probe.messages import ProbeJob
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 
-from handoff.artifacts.messages.probes import ProbeJob, ProbeResult
 from handoff.artifacts.release.manifest import is_large
 from handoff.artifacts.release.mechanics import Mechanics, Replay, Trial
 from handoff.tasks.probe.build import build_runner
@@ -20,6 +19,7 @@ from handoff.tasks.probe.child import run_limited
 from handoff.tasks.probe.golden import Written, write_cases, write_trial_release
 from handoff.tasks.probe.hostile import Tried, describe_hostile, try_all
 from handoff.tasks.probe.judging import THREADS, judge_calls
+from handoff.tasks.probe.messages import ProbeJob, ProbeResult
 from handoff.tasks.probe.session import Session, told
 from handoff.tasks.verify.loading import PACKAGE
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from handoff.artifacts.delivery.signature import TensorSpec
-from handoff.artifacts.messages.proposals import InputProposal, ProposeJob, ProposeResult
 from handoff.tasks.intake.files.stage import stage
 from handoff.tasks.intake.loading import read_bare
 from handoff.tasks.propose.hints import SPATIAL, Hint, candidates, find_hint
+from handoff.tasks.propose.messages import InputProposal, ProposeJob, ProposeResult
 from handoff.tasks.propose.search import also_runs_wider, find_ranges, find_signature
 
 _OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"

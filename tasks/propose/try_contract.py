@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract
-from handoff.artifacts.messages.proposals import TryJob, TryResult
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.capture import reason_of
+from handoff.tasks.propose.messages import TryJob, TryResult
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 # Beyond the smallest size of each dimension.

@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
-from handoff.artifacts.messages.changes import (
-    Author,
-    CommitJob,
-    DraftJob,
-    Request,
-    SignJob,
-)
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
+from handoff.artifacts.job import Job
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.site import SigningKey, Stores
 from handoff.artifacts.waiting import Pauses
+from handoff.tasks.registry.changes import Author, CommitJob, DraftJob, Request, SignJob
+from handoff.tasks.registry.messages import Uploaded
 
 # Of so many writers at once that this is not enough, something else is wrong.
 _ATTEMPTS = 64

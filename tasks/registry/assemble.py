@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from handoff.artifacts.conformance.known_faults import NOTHING_KNOWN, KnownWrong
 from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE, DeliveryContract, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
@@ -21,17 +20,16 @@ from handoff.artifacts.errors import (
     DeliveryUnsound,
     UsageProblem,
 )
-from handoff.artifacts.messages.changes import TRIAL_ALIAS, TRIAL_ALIASES
-from handoff.artifacts.messages.steps import (
-    IntakeResult,
-    OptimizeResult,
-    TraceabilityResult,
-)
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Served
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.conformance.messages import NOTHING_KNOWN, KnownWrong
+from handoff.tasks.inspect.messages import TraceabilityResult
+from handoff.tasks.intake.messages import IntakeResult
+from handoff.tasks.optimize.messages import OptimizeResult
+from handoff.tasks.registry.changes import TRIAL_ALIAS, TRIAL_ALIASES
 from handoff.tasks.report.page import evidence
 
 

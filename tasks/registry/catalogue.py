@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.registering import Catalogued, CatalogueJob
 from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
 from handoff.artifacts.mlflow.versions import Listing
 from handoff.artifacts.release.copies import EVIDENCE_LIMIT_BYTES, publish
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE, release_files
+from handoff.tasks.registry.messages import Catalogued, CatalogueJob
 from handoff.tasks.registry.pull import fetch
 
 # A catalogue made anew is not filled with years of nightly versions: these, and those that an alias

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.registering import CollectJob, CollectResult
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.stores.objects import GRACE, object_key
 from handoff.artifacts.stores.store import Store, Stored
+from handoff.tasks.registry.messages import CollectJob, CollectResult
 
 _OBJECTS = "objects/sha256/"
 

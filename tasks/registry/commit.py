@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.messages.changes import CommitJob, CommitResult
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.release.statement import open_release
+from handoff.tasks.registry.changes import CommitJob, CommitResult
 
 
 def run(job: CommitJob) -> CommitResult:

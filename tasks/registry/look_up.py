@@ -7,12 +7,12 @@ packages: such a release is found again rather than made again.
 from __future__ import annotations
 
 from handoff.artifacts.errors import PackageRefused, StoreFailed
-from handoff.artifacts.messages.registering import LookUpJob, LookUpResult
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.evidence import Served, ServedTiming
 from handoff.artifacts.release.releases import Head, Releases, open_releases
 from handoff.tasks.compile.toolchain import changes_since
 from handoff.tasks.registry.draft import require_free_alias
+from handoff.tasks.registry.messages import LookUpJob, LookUpResult
 
 
 def run(job: LookUpJob) -> LookUpResult:

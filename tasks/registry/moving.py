@@ -13,22 +13,18 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.changes import (
-    Author,
-    PromoteRequest,
-    Request,
-    SideBySide,
-    SideBySideJob,
-)
-from handoff.artifacts.messages.registering import CatalogueJob, KeyJob, PullJob, Stores
 from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import open_releases
-from handoff.artifacts.site import Site
+from handoff.artifacts.site import Site, Stores
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.registry.appending import Appended, Change, append, told_as_done
+from handoff.tasks.registry.changes import Author, PromoteRequest, Request
+from handoff.tasks.registry.messages import CatalogueJob, KeyJob, PullJob
 from handoff.tasks.registry.pull import run as pull
+from handoff.tasks.timing.messages import SideBySideJob
 
 SIGNER = ProcessPlan("sign", preload=("registry.sign",), sees="keys")
 _REGISTRAR = ProcessPlan("register", preload=("registry.draft",), sees="stores")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.registering import KeyJob, KeyResult
 from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.signing import open_signer, read_trust
+from handoff.tasks.registry.messages import KeyJob, KeyResult
 
 
 def run(job: KeyJob) -> KeyResult:

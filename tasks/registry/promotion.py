@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from handoff.artifacts.messages.changes import SideBySide
 from handoff.artifacts.recipe.recipe import Promotion
-from handoff.artifacts.release.comparison import Standing
+from handoff.artifacts.release.comparison import SideBySide, Standing
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
 from handoff.artifacts.files.new_folder import becoming
-from handoff.artifacts.messages.registering import PullJob, PullResult
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE
+from handoff.tasks.registry.messages import PullJob, PullResult
 
 # Told of what is fetched: the file's path, bytes since the last call, bytes in all.
 Progress = Callable[[str, int, int], None]

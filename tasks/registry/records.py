@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.nightly.surveying import Records, RecordsJob
 from handoff.artifacts.release.releases import open_releases
+from handoff.tasks.registry.messages import Records, RecordsJob
 
 
 def run(job: RecordsJob) -> Records:

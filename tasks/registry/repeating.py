@@ -7,21 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
-from handoff.artifacts.messages.registering import PullJob, RestoreJob, Stores
-from handoff.artifacts.messages.steps import (
-    IntakeJob,
-    IntakeResult,
-    ReferenceResult,
-    VerifyJob,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.target import installed_torch, parse_target
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.signing import read_trust
+from handoff.artifacts.site import Stores
+from handoff.tasks.intake.messages import IntakeJob, IntakeResult
+from handoff.tasks.registry.messages import PullJob, RestoreJob
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.registry.restore import run as restore
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.verify.messages import ReferenceResult, VerifyJob, VerifyResult
 
 
 def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Path) -> str:

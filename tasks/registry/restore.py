@@ -11,9 +11,9 @@ from pathlib import Path
 from handoff.artifacts.digest import Digest, digest_file, digest_folder, digest_tree
 from handoff.artifacts.errors import PackageRefused, RegistryFailed
 from handoff.artifacts.files.new_folder import becoming
-from handoff.artifacts.messages.registering import RestoreJob, RestoreResult
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.infra.engine.progress import counter
+from handoff.tasks.registry.messages import RestoreJob, RestoreResult
 
 
 def run(job: RestoreJob) -> RestoreResult:

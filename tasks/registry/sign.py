@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.changes import Signed, SignJob
 from handoff.artifacts.release.ledger import entry_statement
 from handoff.artifacts.release.signing import open_signer, sign_statement
 from handoff.artifacts.release.statement import release_statement
 from handoff.artifacts.version import own_version
 from handoff.tasks.registry.assemble import require_accepted
+from handoff.tasks.registry.changes import Signed, SignJob
 
 
 def run(job: SignJob) -> Signed:

@@ -11,19 +11,15 @@ from dataclasses import replace
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from handoff.artifacts.machine.driver import host_gpu_capabilities
-from handoff.artifacts.messages.localization import LocalizeResult
-from handoff.artifacts.messages.probes import ProbeResult
-from handoff.artifacts.messages.steps import (
-    BenchmarkResult,
-    CompileResult,
-    OptimizeResult,
-    RaceLap,
-    ReferenceResult,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.artifacts.release.manifest import TargetRecord
+from handoff.tasks.compile.messages import CompileResult
+from handoff.tasks.localize.messages import LocalizeResult
+from handoff.tasks.optimize.messages import OptimizeResult
+from handoff.tasks.probe.messages import ProbeResult
+from handoff.tasks.timing.messages import BenchmarkResult, RaceLap
+from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
 
 
 def bless(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.messages.registering import Uploaded, UploadJob
 from handoff.artifacts.release.part_list import write_parts
 from handoff.artifacts.release.statement import release_files
 from handoff.artifacts.stores.objects import Objects
@@ -21,6 +20,7 @@ from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors
 from handoff.tasks.registry.assemble import require_accepted
+from handoff.tasks.registry.messages import Uploaded, UploadJob
 from handoff.tasks.report.page import evidence
 
 

@@ -14,23 +14,16 @@ from handoff.artifacts.conformance.known_faults import KnownFault
 from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
-from handoff.artifacts.messages.localization import LocalizeJob
-from handoff.artifacts.messages.probes import ProbeJob
-from handoff.artifacts.messages.steps import (
-    CompileJob,
-    CompileResult,
-    OptimizeJob,
-    OptimizeResult,
-    ReferenceJob,
-    TapJob,
-    ToolsJob,
-    TraceabilityJob,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
+from handoff.tasks.compile.messages import CompileJob, CompileResult, ToolsJob
+from handoff.tasks.inspect.messages import TraceabilityJob
+from handoff.tasks.localize.messages import LocalizeJob
+from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
+from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyResult
 
 # The C++ program, which serving teams start from, too.
 RUNNER_SOURCE = Path(own_package(), "infra", "runner")

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.isolated import imported_from
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.steps import IntakeJob, OptimizeResult, TraceabilityResult
+from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import Target, native_cpu_target
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
+from handoff.tasks.inspect.messages import TraceabilityResult
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.release.jobs import Jobs
 from handoff.tasks.steps import step_of
 

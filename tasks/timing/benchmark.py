@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.messages.steps import BenchmarkJob, BenchmarkResult
 from handoff.artifacts.release.evidence import Timing
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.loading import (
     SHARED_LIBRARY,

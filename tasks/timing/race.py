@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.messages.steps import RaceJob, RaceLap, RaceResult
 from handoff.tasks.timing.benchmark import (
     LEAST_ROUNDS,
     elements,
@@ -17,6 +16,7 @@ from handoff.tasks.timing.benchmark import (
     seconds_of,
     sized_cases,
 )
+from handoff.tasks.timing.messages import RaceJob, RaceLap, RaceResult
 from handoff.tasks.verify.loading import SHARED_LIBRARY, Tensors, open_shared_library
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 

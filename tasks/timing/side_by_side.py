@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
-from handoff.artifacts.messages.changes import SideBySide, SideBySideJob
+from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.serve.loader import LoadedModel, load
+from handoff.tasks.timing.messages import SideBySideJob
 from handoff.tasks.timing.race import race_in_turns, summarize
 from handoff.tasks.verify.loading import Tensors
 

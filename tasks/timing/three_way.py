@@ -22,14 +22,14 @@ from handoff.artifacts.release.comparison import (
     Heat,
     OutputErrors,
     PackageFigures,
-    ThreeWayJob,
     recorded_figures,
 )
 from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.manifest import TargetRecord
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.registry.promotion import judge
 from handoff.tasks.timing.benchmark import timed_cases
+from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.timing.race import race_in_turns, summarize
 from handoff.tasks.verify.compare import Typical, compare, typical_error
 from handoff.tasks.verify.conditioning import Conditioning

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from handoff.artifacts.messages.steps import VerifyJob
 from handoff.artifacts.recipe.tolerance import Deviation, Tolerance
 from handoff.tasks.verify.compare import (
     Typical,
@@ -29,6 +28,7 @@ from handoff.tasks.verify.elements import (
 )
 from handoff.tasks.verify.figures import OUTPUTS_COUNTED, SpreadCount
 from handoff.tasks.verify.loading import Tensors
+from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase
 from handoff.tasks.verify.scale import Scale, find_scale
 from handoff.tasks.verify.special import NOT_FINITE

@@ -14,12 +14,12 @@ import torch
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import first_line
-from handoff.artifacts.messages.steps import ReferenceJob, ReferenceResult
-from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.timing.conditions import digest_conditions, half_of_the_threads
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
+from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.open_casts import OpenCasts
 from handoff.tasks.verify.plan import (
     CaseSpec,

@@ -9,10 +9,10 @@ import torch
 
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import first_line
-from handoff.artifacts.messages.steps import AssumedRange, VerifyJob, VerifyResult
 from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.compile.packages import digest_library, read_kernels
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.probe.manners import (
     Package,
@@ -34,6 +34,7 @@ from handoff.tasks.verify.loading import (
     open_package,
     open_shared_library,
 )
+from handoff.tasks.verify.messages import VerifyJob, VerifyResult
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
 # So many of the smallest cases are called in other manners, and by the second loader.

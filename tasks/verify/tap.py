@@ -16,11 +16,11 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
-from handoff.artifacts.messages.steps import TapJob, TapResult
 from handoff.tasks.optimize.programs import load_program, save_program
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
 from handoff.tasks.verify.float64 import lifted_inputs, run_in_float64
+from handoff.tasks.verify.messages import TapJob, TapResult
 from handoff.tasks.verify.reference import ReferenceCase, load_cases, save_cases
 from handoff.tasks.verify.scale import NO_SCALE
 

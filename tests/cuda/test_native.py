@@ -10,25 +10,20 @@ from torch import nn
 
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.machine.driver import host_gpu_capabilities
-from handoff.artifacts.messages.steps import (
-    BenchmarkJob,
-    CompileJob,
-    IntakeJob,
-    OptimizeJob,
-    OptimizeResult,
-    ReferenceJob,
-    ReferenceResult,
-    VerifyJob,
-)
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import CudaTarget
-from handoff.tasks import intake
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.machine.native_gpu import can_compile
+from handoff.tasks.compile.messages import CompileJob
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.timing import benchmark
+from handoff.tasks.timing.messages import BenchmarkJob
 from handoff.tasks.verify import reference
 from handoff.tasks.verify import step as verify
+from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult, VerifyJob
 from tests.tasks.deliveries import write_delivery
 
 TARGETS = [CudaTarget(capability) for capability in dict.fromkeys(host_gpu_capabilities())]
@@ -55,7 +50,7 @@ class Net(nn.Module):
 def prepared(folder: Path) -> tuple[OptimizeResult, ReferenceResult]:
     inputs = {"x": torch.randn(6, 3, 16, 16)}
     write_delivery(folder / "delivery", Net().eval(), inputs, batch=Dimension(1, 64))
-    intake.run(IntakeJob(folder / "delivery", folder / "staging"))
+    take_in(IntakeJob(folder / "delivery", folder / "staging"))
     optimized = optimize.run(OptimizeJob(folder / "staging", folder / "program", Recipe()))
     job = ReferenceJob(folder / "staging", None, VerifyPlan(), folder / "reference.pt")
     return optimized, reference.run(job)

@@ -13,7 +13,7 @@ from examples import resnet18, user_model
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.tasks.deliver.capture.tracer import trace_for_inference, training_parts_left_out
 from handoff.tasks.deliver.step import deliver
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 
 
 def count_operators(module: torch.fx.GraphModule) -> Counter[str]:

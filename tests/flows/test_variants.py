@@ -10,18 +10,13 @@ import pytest
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.messages.steps import (
-    CompileJob,
-    CompileResult,
-    RaceLap,
-    RaceResult,
-    Reused,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.flows.target import variants
+from handoff.tasks.compile.messages import CompileJob, CompileResult, Reused
+from handoff.tasks.timing.messages import RaceLap, RaceResult
+from handoff.tasks.verify.messages import VerifyResult
 
 PLAIN = Candidate("plain", accepted=True)
 FREEZING = Candidate("freezing", accepted=True)

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.messages.steps import (
-    IntakeJob,
-    TraceabilityResult,
-)
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.tasks.inspect.messages import TraceabilityResult
+from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import Processes
 from tests.artifacts.samples import sample_key, sign_release

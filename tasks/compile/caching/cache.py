@@ -20,9 +20,9 @@ from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.new_folder import replace_folder, scratch_folder
 from handoff.artifacts.files.strict_json import parse_json
-from handoff.artifacts.messages.steps import AssumedRange, Reused
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.tasks.compile.caching.package_cache import ENTRY_FILE
+from handoff.tasks.compile.messages import AssumedRange, Reused
 from handoff.tasks.compile.packages import write_package, write_shell
 from handoff.tasks.compile.weights import WeightSlot, copy_code, put_weights
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY

@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.messages.steps import CompileJob
 from handoff.artifacts.recipe.target import host_cpu_model
+from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.own_code import digest_sources
 from handoff.tasks.compile.weights import first_of_storage, weight_bytes
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.files.whole_file import write_whole
-from handoff.artifacts.messages.steps import CompileJob, ToolsJob, ToolsResult
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.tasks.compile.fingerprint import compiler_banner
+from handoff.tasks.compile.messages import CompileJob, ToolsJob, ToolsResult
 
 # The steps that confined processes import, and may not leave the bytecode of behind.
 _IMPORTED = (

@@ -6,12 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from handoff.artifacts.nightly.night import Night, NightRow, Outcome
-from handoff.artifacts.release.comparison import (
-    Comparison,
-    Heat,
-    OutputErrors,
-    PackageFigures,
-)
+from handoff.artifacts.release.comparison import Comparison, Heat, OutputErrors, PackageFigures
 from handoff.artifacts.release.interval import Interval
 
 FIRST = datetime(2026, 10, 20, 2, 0, tzinfo=UTC)

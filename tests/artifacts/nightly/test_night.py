@@ -21,12 +21,7 @@ from handoff.artifacts.nightly.night import (
     write_night,
 )
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.comparison import (
-    Comparison,
-    Heat,
-    OutputErrors,
-    PackageFigures,
-)
+from handoff.artifacts.release.comparison import Comparison, Heat, OutputErrors, PackageFigures
 from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.stores.opening import open_store
 from tests.artifacts.nightly.nights import busy_night, comparison, figures, month, night

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.artifacts.messages.changes import SideBySide
+from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import ServedTiming, Timing
 from handoff.artifacts.release.interval import Interval
 

@@ -16,7 +16,6 @@ import torch
 
 from handoff import artifacts, infra
 from handoff.artifacts.conformance.keeping import shipped_tables
-from handoff.artifacts.conformance.known_faults import KnownWrongJob
 from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
     DeliveryContract,
@@ -25,11 +24,10 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import ERRORS, DeliveryUnsound, HandoffError, UsageProblem
-from handoff.artifacts.messages.registering import Stores
-from handoff.artifacts.messages.steps import IntakeJob, OptimizeJob, TraceabilityJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.evidence import Finding
+from handoff.artifacts.site import Stores
 from handoff.infra.cli.main import EXIT_CODES
 from handoff.infra.cli.main import main as command_line
 from handoff.infra.commands.init import read_wishes
@@ -37,9 +35,13 @@ from handoff.infra.explaining.telling import hint_for, hint_for_error
 from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
 from handoff.tasks.conformance import known_wrong
 from handoff.tasks.conformance.known import finding_of, known_faults
+from handoff.tasks.conformance.messages import KnownWrongJob
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run
-from handoff.tasks.intake import take_in
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 
 ROOT = Path(__file__).parents[3]

@@ -21,11 +21,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from handoff.artifacts.messages.steps import IntakeJob, ReferenceJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.extensions import digest_extension
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.verify.messages import ReferenceJob
 from tests.marked import write_between_marks
 from tests.tasks.deliveries import write_delivery
 

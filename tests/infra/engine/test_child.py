@@ -22,11 +22,15 @@ from torch import nn
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
-from handoff.artifacts.messages.registering import LookUpJob, LookUpResult, Stores, UploadJob
-from handoff.artifacts.messages.steps import DeliverJob, IntakeJob, TraceabilityJob, VerifyJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.statement import release_files
+from handoff.artifacts.site import Stores
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.deliver.messages import DeliverJob
+from handoff.tasks.inspect.messages import TraceabilityJob
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.registry.messages import LookUpJob, LookUpResult, UploadJob
+from handoff.tasks.verify.messages import VerifyJob
 from tests.artifacts.samples import write_release
 from tests.tasks.deliveries import write_delivery
 

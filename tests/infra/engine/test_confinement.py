@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import BudgetSpent
-from handoff.artifacts.messages.steps import TraceabilityJob
 from handoff.infra.engine import crowds
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.confinement import still_possible
 from handoff.infra.engine.landlock import landlock_version
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.optimize.extensions import digest_extension
 from tests.infra.engine.payloads import NEEDED, REFUSED, attempts, table
 from tests.marked import text_between_marks

@@ -16,10 +16,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from handoff.artifacts.errors import DeliveryUnreadable, EnvironmentLacking, StepCrashed
-from handoff.artifacts.messages.steps import IntakeJob, OptimizeJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.infra.engine.budget import is_disk_full
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.optimize.messages import OptimizeJob
 from tests.studies.outages.full_disks import small_disk
 from tests.tasks.deliveries import write_delivery
 

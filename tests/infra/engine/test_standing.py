@@ -14,9 +14,9 @@ import pytest
 
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.artifacts.isolated import isolated
-from handoff.artifacts.messages.steps import IntakeJob
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.environments import with_absolute_paths
+from handoff.tasks.intake.messages import IntakeJob
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = (str(Path(sys.executable).with_name("handoff")),)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.messages.fetching import FetchJob
 from handoff.tasks.fetch import step as fetch
+from handoff.tasks.fetch.messages import FetchJob
 from tests.infra.triggers.conftest import Handoff
 from tests.infra.triggers.webhooks import SECRET, webhook
 

@@ -32,8 +32,8 @@ from pathlib import Path
 
 import psutil
 
-from handoff.artifacts.messages.changes import ReleaseRequest
-from handoff.artifacts.messages.registering import UploadJob
+from handoff.tasks.registry.changes import ReleaseRequest
+from handoff.tasks.registry.messages import UploadJob
 from tests.marked import write_between_marks
 from tests.studies.benchmarks.growth_models import CURVES, Growing
 from tests.studies.benchmarks.processes import Run, handoff, handoff_command, measure

@@ -17,7 +17,6 @@ from typing import Any, cast
 from prefect import flow, task
 
 from handoff.artifacts.nightly.night import NightRow
-from handoff.artifacts.nightly.night_notes import NoteRowsJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.record import to_plain
@@ -26,6 +25,7 @@ from handoff.flows import policies, steps
 from handoff.flows.parameters import Attempt, RebuildParameters
 from handoff.flows.site import here
 from handoff.infra.engine.child import StepProcess
+from handoff.tasks.nightly.messages import NoteRowsJob
 from handoff.tasks.registry.moving import opened_registrar
 from tests.artifacts.nightly.nights import compared, figures
 from tests.tasks.registry.registering import Here

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.messages.changes import PromoteRequest
-from handoff.artifacts.nightly.surveying import Survey, SurveyJob
 from handoff.infra.settings import compiler_name
 from handoff.tasks.compile.fingerprint import fingerprint_release
+from handoff.tasks.nightly.messages import Survey, SurveyJob
+from handoff.tasks.registry.changes import PromoteRequest
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 

@@ -27,9 +27,10 @@ from typing import TypeVar
 
 import psutil
 
-from handoff.artifacts.messages.steps import IntakeJob, OptimizeResult
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.infra.terminal.console import print_table
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.release.processes import Processes
 from tests.studies.benchmarks.processes import cpu_seconds, handoff, handoff_command, measure
 from tests.studies.benchmarks.step_lines import step_seconds

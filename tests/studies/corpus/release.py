@@ -29,14 +29,17 @@ from handoff.artifacts.conformance.keeping import shipped_table
 from handoff.artifacts.conformance.known_faults import KnownFault
 from handoff.artifacts.conformance.table import toolchain_digest
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import DeliverJob, IntakeJob, OptimizeResult, VerifyJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance.known import known_faults
 from handoff.tasks.deliver import step as deliver
+from handoff.tasks.deliver.messages import DeliverJob
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.registry.assemble import refuse_unsound
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.verify.messages import VerifyJob
 from tests.marked import write_between_marks
 from tests.studies.corpus.models import MODELS
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import DeliverResult, IntakeJob, TraceabilityJob
 from handoff.tasks.deliver.capture.calls import describe_call
+from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run
-from handoff.tasks.intake import read_delivery, take_in
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.verify.float64 import flat_tensors
 from tests.studies.corpus.careless import Careless, example_of, make_model, trace, write_folder
 from tests.studies.corpus.models import CorpusModel

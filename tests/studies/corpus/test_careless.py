@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import IntakeJob, TraceabilityJob
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run
-from handoff.tasks.intake import read_delivery, take_in
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from tests.studies.corpus.careless import CARELESS, Careless, example_of, make_model, write_folder
 from tests.studies.corpus.table import judge_careless
 

@@ -14,23 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.localization import LocalizeJob
-from handoff.artifacts.messages.steps import (
-    IntakeJob,
-    OptimizeJob,
-    ReferenceJob,
-    TraceabilityJob,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
-from handoff.tasks import intake
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect import step as traceability
+from handoff.tasks.inspect.messages import TraceabilityJob
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.localize import step as localize
+from handoff.tasks.localize.messages import LocalizeJob
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.registry import assemble
 from handoff.tasks.verify import reference
+from handoff.tasks.verify.messages import ReferenceJob, VerifyResult
 from tests.studies.faults.releasing import (
     FIGURES_FILE,
     Prepared,
@@ -177,7 +174,7 @@ class Judge:
                 batch_invariant=case.rows_are_apart,
             )
         self._step = "inspect"
-        intake.run(IntakeJob(delivery, staging))
+        take_in(IntakeJob(delivery, staging))
         assemble.refuse_unsound(traceability.run(TraceabilityJob(staging)))
         self._step = "optimize"
         optimized = optimize.run(OptimizeJob(staging, folder / "program", case.recipe))

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import VerifyResult
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.verify.messages import VerifyResult
 from tests.studies.faults import family_models as fm
 from tests.studies.faults.releasing import (
     FIGURES_FILE,

@@ -11,10 +11,10 @@ from textwrap import shorten
 import torch
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import VerifyResult
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.optimize.running import first_difference
+from handoff.tasks.verify.messages import VerifyResult
 from handoff.tasks.verify.reference import load_cases
 from tests.studies.faults.code_kinds import CODE_KINDS
 from tests.studies.faults.graph_kinds import GRAPH_KINDS

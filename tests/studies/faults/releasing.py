@@ -12,24 +12,19 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import HandoffError, StepCrashed
-from handoff.artifacts.messages.steps import (
-    CompileJob,
-    CompileResult,
-    IntakeJob,
-    OptimizeJob,
-    ReferenceJob,
-    VerifyJob,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.record import to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.tasks import intake
 from handoff.tasks.compile import step as compile_step
+from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.compile.patching import environment
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.verify import reference
+from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
 from tests.studies.faults.planting import (
     CodeFault,
     Fault,
@@ -92,7 +87,7 @@ def prepare(
     module = make_module(model, seed, dtype)
     delivery = write_delivery(folder / "delivery", module, model.inputs(dtype))
     staging = folder / "staging"
-    intake.run(IntakeJob(delivery, staging))
+    take_in(IntakeJob(delivery, staging))
     optimized = optimize.run(OptimizeJob(staging, folder / "program", recipe))
     job = ReferenceJob(staging, optimized.reference, recipe.verify, folder / "reference.pt")
     referred = reference.run(job)

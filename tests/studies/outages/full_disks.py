@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.messages.registering import PullJob
 from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.signing import open_signer, read_trust
 from handoff.tasks.registry import pull
+from handoff.tasks.registry.messages import PullJob
 from tests.studies.outages.children import run_in_child
 from tests.studies.outages.outcomes import Found, Outcome, judge
 from tests.studies.outages.registries import Place, append_only

@@ -16,7 +16,6 @@ from typing import Any
 
 from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.registering import PullJob, Stores
 from handoff.artifacts.mlflow.mlmodel import listed_packages
 from handoff.artifacts.mlflow.registry import RELEASES
 from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG
@@ -27,7 +26,9 @@ from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.part_list import DELIVERY_FILE, PARTS_FILE
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE
+from handoff.artifacts.site import Stores
 from handoff.tasks.registry import pull
+from handoff.tasks.registry.messages import PullJob
 from tests.studies.outages.registries import MODEL
 
 _LIMIT = 64 << 20

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.messages.registering import CatalogueJob
+from handoff.tasks.registry.messages import CatalogueJob
 from tests.studies.outages.children import run_in_child
 from tests.studies.outages.outcomes import Found, Outcome, judge
 from tests.studies.outages.registries import Place, append_only, release, release_first, show

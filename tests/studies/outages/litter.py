@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
-from handoff.artifacts.messages.registering import Stores
 from handoff.artifacts.mlflow.registry import RELEASES
+from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3 import S3Store

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import RegistryFailed
-from handoff.artifacts.messages.changes import PromoteRequest
+from handoff.tasks.registry.changes import PromoteRequest
 from tests.studies.outages.children import Ended, run_in_child, start_child
 from tests.studies.outages.inspecting import see_half, see_other_numbers, see_unsettled
 from tests.studies.outages.litter import see_litter

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.messages.changes import PromoteRequest, ReleaseRequest
-from handoff.artifacts.messages.registering import CatalogueJob, LookUpJob, Stores, UploadJob
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.site import Stores
 from handoff.tasks.registry.appending import Appended, told_as_done
+from handoff.tasks.registry.changes import PromoteRequest, ReleaseRequest
+from handoff.tasks.registry.messages import CatalogueJob, LookUpJob, UploadJob
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 MODEL = "toy"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.registering import PullJob
 from handoff.artifacts.stores import s3_bucket
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3_requests import make_client
 from handoff.tasks.registry import pull
+from handoff.tasks.registry.messages import PullJob
 from tests.faulty_server import FOREVER, Fault
 from tests.studies.outages.children import Ended, run_in_child
 from tests.studies.outages.numbered_faults import NumberedFaults, s3_process

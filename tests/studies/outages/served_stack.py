@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.site import Stores
 from handoff.infra.engine.environments import STACK_MARK
 from handoff.infra.prefect.orphans import marked
 from handoff.infra.stack import postgres

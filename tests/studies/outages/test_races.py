@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.messages.changes import ReleaseRequest
-from handoff.artifacts.messages.registering import UploadJob
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.releases import Head, Releases
 from handoff.artifacts.stores.store import Stored
 from handoff.tasks.registry import draft
 from handoff.tasks.registry.appending import Appended
+from handoff.tasks.registry.changes import ReleaseRequest
+from handoff.tasks.registry.messages import UploadJob
 from tests.studies.outages import races
 from tests.studies.outages.children import run_in_child
 from tests.studies.outages.registries import Place, append_only, make_place, release_first

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.artifacts.delivery.captures import ROADS, CaptureJob, CaptureRow, Road, recommend
+from handoff.artifacts.delivery.captures import ROADS, CaptureRow, Road, recommend
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.infra.commands.others import inspect_delivery
 from handoff.tasks import steps
 from handoff.tasks.captures import rows as capture_rows
 from handoff.tasks.captures.judging import try_road
+from handoff.tasks.captures.messages import CaptureJob
 from handoff.tasks.captures.step import run
 from tests.tasks.deliveries import write_delivery
 

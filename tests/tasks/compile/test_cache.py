@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.digest import digest_bytes, digest_file
-from handoff.artifacts.messages.steps import CompileJob, CompileResult
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.compile.caching.cache import (
@@ -23,6 +22,7 @@ from handoff.tasks.compile.caching.cache import (
     reusable,
     take_entry,
 )
+from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.compile.packages import extract_library, write_package
 from handoff.tasks.compile.patching import environment
 from handoff.tasks.compile.place import private_place

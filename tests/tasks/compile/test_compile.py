@@ -17,25 +17,18 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.steps import (
-    AssumedRange,
-    BenchmarkJob,
-    CompileJob,
-    CompileResult,
-    IntakeJob,
-    OptimizeJob,
-    OptimizeResult,
-    ReferenceJob,
-    ReferenceResult,
-    VerifyJob,
-)
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target
 from handoff.tasks.compile.machine.here import require_level
+from handoff.tasks.compile.messages import AssumedRange, CompileJob, CompileResult
 from handoff.tasks.compile.packages import extract_library
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.timing.messages import BenchmarkJob
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import open_shared_library
+from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult, VerifyJob
 from handoff.tasks.verify.reference import load_cases
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export

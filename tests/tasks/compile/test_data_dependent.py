@@ -13,20 +13,18 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.steps import (
-    IntakeJob,
-    OptimizeJob,
-    VerifyJob,
-)
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, PassChoice, Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.passes.common_subexpressions import CommonSubexpressions
 from handoff.tasks.optimize.passes.fold_constants import FoldConstants
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.verify.messages import VerifyJob
 from tests.tasks.optimize.optimized_net import run
 from tests.tasks.optimize.passes.exporting import apply, count
 

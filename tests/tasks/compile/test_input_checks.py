@@ -9,8 +9,8 @@ from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.messages.steps import AssumedRange
 from handoff.tasks.compile.input_checks import checked_inputs, turn_on
+from handoff.tasks.compile.messages import AssumedRange
 from tests.tasks.optimize.passes.exporting import export
 
 _CODE = """

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.steps import CompileJob
 from handoff.artifacts.recipe.target import CpuTarget
 from handoff.tasks.compile.caching.key import compilation_key
+from handoff.tasks.compile.messages import CompileJob
 from tests.tasks.optimize.passes.exporting import export
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.steps import CompileJob
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.compile import step as compiling
+from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.compile.reading.literals import read_assembly, read_cpp, refusal_within
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.optimize.programs import save_program

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.conformance.table import ConformJob, ConformResult, Pairs, PairsJob, Row
+from handoff.artifacts.conformance.table import Row
 from handoff.artifacts.errors import StepCrashed
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.conformance.messages import ConformJob, ConformResult, Pairs, PairsJob
 from handoff.tasks.conformance.running import Kept, Plan, Progress, _ask, _ask_all
 
 TARGET = native_cpu_target()

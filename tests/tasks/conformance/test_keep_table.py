@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.conformance.keeping import conformance_statement, read_table
-from handoff.artifacts.conformance.table import KeepTableJob, Row
+from handoff.artifacts.conformance.table import Row
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.messages.registering import Stores
 from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.conformance import keep_table
 from handoff.tasks.conformance.keep_table import render_table
+from handoff.tasks.conformance.messages import KeepTableJob
 from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.conformance.keeping import conformance_statement, keep_table
-from handoff.artifacts.conformance.known_faults import KnownWrongJob
-from handoff.artifacts.conformance.table import Conformance, ReadTablesJob
+from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.messages.registering import Stores
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.signing import open_signer, sign_statement
+from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.compile.toolchain import conformance_toolchain
 from handoff.tasks.conformance import known_wrong, read_tables
 from handoff.tasks.conformance.known import told_faults
+from handoff.tasks.conformance.messages import KnownWrongJob, ReadTablesJob
 from tests.artifacts.conformance.conformance_samples import ADD, AMAX, table, toolchain
 
 COMPILER = "g++"

@@ -15,10 +15,10 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from handoff.artifacts.messages.steps import DeliverResult
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from tests import toy_models as toys
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))

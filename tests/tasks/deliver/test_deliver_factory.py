@@ -10,8 +10,8 @@ from torch import nn
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.messages.steps import DeliverJob
 from handoff.tasks.deliver.factory import default_name
+from handoff.tasks.deliver.messages import DeliverJob
 from handoff.tasks.deliver.step import run
 
 FACTORY = """

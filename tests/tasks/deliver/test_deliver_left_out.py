@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import read_contract
-from handoff.artifacts.messages.steps import TraceabilityJob
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as judge
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 
 X, LABEL = torch.randn(3, 4), torch.randn(3, 2)
 

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import Structure
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, UsageProblem
-from handoff.artifacts.messages.steps import DeliverResult, OptimizeJob, TraceabilityJob
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as judge
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.step import run as optimize
 
 USER, ITEM = torch.randn(6, 8), torch.randn(6, 3, 8)

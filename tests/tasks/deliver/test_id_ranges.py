@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import InputsRefused
-from handoff.artifacts.messages.steps import TraceabilityJob
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as judge
 from handoff.tasks.verify.plan import draw_inputs, plan_cases, special_cases
 from tests.tasks.built_release import release_of_delivery

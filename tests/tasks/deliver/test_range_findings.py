@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract, read_contract
 from handoff.artifacts.delivery.signature import DECLARED, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.messages.steps import TraceabilityJob
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as judge
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from tests.tasks.deliveries import write_delivery
 
 IDS = torch.tensor([[21, 300, 821], [44, 45, 46]])

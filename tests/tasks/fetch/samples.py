@@ -12,8 +12,8 @@ import pytest
 
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.messages.fetching import FetchJob, FetchLimits, FetchResult
 from handoff.tasks.fetch import step as fetch
+from handoff.tasks.fetch.messages import FetchJob, FetchLimits, FetchResult
 
 FILES = {
     "delivery.toml": b"format = 1\n",

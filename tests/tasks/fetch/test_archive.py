@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.messages.fetching import FetchJob, FetchLimits
 from handoff.tasks.fetch import step as fetch
+from handoff.tasks.fetch.messages import FetchJob, FetchLimits
 from tests.tasks.fetch.samples import ARCHIVES, MEMBERS, SMALL, fetched, refused, tar_of, zip_of
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreachable, UsageProblem
-from handoff.artifacts.messages.fetching import FetchJob, FetchLimits, FetchResult
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.fetch import step as fetch
+from handoff.tasks.fetch.messages import FetchJob, FetchLimits, FetchResult
 from tests.tasks.fetch.samples import ARCHIVES, SMALL, fetched, refused
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable, DeliveryUnreadable
-from handoff.artifacts.messages.fetching import FetchJob, FetchLimits
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.fetch import git as fetching_git
 from handoff.tasks.fetch import step as fetch
+from handoff.tasks.fetch.messages import FetchJob, FetchLimits
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git isn't installed")
 

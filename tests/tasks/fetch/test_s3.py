@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable
-from handoff.artifacts.messages.fetching import FetchLimits
+from handoff.tasks.fetch.messages import FetchLimits
 from tests.tasks.fetch.samples import ARCHIVES, FILES, fetched, refused
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract, read_contract
-from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.graph import looks_random
+from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.step import run
 from tests.tasks.deliveries import write_delivery
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from handoff.artifacts.messages.steps import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.behaviour import run_twice
+from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.step import run
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from tests.tasks.deliveries import write_delivery
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from handoff.artifacts.errors import HandoffError
 from handoff.tasks.deliver.step import deliver
-from handoff.tasks.intake import LoadedDelivery, read_delivery
+from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from tests.tasks.intake.attacks.places import write_delivery
 from tests.tasks.intake.models import deliver_case
 from tests.tasks.intake.mutations import (

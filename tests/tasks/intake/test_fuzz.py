@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import HandoffError
-from handoff.tasks.intake import read_delivery
+from handoff.tasks.intake.loading import read_delivery
 from tests.tasks.intake.models import deliver_case
 from tests.tasks.intake.mutations import (
     MARK,

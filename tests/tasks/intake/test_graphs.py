@@ -13,8 +13,8 @@ from torch import nn
 from torch.fx._symbolic_trace import PH
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.tasks.intake import read_delivery
 from handoff.tasks.intake.functions import resolve
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.roundtrip import check_same_forward
 from tests.tasks.intake.models import deliver, deliver_case, spec
 

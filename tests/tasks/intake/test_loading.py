@@ -11,9 +11,10 @@ from torch.utils import _pytree as pytree
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.digest import digest_folder
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.messages.steps import IntakeJob, IntakeResult
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.tasks.intake import read_delivery, run, take_in
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.intake.messages import IntakeJob, IntakeResult
+from handoff.tasks.intake.step import run as take_in
 from tests.tasks.intake.models import (
     CASES,
     Perceptron,
@@ -185,7 +186,7 @@ def test_take_in_reports_what_it_staged(tmp_path: Path) -> None:
     assert result.nodes == len(module.graph.nodes)
     assert result.weights_bytes == sum(t.nbytes for t in module.state_dict().values())
     assert from_plain(IntakeResult, to_plain(result)) == result
-    assert dataclasses.replace(run(job)) == result
+    assert dataclasses.replace(take_in(job)) == result
 
 
 def test_a_state_that_is_a_plain_dictionary_is_read(tmp_path: Path) -> None:

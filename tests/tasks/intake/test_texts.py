@@ -14,8 +14,8 @@ import torch.fx
 from torch import nn
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.tasks.intake import read_delivery
 from handoff.tasks.intake.functions import _functions, resolve
+from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.intake.texts import MESSAGES, TextRefused, check_attribute, check_texts
 from tests.tasks.intake.models import CASES, deliver, spec
 

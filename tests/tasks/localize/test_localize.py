@@ -19,25 +19,27 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import SOURCES_FILE
 from handoff.artifacts.errors import StepCrashed
-from handoff.artifacts.messages.localization import LocalizeJob, LocalizeResult
-from handoff.artifacts.messages.steps import IntakeJob, OptimizeJob, ReferenceJob
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine.child import ProcessPlan, StepProcess
-from handoff.tasks import intake
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.localize import step as localize
 from handoff.tasks.localize import trials
 from handoff.tasks.localize.causes import _first_wrong
 from handoff.tasks.localize.measure import judge, judge_case, worst_fault
+from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
 from handoff.tasks.localize.search import find_others
 from handoff.tasks.localize.subgraph import computing_nodes, cut, record
 from handoff.tasks.optimize import step as optimize
 from handoff.tasks.optimize.extensions import digest_extension
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.verify import reference
+from handoff.tasks.verify.messages import ReferenceJob
 from handoff.tasks.verify.reference import ReferenceCase
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
@@ -88,7 +90,7 @@ class Job:
         delivery = write_delivery(folder / "delivery", module.eval(), example)
         (delivery / SOURCES_FILE).write_text(json.dumps({"tanh": "models/net.py:12"}))
         staging = folder / "staging"
-        intake.run(IntakeJob(delivery, staging))
+        take_in(IntakeJob(delivery, staging))
         optimized = optimize.run(OptimizeJob(staging, folder / "program", recipe))
         file = folder / "reference.pt"
         reference.run(ReferenceJob(staging, None, recipe.verify, file))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.artifacts.messages.localization import FaultyNode
+from handoff.tasks.localize.messages import FaultyNode
 from handoff.tasks.localize.script import _comment
 from handoff.tasks.localize.verdict import describe
 

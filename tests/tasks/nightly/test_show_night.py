@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from handoff.artifacts.messages.registering import Stores
 from handoff.artifacts.nightly.night import Night, read_nights
-from handoff.artifacts.nightly.night_notes import ShowNightJob
+from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.opening import open_store
+from handoff.tasks.nightly.messages import ShowNightJob
 from handoff.tasks.nightly.show_night import run
 from tests.artifacts.nightly.nights import compared, figures, night
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.nightly.night import Night, NightRow, write_night
-from handoff.artifacts.nightly.surveying import Surveyed, SurveyJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.nightly import survey
+from handoff.tasks.nightly.messages import Surveyed, SurveyJob
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 COMPILER = "g++"

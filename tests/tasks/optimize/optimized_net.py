@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.signature import Dimension
-from handoff.artifacts.messages.steps import OptimizeJob, OptimizeResult
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, PassChoice, Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from tests.tasks.deliveries import write_delivery
 
 # Parameters of `replace-operator`, which change what the network computes.

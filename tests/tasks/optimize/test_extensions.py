@@ -10,18 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
-from handoff.artifacts.messages.steps import (
-    DeliverJob,
-    DeliverResult,
-    IntakeJob,
-    IntakeResult,
-    OptimizeJob,
-    OptimizeResult,
-    TraceabilityJob,
-)
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe, read_recipe
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
+from handoff.tasks.inspect.messages import TraceabilityJob
+from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.optimize.extensions import digest_extension, load_extension
+from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.optimize.passes import PASSES
 from tests.tasks.deliveries import write_delivery
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProblem
-from handoff.artifacts.messages.steps import OptimizeJob
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.running import difference
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.optimized_net import RELU_TO_LEAKY, Net, run

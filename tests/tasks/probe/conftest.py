@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.messages.probes import ProbeJob, ProbeResult
 from handoff.tasks.probe import step as probe
+from handoff.tasks.probe.messages import ProbeJob, ProbeResult
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.probe.samples import PLANTED, QUICK, bless

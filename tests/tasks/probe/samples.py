@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handoff.artifacts.messages.probes import MeasureJob, ProbeJob, ProbeResult
 from handoff.artifacts.release.mechanics import (
     Growth,
     Limits,
@@ -16,6 +15,7 @@ from handoff.artifacts.release.mechanics import (
 )
 from handoff.tasks.probe import measure
 from handoff.tasks.probe import step as probe
+from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 
 PLANTED = Path(__file__).parent / "planted"
 SHORT = Limits(memory_bytes=1 << 30, answer_s=2.0)

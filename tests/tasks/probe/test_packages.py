@@ -17,7 +17,6 @@ from torch import nn
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import BlessingRefused, PackageRefused
-from handoff.artifacts.messages.probes import ProbeJob, ProbeResult
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.infra.engine.child import ProcessPlan, StepProcess
@@ -26,6 +25,7 @@ from handoff.tasks.probe import golden
 from handoff.tasks.probe import step as probe
 from handoff.tasks.probe.child import run_limited
 from handoff.tasks.probe.golden import Written
+from handoff.tasks.probe.messages import ProbeJob, ProbeResult
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.probe.samples import QUICK, bless
 

@@ -7,22 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.messages.changes import (
-    Author,
-    PromoteRequest,
-    ReleaseRequest,
-    Request,
-    RetireRequest,
-    RollBackRequest,
-)
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.registering import (
-    PullJob,
-    PullResult,
-    SigningKey,
-    Stores,
-    UploadJob,
-)
+from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.key_pair import make_key
@@ -30,9 +15,19 @@ from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.artifacts.release.releases import Releases, open_releases
+from handoff.artifacts.site import SigningKey, Stores
 from handoff.infra.engine.worker import import_step
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.appending import Appended, Change, append
+from handoff.tasks.registry.changes import (
+    Author,
+    PromoteRequest,
+    ReleaseRequest,
+    Request,
+    RetireRequest,
+    RollBackRequest,
+)
+from handoff.tasks.registry.messages import PullJob, PullResult, UploadJob
 from handoff.tasks.steps import step_of
 from tests.artifacts.samples import TORCH, sample_target, write_release
 

@@ -9,17 +9,14 @@ import pytest
 
 from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection
 from handoff.artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnsound, StepCrashed
-from handoff.artifacts.messages.steps import (
-    IntakeResult,
-    OptimizeResult,
-    TraceabilityResult,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.release.evidence import Finding, judge
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord, read_manifest
 from handoff.infra.terminal.present import print_release
+from handoff.tasks.inspect.messages import TraceabilityResult
+from handoff.tasks.intake.messages import IntakeResult
+from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.registry.assemble import (
     BuiltTargets,
     assemble,
@@ -27,6 +24,7 @@ from handoff.tasks.registry.assemble import (
     require_accepted,
 )
 from handoff.tasks.registry.target_record import refuse_target, with_inside
+from handoff.tasks.verify.messages import VerifyResult
 from tests.artifacts.samples import sample_manifest, sample_target
 
 GRAVE = Finding("size-baked-in", "unsound", "it fails for batch = 1", "Use x.shape", "module.py:9")

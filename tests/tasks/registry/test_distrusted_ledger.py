@@ -103,8 +103,8 @@ def test_a_release_that_was_signed_for_another_version_is_refused(local: SomeReg
 
 def test_nothing_is_released_whose_objects_are_not_there(local: SomeRegistry) -> None:
     manifest, folder = local.write()
-    from handoff.artifacts.messages.changes import ReleaseRequest
-    from handoff.artifacts.messages.registering import UploadJob
+    from handoff.tasks.registry.changes import ReleaseRequest
+    from handoff.tasks.registry.messages import UploadJob
     from tests.tasks.registry.registering import Here
 
     uploaded = Here().run(UploadJob(manifest, folder, local.stores))

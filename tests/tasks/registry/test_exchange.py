@@ -8,13 +8,13 @@ import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
-from handoff.artifacts.messages.exchange import ReceiveJob, SendJob
-from handoff.artifacts.messages.registering import Stores
 from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.objects import Objects, object_key
 from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.parts import Part
 from handoff.tasks.fetch import receive, send
+from handoff.tasks.fetch.messages import ReceiveJob, SendJob
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.messages.registering import LookUpJob, LookUpResult
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.registry import look_up
+from handoff.tasks.registry.messages import LookUpJob, LookUpResult
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 OTHER = digest_bytes(b"made from something else")

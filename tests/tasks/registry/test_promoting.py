@@ -12,8 +12,8 @@ from handoff.artifacts.errors import (
     RegistryFailed,
     UsageProblem,
 )
-from handoff.artifacts.messages.changes import SideBySide
 from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.tasks.registry.draft import versions_held

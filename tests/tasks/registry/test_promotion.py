@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from handoff.artifacts.messages.changes import SideBySide
 from handoff.artifacts.recipe.recipe import Promotion
-from handoff.artifacts.release.comparison import Standing
+from handoff.artifacts.release.comparison import SideBySide, Standing
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics

@@ -11,10 +11,10 @@ import pytest
 
 from handoff.artifacts.digest import digest_file, digest_folder
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
-from handoff.artifacts.messages.registering import CollectJob, RestoreJob, RestoreResult, UploadJob
 from handoff.artifacts.release.part_list import write_parts
 from handoff.artifacts.stores.objects import GRACE, Objects, object_key
 from handoff.tasks.registry import collect, restore
+from handoff.tasks.registry.messages import CollectJob, RestoreJob, RestoreResult, UploadJob
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 ARCHIVE = b"PK\x03\x04 the weights, as torch.save writes them"
@@ -132,7 +132,7 @@ def test_a_delivery_that_is_lost_is_told_and_brought_back_by_who_has_it(
 def test_nothing_is_released_whose_delivery_is_gone_by_then(
     registry: SomeRegistry, delivery: Path
 ) -> None:
-    from handoff.artifacts.messages.changes import ReleaseRequest
+    from handoff.tasks.registry.changes import ReleaseRequest
 
     manifest, folder = registry.write_from(delivery)
     uploaded = Here().run(UploadJob(manifest, folder, registry.stores, delivery))
@@ -167,7 +167,7 @@ def test_a_list_that_names_another_delivery_is_refused(
     for version, listed in enumerate(
         ({**kept, "module.py": kept["state_dict.pt"]}, {**kept, "../up": kept["module.py"]}), 1
     ):
-        from handoff.artifacts.messages.changes import ReleaseRequest
+        from handoff.tasks.registry.changes import ReleaseRequest
 
         wrong = replace(uploaded, delivery=objects.put_bytes(write_parts(listed)))
         request = ReleaseRequest(
@@ -217,8 +217,8 @@ def test_what_is_restored_is_taken_in_as_the_same_delivery(
 ) -> None:
     import torch
 
-    from handoff.artifacts.messages.steps import IntakeJob
-    from handoff.tasks.intake import take_in
+    from handoff.tasks.intake.messages import IntakeJob
+    from handoff.tasks.intake.step import run as take_in
     from tests.tasks.deliveries import write_delivery
 
     torch.manual_seed(0)

@@ -8,15 +8,12 @@ import pytest
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.steps import (
-    BenchmarkResult,
-    CompileResult,
-    ReferenceResult,
-    VerifyResult,
-)
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
+from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.registry.target_record import bless, require_new
+from handoff.tasks.timing.messages import BenchmarkResult
+from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
 from tests.artifacts.samples import sample_target
 
 

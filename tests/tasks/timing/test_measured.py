@@ -14,18 +14,19 @@ import torch
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.messages.probes import ProbeJob
-from handoff.artifacts.messages.steps import CompileResult, ReferenceResult
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.evidence import TakenOver, Timing
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.release.mechanics import Limits, Mechanics
+from handoff.tasks.compile.messages import CompileResult
+from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.release.jobs import RUNNER_SOURCE
 from handoff.tasks.timing import conditions, measured
 from handoff.tasks.timing.conditions import digest_conditions
 from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
+from handoff.tasks.verify.messages import ReferenceResult
 from tests.artifacts.samples import TORCH, sample_manifest
 from tests.tasks.probe.samples import mechanics
 

@@ -13,11 +13,12 @@ from handoff.artifacts.recipe.recipe import Promotion, Recipe
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.comparison import Comparison, ThreeWayJob
+from handoff.artifacts.release.comparison import Comparison
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.timing import three_way
+from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.verify.loading import Tensors, open_shared_library
 from tests.tasks.built_release import BuiltRelease
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.messages.steps import VerifyResult
 from handoff.tasks.optimize.programs import load_program, save_program
+from handoff.tasks.verify.messages import VerifyResult
 from tests.studies.faults.kinds import KINDS, Bench, KindRow
 from tests.studies.faults.planting import (
     GraphFault,

@@ -10,23 +10,18 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.signature import Dimension
-from handoff.artifacts.messages.steps import (
-    CompileJob,
-    IntakeJob,
-    OptimizeJob,
-    ReferenceJob,
-    TapJob,
-    VerifyJob,
-    VerifyResult,
-)
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import native_cpu_target
-from handoff.tasks import intake
 from handoff.tasks.compile import step as compiling
+from handoff.tasks.compile.messages import CompileJob
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.programs import load_program, save_program
 from handoff.tasks.verify import reference, tap
 from handoff.tasks.verify import step as verify
+from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyJob, VerifyResult
 from tests.tasks.deliveries import write_delivery
 
 
@@ -57,7 +52,7 @@ class Prepared:
 def prepare(folder: Path, module: nn.Module) -> Prepared:
     inputs = {"x": torch.randn(6, 8)}
     write_delivery(folder / "delivery", module.eval(), inputs, batch=Dimension(1, 32))
-    intake.run(IntakeJob(folder / "delivery", folder / "staging"))
+    take_in(IntakeJob(folder / "delivery", folder / "staging"))
     optimized = optimize.run(OptimizeJob(folder / "staging", folder / "program", Recipe()))
     job = ReferenceJob(folder / "staging", None, VerifyPlan(seeds=1), folder / "reference.pt")
     return Prepared(folder, optimized.program, reference.run(job).file)

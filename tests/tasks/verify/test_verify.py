@@ -14,13 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from handoff.artifacts.messages.steps import IntakeJob, ReferenceJob, VerifyJob, VerifyResult
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.tolerance import Tolerance
-from handoff.tasks import intake
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.verify import reference
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import Tensors
+from handoff.tasks.verify.messages import ReferenceJob, VerifyJob, VerifyResult
 from tests.tasks.deliveries import write_delivery
 
 Package = Callable[[Tensors], Tensors]
@@ -42,7 +44,7 @@ class DoublesItsInput(nn.Module):
 def make_reference(tmp_path: Path, module: nn.Module) -> Path:
     """Return the file of the reference of `module`, made the way a release makes it."""
     delivery = write_delivery(tmp_path / "delivery", module.eval(), {"x": torch.randn(6, 8)})
-    intake.run(IntakeJob(delivery, tmp_path / "staging"))
+    take_in(IntakeJob(delivery, tmp_path / "staging"))
     job = ReferenceJob(tmp_path / "staging", None, VerifyPlan(seeds=1), tmp_path / "reference.pt")
     return reference.run(job).file
 
@@ -332,7 +334,7 @@ class TakesNoNaN(nn.Module):
 
 def test_what_the_model_itself_does_not_take_is_left_out_and_named(tmp_path: Path) -> None:
     delivery = write_delivery(tmp_path / "delivery", TakesNoNaN().eval(), {"x": torch.randn(6, 8)})
-    intake.run(IntakeJob(delivery, tmp_path / "staging"))
+    take_in(IntakeJob(delivery, tmp_path / "staging"))
     job = ReferenceJob(tmp_path / "staging", None, VerifyPlan(seeds=1), tmp_path / "reference.pt")
     result = reference.run(job)
     assert any("nan: the model itself fails: index" in text for text in result.skipped)
@@ -417,7 +419,7 @@ def test_the_model_is_read_again_only_where_an_element_lies_outside_what_was_agr
 
     def read(staging: Path) -> object:
         reads.append(staging)
-        return intake.read_delivery(staging)
+        return read_delivery(staging)
 
     monkeypatch.setattr(verify, "read_delivery", read)
     staging = tmp_path / "staging"

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import torch
 
-from handoff.artifacts.messages.steps import CompileJob, OptimizeJob
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget, parse_target
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.machine.native_gpu import can_compile
+from handoff.tasks.compile.messages import CompileJob
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY
 from tests.studies.benchmarks.failures import told_of
 from tests.studies.benchmarks.seeds.asked import Making, precision_of, read_record, write_record

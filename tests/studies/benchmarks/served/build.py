@@ -24,19 +24,16 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.messages.steps import (
-    CompileResult,
-    IntakeJob,
-    OptimizeResult,
-    ReferenceResult,
-    VerifyJob,
-)
 from handoff.artifacts.recipe.recipe import Recipe, Search, read_recipe
 from handoff.artifacts.recipe.target import Target, native_cpu_target
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
+from handoff.tasks.compile.messages import CompileResult
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.registry.assemble import signature_of
 from handoff.tasks.registry.target_record import require_effect, require_new
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.verify.messages import ReferenceResult, VerifyJob
 from tests.studies.benchmarks.failures import NotMadeError
 from tests.studies.benchmarks.served.competitors import RIVALS
 from tests.studies.benchmarks.served.conditions import commit_of_the_clone

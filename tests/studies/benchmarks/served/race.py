@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from handoff.artifacts.messages.steps import RaceJob, RaceLap
 from handoff.artifacts.release.evidence import Candidate, Goal, choose
 from handoff.tasks.registry.target_record import with_lap
 from handoff.tasks.timing import race as choosing
+from handoff.tasks.timing.messages import RaceJob, RaceLap
 from tests.studies.benchmarks.failures import NotMadeError
 from tests.studies.benchmarks.served.build import PRECISIONS, VARIANTS_FILE, recipe_of
 from tests.studies.benchmarks.served.competitors import RIVALS

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.messages.steps import DeliverResult
+from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]

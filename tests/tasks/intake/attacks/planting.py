@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.messages.steps import IntakeJob
-from handoff.tasks.intake import take_in
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 
 
 class Canary:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from handoff.artifacts.messages.steps import IntakeJob
-from handoff.tasks.intake import read_delivery, take_in
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from tests.tasks.intake.attacks.planting import refuse
 from tests.tasks.intake.models import CASES, deliver, make_model
 

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import DeliveryUnreadable
-from handoff.artifacts.messages.steps import IntakeJob
 from handoff.artifacts.record import to_plain
 from handoff.tasks.compile.reading.literals import read_cpp
-from handoff.tasks.intake import read_delivery, take_in
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.intake.messages import IntakeJob
+from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.optimize.capture import capture
 from tests.tasks.compile.generated import generate
 from tests.tasks.intake.attacks.places import PLACES, PlaceOfText, write_delivery

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
-from handoff.artifacts.messages.steps import OptimizeJob
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.lower_precision import LowerPrecision
 from tests.tasks.deliveries import write_delivery

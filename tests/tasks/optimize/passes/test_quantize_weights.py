@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.messages.steps import OptimizeJob
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.messages import OptimizeJob
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.quantize_weights import QuantizeWeights
 from tests.tasks.deliveries import write_delivery

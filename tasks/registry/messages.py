@@ -1,6 +1,6 @@
-"""The messages between who releases or pulls and the steps that reach the stores.
+"""What is asked of the steps that reach the stores, by who releases or pulls, and what they answer.
 
-Those that change a ledger are in `artifacts.messages.changes`.
+Those that change a ledger are in `tasks.registry.changes`.
 """
 
 from __future__ import annotations
@@ -10,41 +10,11 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.job import Job
+from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import Served
 from handoff.artifacts.release.manifest import Manifest
-
-
-@dataclass(frozen=True)
-class Stores:
-    """Where releases are kept, as locations only, and whose signatures are trusted.
-
-    `objects` is a folder or `s3://bucket/prefix`, `tracking_uri` is MLflow's, and `artifact_root`
-    is where MLflow keeps artifacts when it runs embedded (empty: where the server says). `trusted`
-    are files and folders of public keys, and `seen` is the file that remembers how far each ledger
-    went (None: nothing is remembered). Secrets are never part of it: boto3 and MLflow read them
-    from the environment of the one child process that gets them.
-    """
-
-    objects: str
-    tracking_uri: str
-    artifact_root: str = ""
-    trusted: tuple[str, ...] = ()
-    seen: Path | None = None
-
-
-@dataclass(frozen=True)
-class SigningKey:
-    """The key that signs: a PEM file or a KMS's address, never the key itself.
-
-    `public` is where the public key lies, or is written to when the key is to be made
-    (`make_missing`).
-    """
-
-    uri: str
-    public: Path
-    make_missing: bool = False
+from handoff.artifacts.site import SigningKey, Stores
 
 
 @dataclass(frozen=True)
@@ -212,3 +182,19 @@ class CollectResult:
     removed_bytes: int
     spared: int
     abandoned: int
+
+
+@dataclass(frozen=True)
+class RecordsJob(Job["Records"]):
+    """Read the records of some versions of a model."""
+
+    stores: Stores
+    model: str
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records, each as it was signed, in the order in which they were asked for."""
+
+    manifests: tuple[Manifest, ...]

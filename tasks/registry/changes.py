@@ -8,16 +8,15 @@ drafted anew.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.registering import SigningKey, Stores, Uploaded
-from handoff.artifacts.record import later
-from handoff.artifacts.release.interval import Interval
+from handoff.artifacts.job import Job
+from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.site import SigningKey, Stores
+from handoff.tasks.registry.messages import Uploaded
 
 # What a release may move that holds a package which was not run yet: nobody serves what these
 # stand for. The second is that of nightly rebuilds.
@@ -48,49 +47,6 @@ class ReleaseRequest:
     alias: str
     rebuild: bool = False
     kind: Literal["release"] = "release"
-
-
-@dataclass(frozen=True)
-class SideBySideJob(Job["SideBySide"]):
-    """Time two pulled releases' packages for `target`, call by call in turns, on one example.
-
-    `folders` are the one that is served and the one that may replace it, whose first example is
-    taken; `keys` are the places of the public keys that have signed them.
-    """
-
-    folders: tuple[Path, ...]
-    target: str
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """How many times as fast the second package is as the first, with a 95 % interval.
-
-    The median of the rounds' own ratios; `sizes` tells the input's shapes, or its case.
-    `rmse_before` and `rmse_after` are both packages' errors to float64 in multiples of eager's,
-    where they were measured on the same inputs; None else.
-    """
-
-    target: str
-    sizes: str
-    ratio: float
-    low: float
-    high: float
-    threads: int
-    rmse_before: float | None = later(None)
-    rmse_after: float | None = later(None)
-
-    def __str__(self) -> str:
-        interval = Interval(self.ratio, self.low, self.high)
-        told = (
-            f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
-            f"({interval.span}), in turns on {self.sizes}, {self.threads} threads"
-        )
-        if self.rmse_before is None or self.rmse_after is None:
-            return told
-        errors = f"{self.rmse_after:.2f} times eager's, was {self.rmse_before:.2f}"
-        return f"{told}; its error is {errors}"
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.registering import Stores
-from handoff.artifacts.release.manifest import TargetRecord
-
-# In the folder that comes back for a target, beside its packages.
-ANSWER_FILE = "answer.json"
+from handoff.artifacts.job import Job
+from handoff.artifacts.site import Stores
 
 
 @dataclass(frozen=True)
@@ -51,15 +47,28 @@ class Received:
 
 
 @dataclass(frozen=True)
-class TargetAnswer:
-    """What another machine made of one target: its record, and what it was made with.
+class FetchLimits:
+    """What a delivery may be at most: bytes and files, and seconds until it is there."""
 
-    `delivery` and `plan` are the digests of what it was made from and compared on, which have to be
-    those of the release that it becomes part of. `asked` has the cases that ask for known faults.
-    """
+    size_bytes: int = 1 << 36
+    files: int = 10_000
+    seconds: float = 3600.0
 
-    record: TargetRecord
-    toolchain: dict[str, str]
-    plan: str
-    delivery: Digest
-    asked: dict[str, str] = field(default_factory=dict)
+
+@dataclass(frozen=True)
+class FetchJob(Job["FetchResult"]):
+    """Fetch the delivery at `uri` (`artifacts.delivery.uri`) into `folder`, which is new."""
+
+    uri: str
+    folder: Path
+    limits: FetchLimits = FetchLimits()
+
+
+@dataclass(frozen=True)
+class FetchResult:
+    """The folder, what is in it, and the digest of all its files (`digest_tree`)."""
+
+    folder: Path
+    digest: Digest
+    files: int
+    size_bytes: int

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
-from handoff.artifacts.messages.job import Job
+from handoff.artifacts.job import Job
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
-"""The messages of the nightly's survey: which models have to be rebuilt, and why."""
+"""What is asked of a night: which models are due and why, its rows, how it is shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handoff.artifacts.messages.job import Job
-from handoff.artifacts.messages.registering import Stores
+from handoff.artifacts.job import Job
+from handoff.artifacts.nightly.night import Night, NightRow
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.site import Stores
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,54 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class RecordsJob(Job["Records"]):
-    """Read the records of some versions of a model."""
+class NoteRowsJob(Job["NotedRows"]):
+    """Keep models' rows of the night that began at `stamp`; the first one of a model counts."""
 
     stores: Stores
-    model: str
-    versions: tuple[int, ...]
+    stamp: str
+    rows: tuple[NightRow, ...]
 
 
 @dataclass(frozen=True)
-class Records:
-    """The records, each as it was signed, in the order in which they were asked for."""
+class ReadRowsJob(Job["NotedRows"]):
+    """Read the rows of the night that began at `stamp`, as they are at the moment `at`.
 
-    manifests: tuple[Manifest, ...]
+    A step process answers equal jobs once: `at` tells one question from the next.
+    """
+
+    stores: Stores
+    stamp: str
+    at: float
+
+
+@dataclass(frozen=True)
+class NotedRows:
+    """The rows that were kept, or those that are there so far, by their models' names."""
+
+    rows: tuple[NightRow, ...]
+
+
+@dataclass(frozen=True)
+class ShowNightJob(Job["ShownNight"]):
+    """Keep a night's record, draw it and the trends over nights, and show all of it in MLflow.
+
+    What is drawn is written below `folder`. `flow_run` is the page or the id of the night's run.
+    """
+
+    stores: Stores
+    night: Night
+    folder: Path
+    flow_run: str = ""
+
+
+@dataclass(frozen=True)
+class ShownNight:
+    """The night in a sentence, as a table for a log and as Markdown, and where MLflow shows it.
+
+    `place` is that of its run in MLflow's pages, relative to the UI's own.
+    """
+
+    headline: str
+    table: str
+    markdown: str
+    place: str

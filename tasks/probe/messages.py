@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.messages.job import Job
+from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.release.manifest import PackageFile

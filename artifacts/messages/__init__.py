@@ -1,1 +1,0 @@
-"""Jobs and results: what flows and commands ask of steps, and what these answer."""

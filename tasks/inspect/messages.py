@@ -1,0 +1,30 @@
+"""What inspecting a delivery is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
+from handoff.artifacts.job import Job
+from handoff.artifacts.release.evidence import Finding, Verdict
+
+
+@dataclass(frozen=True)
+class TraceabilityJob(Job["TraceabilityResult"]):
+    """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names.
+
+    `said` is what was told about its source by who asks for the release.
+    """
+
+    staging: Path
+    required_lineage: tuple[str, ...] = ()
+    said: Lineage = NOTHING_SAID
+
+
+@dataclass(frozen=True)
+class TraceabilityResult:
+    """The verdict on a delivery and what it rests on."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]

@@ -1,0 +1,113 @@
+"""What running the reference and comparing a package with it are asked, and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.job import Job
+from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
+from handoff.artifacts.recipe.tolerance import Deviation, ErrorSpread
+from handoff.tasks.compile.messages import AssumedRange
+
+
+@dataclass(frozen=True)
+class ReferenceJob(Job["ReferenceResult"]):
+    """Run the reference, in its own precision and in float64, on the input plan; keep it all.
+
+    The graph is asked for the faults that are `known` of its operators, too.
+    """
+
+    staging: Path
+    reference: Path | None
+    plan: VerifyPlan
+    file: Path
+    known: tuple[KnownFault, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReferenceResult:
+    """The cases that were run, by name, and what was left out, with the reason.
+
+    `plan` is the digest of all names and inputs that follow from delivery and recipe; `asked` names
+    the further cases by the known faults that they ask for. `conditions` is the digest of what the
+    process that runs models and packages has of the machine.
+    """
+
+    file: Path
+    cases: tuple[str, ...]
+    skipped: tuple[str, ...]
+    plan: Digest
+    conditions: str = ""
+    asked: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class VerifyJob(Job["VerifyResult"]):
+    """Compare the packages in `folder` with the reference outputs in `reference`.
+
+    `library` is the digest that the `.so` has to have; '' leaves that out. Beyond the ranges that
+    the compiler `assumed` there has to be a case. `outputs` are the outputs' names and `target` is
+    the target's slug: tolerances may go by either. How well conditioned the outputs are is measured
+    with the delivery in `staging`, or with the program in the file `program` where the reference is
+    that program's; with neither, nothing but the agreed tolerance has room. Where there are
+    `atomic_sums` in the package, further calls are judged by their numbers and not by their bits.
+    """
+
+    folder: Path
+    reference: Path
+    recipe: Recipe
+    library: str = ""
+    assumed: tuple[AssumedRange, ...] = ()
+    outputs: tuple[str, ...] = ()
+    target: str = ""
+    staging: Path | None = None
+    program: Path | None = None
+    atomic_sums: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """The numeric blessing: how far each output lay from eager's, and why it is refused if so.
+
+    `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
+    nothing, because they are the same number at every input, `incomparable` those of which rounding
+    alone moves more than a tenth of the elements by about their own size. `spreads` tell how the
+    errors of the first outputs lie.
+    """
+
+    deviations: tuple[Deviation, ...]
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    blind: tuple[int, ...] = ()
+    spreads: tuple[ErrorSpread, ...] = ()
+    incomparable: tuple[int, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Tell whether the package may be released."""
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class TapJob(Job["TapResult"]):
+    """Find where the program in `program` says more than its outputs `blind` do.
+
+    Cases are those of `reference`; what is written goes to `folder`.
+    """
+
+    program: Path
+    reference: Path
+    blind: tuple[int, ...]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class TapResult:
+    """The program that returns inner values, the reference for those, and the values' names."""
+
+    program: Path
+    reference: Path
+    nodes: tuple[str, ...]
