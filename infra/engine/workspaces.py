@@ -23,8 +23,8 @@ _REFUSED = "refused"
 _STAMP = "%Y%m%d-%H%M%S"
 # What the steps write beside the builds and rename when it is whole: cache entries, the runner.
 _UNFINISHED = (
-    "packages/.entry-*", "programs/.building-*", "compiler/[!t]*", "compiler/tmp*",
-    f"measured/{UNFINISHED}*",
+    "packages/.entry-*", "programs/.building-*", "compiler/.making-*",
+    f"compiler/ready/{UNFINISHED}*", f"measured/{UNFINISHED}*",
 )  # fmt: skip
 
 

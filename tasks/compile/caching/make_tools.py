@@ -15,15 +15,15 @@ from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
+from handoff.tasks import steps
 from handoff.tasks.compile.fingerprint import compiler_banner
 from handoff.tasks.compile.messages import CompileJob, ToolsJob, ToolsResult
 
 # The steps that confined processes import, and may not leave the bytecode of behind.
 _IMPORTED = (
-    "intake", "inspect.step", "optimize.step", "verify.tap", "verify.reference", "verify.step",
-    "localize.step", "localize.trial", "probe.step", "probe.measure", "timing.benchmark",
-    "timing.race", "timing.side_by_side", "timing.three_way", "captures.step", "propose.step",
-    "propose.try_contract",
+    steps.TAKE_IN, steps.INSPECT, steps.OPTIMIZE, steps.TAP, steps.REFERENCE, steps.VERIFY,
+    steps.LOCALIZE, steps.TRIAL, steps.PROBE, steps.MEASURE, steps.BENCHMARK, steps.RACE,
+    steps.SIDE_BY_SIDE, steps.COMPARE, steps.CAPTURE, steps.PROPOSE, steps.TRY_CONTRACT,
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def run(job: ToolsJob) -> ToolsResult:
     with contextlib.suppress(HandoffError):
         _compile_one(job)
     for step in _IMPORTED:
-        importlib.import_module(f"handoff.tasks.{step}")
+        importlib.import_module(f"handoff.tasks.{step.module}")
     ready.parent.mkdir(parents=True, exist_ok=True)
     write_whole(ready, str(program), mode=0o666)
     return ToolsResult(program, made=True)

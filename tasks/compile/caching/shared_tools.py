@@ -8,6 +8,7 @@ folder.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +22,25 @@ from handoff.tasks.compile.patching import replaced
 
 @contextmanager
 def headers_made_in(shared: Path) -> Iterator[None]:
-    """Let Inductor keep the precompiled headers of the body in the folder."""
+    """Let Inductor make the precompiled headers of the body that aren't in the folder yet.
+
+    A compiler that is killed leaves half a header, at which every later compilation would fail:
+    each is made elsewhere, and has its name when it is whole.
+    """
     headers = shared / "headers"
-    with (
-        replaced(codecache, "_HEADER_DIR", str(headers)),
-        replaced(codecache, "_HEADER_LOCK_DIR", str(headers / "locks")),
-    ):
-        yield
+    headers.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=shared, prefix=".making-") as name:
+        for made in headers.glob("*.gch"):
+            Path(name, made.name).symlink_to(made.resolve())
+        with (
+            replaced(codecache, "_HEADER_DIR", name),
+            replaced(codecache, "_HEADER_LOCK_DIR", str(Path(name, "locks"))),
+        ):
+            yield
+        new = [path for path in Path(name).iterdir() if path.is_file() and not path.is_symlink()]
+        # The source first: where what is made of it is found, both are there.
+        for path in sorted(new, key=lambda path: path.suffix == ".gch"):
+            path.replace(headers / path.name)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_a_refused_build_is_kept_for_a_look(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["compiler/ccmpBeJO.s", "packages/.entry-1", "programs/.building-1"]
+    "name", ["compiler/.making-1", "packages/.entry-1", "programs/.building-1"]
 )
 def test_what_a_killed_build_left_beside_goes_though_another_one_is_under_way(
     tmp_path: Path, name: str
@@ -78,11 +78,18 @@ def test_what_a_killed_build_left_beside_goes_though_another_one_is_under_way(
         assert of_the_other.exists(), "the other one may be writing it"
 
 
+@pytest.mark.parametrize("name", ["headers/c7.h.gch", "headers/c7.h", "levels/1a-avx2", "ready/0a"])
+def test_what_compilations_share_is_there_for_the_next_build(tmp_path: Path, name: str) -> None:
+    shared = left(tmp_path, f"compiler/{name}", age_s=3600)
+    remove_workspace(open_workspace(tmp_path))
+    assert shared.exists()
+
+
 def test_the_last_build_to_end_leaves_nothing_of_those_that_were_killed(tmp_path: Path) -> None:
     first = open_workspace(tmp_path)
     with another(tmp_path) as other:
         # A killed build's compiler that went on beyond the beginning of both.
-        written_late = left(tmp_path, "compiler/ccmpBeJO.s", age_s=-5)
+        written_late = left(tmp_path, "compiler/.making-1", age_s=-5)
         remove_workspace(first)
         assert written_late.exists(), "the other one may be writing it"
         assert other.is_dir()
