@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.docs.pages import ROOT, Block
-from tests.infra.commands.test_cli import share_built
+from tests.shared_tools import share_built
 
 
 def run_blocks(
@@ -22,7 +22,7 @@ def run_blocks(
     """
     programs = _make_programs(scratch)
     home = scratch / "home"
-    share_built(home)
+    share_built(home / "builds")
     lines = ["set -euo pipefail"]
     for number, block in enumerate(blocks):
         lines.append(f"echo '== {block.place}' >&2")

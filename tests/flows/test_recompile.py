@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.flows.small_delivery import FACTORY
-from tests.infra.commands.test_cli import handoff, share_built
+from tests.infra.commands.test_cli import handoff
+from tests.shared_tools import share_built
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
@@ -81,7 +82,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.toml").write_text(before)
         if today is not None:
             (recipes / f"{name}.toml").write_text(today)
-    share_built(folder)
+    share_built(folder / "builds")
     # In one process, as a notebook would: several releases by one embedded server.
     ended = subprocess.run(
         [sys.executable, "-c", SERVE, "steady", "better", "worse", "wrong"],

@@ -19,6 +19,7 @@ from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import Processes
 from tests.artifacts.samples import sample_key, sign_release
+from tests.shared_tools import share_built
 from tests.tasks.deliveries import write_delivery
 
 LIMIT_S = 300.0
@@ -80,10 +81,12 @@ def release_of_delivery(folder: Path) -> BuiltRelease:
     """Compile the delivery in `folder`/delivery, the way a release does, and sign it."""
     delivery = folder / "delivery"
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Processes(folder / "workspace", recipe, delivery=delivery) as processes:
+    share_built(folder / "builds")
+    with Processes(folder / "builds" / "workspace", recipe, delivery=delivery) as processes:
         intake = IntakeJob(delivery, processes.jobs.staging)
         taken = processes.graph.run(intake, limit_s=LIMIT_S)
         optimized = processes.graph.run(processes.jobs.optimize(), limit_s=LIMIT_S)
+        processes.tools(target).result(LIMIT_S)
         compiling = processes.jobs.compile(optimized, target)
         compiled = processes.compiler(target).run(compiling, limit_s=LIMIT_S)
         referring = processes.jobs.reference(optimized)

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
+from tests.shared_tools import share_built
 
 COMMANDS = (
     "deliver", "init", "inspect", "release", "list", "show", "pull", "verify", "ui",
     "passes", "doctor", "explain", "completion",
 )  # fmt: skip
-
-
-_BUILT = tempfile.TemporaryDirectory(prefix="handoff-built-")
-
-
-def share_built(home: Path) -> None:
-    """Let every home have what the first one builds: the C++ runner, precompiled headers."""
-    # A home that can't be made is what one of the tests is about.
-    with contextlib.suppress(OSError):
-        (home / "builds").mkdir(parents=True, exist_ok=True)
-        for name in ("programs", "compiler"):
-            built = Path(_BUILT.name, name)
-            built.mkdir(exist_ok=True)
-            (home / "builds" / name).symlink_to(built)
 
 
 def handoff(
@@ -43,7 +28,7 @@ def handoff(
 ) -> subprocess.CompletedProcess[str]:
     """Run `handoff` with its state in `home`; return what it printed and its exit code."""
     if arguments[0] == "release":
-        share_built(home)
+        share_built(home / "builds")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "handoff", *arguments],

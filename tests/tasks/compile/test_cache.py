@@ -30,6 +30,7 @@ from handoff.tasks.compile.step import compile_package
 from handoff.tasks.compile.weights import WeightSlot
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.loading import open_package, open_shared_library
+from tests.shared_tools import share_built
 from tests.tasks.optimize.passes.exporting import export
 
 pytestmark = pytest.mark.compile
@@ -70,6 +71,8 @@ class Builder:
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder / "builds" / "workspace", 0
         self.processes = Processes(self.folder, Recipe(targets=(TARGET.slug,)), delivery=folder)
+        share_built(self.folder.parent)
+        self.processes.tools(TARGET).result(LIMIT_S)
         assert self.processes.jobs.cache is not None
         self.cache = self.processes.jobs.cache
 
@@ -80,7 +83,8 @@ class Builder:
         program = self.folder / f"program-{self.count}.pt2"
         torch.export.save(export(module, torch.randn(5, 8)), program)
         folder = self.folder / f"package-{self.count}"
-        job = CompileJob(program, TARGET, folder, options, self.cache, fresh)
+        jobs = self.processes.jobs
+        job = CompileJob(program, TARGET, folder, options, self.cache, fresh, jobs.shared)
         result = self.processes.compiler(TARGET).run(job, limit_s=LIMIT_S)
         return folder, result
 

@@ -30,6 +30,7 @@ from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.loading import open_shared_library
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult, VerifyJob
 from handoff.tasks.verify.reference import load_cases
+from tests.shared_tools import share_built
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
 
@@ -63,9 +64,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     folder = tmp_path_factory.mktemp("built")
     delivery = write_delivery(folder / "delivery", module, {"input": torch.randn(6, 8)})
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Processes(folder / "workspace", recipe, delivery=delivery) as processes:
+    share_built(folder / "builds")
+    with Processes(folder / "builds" / "workspace", recipe, delivery=delivery) as processes:
         processes.graph.run(IntakeJob(delivery, processes.jobs.staging), limit_s=LIMIT_S)
         optimized = processes.graph.run(processes.jobs.optimize(), limit_s=LIMIT_S)
+        processes.tools(target).result(LIMIT_S)
         compiling = processes.jobs.compile(optimized, target)
         compiled = processes.compiler(target).run(compiling, limit_s=LIMIT_S)
         referring = processes.jobs.reference(optimized)

@@ -25,6 +25,7 @@ from handoff.tasks.optimize.passes.common_subexpressions import CommonSubexpress
 from handoff.tasks.optimize.passes.fold_constants import FoldConstants
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyJob
+from tests.shared_tools import share_built
 from tests.tasks.optimize.optimized_net import run
 from tests.tasks.optimize.passes.exporting import apply, count
 
@@ -79,9 +80,12 @@ def test_a_model_with_sizes_that_data_decide_is_released(
         module.eval(), inputs, tmp_path / "toy", name="toy", dynamic=dynamic, batch_invariant=False
     )
     target, recipe = native_cpu_target(), Recipe(verify=VerifyPlan(seeds=1))
-    with Processes(tmp_path / "workspace", recipe, delivery=tmp_path / "toy") as processes:
+    share_built(tmp_path / "builds")
+    workspace = tmp_path / "builds" / "workspace"
+    with Processes(workspace, recipe, delivery=tmp_path / "toy") as processes:
         processes.graph.run(IntakeJob(tmp_path / "toy", processes.jobs.staging), limit_s=LIMIT_S)
         optimized = processes.graph.run(processes.jobs.optimize(), limit_s=LIMIT_S)
+        processes.tools(target).result(LIMIT_S)
         compiling = processes.jobs.compile(optimized, target)
         compiled = processes.compiler(target).run(compiling, limit_s=LIMIT_S)
         referring = processes.jobs.reference(optimized)
