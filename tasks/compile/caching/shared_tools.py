@@ -8,6 +8,7 @@ folder.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,14 +31,15 @@ def headers_made_in(shared: Path) -> Iterator[None]:
     headers = shared / "headers"
     headers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=shared, prefix=".making-") as name:
-        for made in headers.glob("*.gch"):
-            Path(name, made.name).symlink_to(made.resolve())
+        known = [path.name for path in headers.iterdir()]
+        for made in known:
+            os.link(headers / made, Path(name, made))
         with (
             replaced(codecache, "_HEADER_DIR", name),
             replaced(codecache, "_HEADER_LOCK_DIR", str(Path(name, "locks"))),
         ):
             yield
-        new = [path for path in Path(name).iterdir() if path.is_file() and not path.is_symlink()]
+        new = [p for p in Path(name).iterdir() if p.is_file() and p.name not in known]
         # The source first: where what is made of it is found, both are there.
         for path in sorted(new, key=lambda path: path.suffix == ".gch"):
             path.replace(headers / path.name)
