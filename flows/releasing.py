@@ -37,6 +37,7 @@ from handoff.tasks.fetch.messages import FetchJob
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry import assemble
+from handoff.tasks.registry.accepting import refused_targets, require_accepted
 from handoff.tasks.registry.messages import KeyJob, LookUpJob
 from handoff.tasks.release.processes import FETCHER, Processes
 
@@ -133,8 +134,8 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
         served=known.served,
         known=faults.result(),
     )
-    if assemble.refused_targets(manifest):
+    if refused_targets(manifest):
         show_refused(manifest)
-    assemble.require_accepted(manifest)
+    require_accepted(manifest)
     told = register(processes, wanted, manifest)
     return {**told, "notes": (*told["notes"], *elsewhere.notes)}

@@ -227,13 +227,16 @@ class StepProcess:
         The request holds the job itself: other processes than ours can write to the log's folder.
         """
         self._jobs += 1
+        step, kind = step_of(job), type(job)
         path = self.log.with_name(
-            f"{self.log.stem}-{self._jobs}-{step_of(job).name.replace(' ', '-')}.json"
+            f"{self.log.stem}-{self._jobs}-{step.name.replace(' ', '-')}.json"
         )
         # It is read in another folder.
         plain = to_plain(absolute(job))
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        return json.dumps([step_of(job).name, plain, str(path)])
+        return json.dumps(
+            [step.name, step.module, kind.__module__, kind.__name__, plain, str(path)]
+        )
 
     def _read_result(self, step: str, limit_s: float) -> dict[str, Any] | None:
         """Return the step's answer, None where it ended without one; log how far it is until then.

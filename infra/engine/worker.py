@@ -6,10 +6,11 @@
 It is started isolated (`artifacts.isolated`); the folders are where the user's own code may lie
 (`infra.engine.looking`). The modules named are imported before the first request, and their
 `prepare()` is called where they have one; `extension:NAME@DIGEST` is an extension
-(`tasks.optimize.extensions`). A request is one line of JSON, `[step, job, path of a file that holds
-the job, too]`; an answer is one, too: the `result` or the `error`, and the `seconds` that it took;
-lines before it tell how far the step is, in bytes (`done` of `total`). Answers have a descriptor of
-their own, because compilers and compiled code print.
+(`tasks.optimize.extensions`). A request is one line of JSON, `[step, its module, the module of the
+job's class, that class, job, path of a file that holds the job, too]`: what a step doesn't need,
+such as the table of all steps, isn't imported. An answer is one line, too: the `result` or the
+`error`, and the `seconds` that it took; lines before it tell how far the step is, in bytes (`done`
+of `total`). Answers have a descriptor of their own, because compilers and compiled code print.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
 from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_memory, out_of_memory
 from handoff.infra.extras import lacks_extra
-from handoff.tasks.steps import step_named
 
 
 def import_step(module: str) -> ModuleType:
@@ -39,12 +39,11 @@ def import_step(module: str) -> ModuleType:
     return importlib.import_module(f"handoff.tasks.{module}")
 
 
-def run_step(name: str, plain_job: object) -> dict[str, Any]:
-    """Run the step `name` on a plain job and return the plain answer."""
-    step = step_named(name)
+def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict[str, Any]:
+    """Run the step `name` on a plain job of that kind and return the plain answer."""
     try:
-        job = from_plain(step.job, plain_job)
-        return {"result": to_plain(import_step(step.module).run(job))}
+        job: Any = from_plain(kind, plain_job)
+        return {"result": to_plain(import_step(module).run(job))}
     except HandoffError as error:
         if error.__cause__ is not None:
             # What is told is a sentence; the log keeps the whole.
@@ -87,11 +86,12 @@ def _serve(answers: int, modules: list[str]) -> None:
     progress.listen(lambda done, total: _write(answers, {"done": done, "total": total}))
     refusal = _prepare(modules)
     for line in sys.stdin:
-        name, plain, path = json.loads(line)
+        name, module, place, kind, plain, path = json.loads(line)
         again = shlex.join(["python", *isolated("handoff.infra.engine.worker", name, path)[1:]])
         print(f"repeat with: {again}", flush=True)  # noqa: T201
         began = time.monotonic()
-        outcome = refusal or run_step(name, plain)
+        job = getattr(importlib.import_module(place), kind)
+        outcome = refusal or run_step(name, module, job, plain)
         seconds = time.monotonic() - began
         sys.stdout.flush()
         _write(answers, {**outcome, "seconds": seconds})
@@ -130,8 +130,11 @@ def main(arguments: list[str]) -> None:
         looking.look_in(places)
         _serve(int(arguments[1]), modules)
         return
+    from handoff.tasks.steps import step_named
+
     name, path = arguments
-    answer = run_step(name, json.loads(Path(path).read_text(encoding="utf-8")))
+    step, plain = step_named(name), json.loads(Path(path).read_text(encoding="utf-8"))
+    answer = run_step(name, step.module, step.job, plain)
     print(json.dumps(answer, indent=2))  # noqa: T201 - this is a program
 
 

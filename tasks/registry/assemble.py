@@ -16,7 +16,6 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import (
     BlessingRefused,
-    BuildCrashed,
     DeliveryUnsound,
     UsageProblem,
 )
@@ -29,6 +28,7 @@ from handoff.tasks.conformance.messages import NOTHING_KNOWN, KnownWrong
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeResult
 from handoff.tasks.optimize.messages import OptimizeResult
+from handoff.tasks.registry.accepting import refused_targets
 from handoff.tasks.registry.changes import TRIAL_ALIAS, TRIAL_ALIASES
 from handoff.tasks.report.page import evidence
 
@@ -151,28 +151,3 @@ def assemble(
         for name, data in evidence(manifest).items():
             (folder / name).write_bytes(data)
     return manifest
-
-
-def refused_targets(manifest: Manifest) -> list[TargetRecord]:
-    """Return the targets that can't be stood behind."""
-    return [target for target in manifest.targets if target.verdict == "refused"]
-
-
-def require_accepted(manifest: Manifest) -> None:
-    """Raise `BlessingRefused` unless every target was accepted: a release is all or nothing.
-
-    It is `BuildCrashed` where no target was found to be wrong.
-    """
-    refused = refused_targets(manifest)
-    if not refused:
-        return
-    reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.told_reasons]
-    shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
-    kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
-    raise kind(
-        f"{manifest.model} is not released, because its package can't be stood behind",
-        expected="every target within the agreed tolerance",
-        got=shown,
-        remedy="Nothing was registered. Look at the passes and options in the recipe, or agree on "
-        "another tolerance there",
-    )

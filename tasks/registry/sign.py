@@ -12,7 +12,7 @@ from handoff.artifacts.release.ledger import entry_statement
 from handoff.artifacts.release.signing import open_signer, sign_statement
 from handoff.artifacts.release.statement import release_statement
 from handoff.artifacts.version import own_version
-from handoff.tasks.registry.assemble import require_accepted
+from handoff.tasks.registry.accepting import require_accepted
 from handoff.tasks.registry.changes import Signed, SignJob
 
 

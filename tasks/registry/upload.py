@@ -19,7 +19,7 @@ from handoff.artifacts.stores.objects import Objects
 from handoff.artifacts.stores.opening import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors
-from handoff.tasks.registry.assemble import require_accepted
+from handoff.tasks.registry.accepting import require_accepted
 from handoff.tasks.registry.messages import Uploaded, UploadJob
 from handoff.tasks.report.page import evidence
 

@@ -332,3 +332,16 @@ def test_a_step_that_asks_for_too_much_memory_is_told_its_budget(
             process.run(IntakeJob(delivery, tmp_path / "wider"), limit_s=120)
     finally:
         process.close()
+
+
+def test_the_process_that_signs_imports_nothing_that_draws_compiles_or_reaches_a_store() -> None:
+    code = (
+        "import sys, handoff.infra.engine.worker, handoff.tasks.registry.sign\n"
+        "print(*{m.rpartition('.')[0] if m.startswith('handoff.') else m for m in sys.modules})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ended.stdout.split())
+    assert {room for room in loaded if room.startswith("handoff.tasks")} == {
+        "handoff.tasks", "handoff.tasks.registry",
+    }  # fmt: skip
+    assert not loaded & {"torch", "mlflow", "boto3", "prefect"}
