@@ -133,7 +133,8 @@ def main(arguments: list[str]) -> None:
     from handoff.tasks.steps import step_named
 
     name, path = arguments
-    step, plain = step_named(name), json.loads(Path(path).read_text(encoding="utf-8"))
+    plain = json.loads(Path(path).read_text(encoding="utf-8"))
+    step = step_named(name)
     answer = run_step(name, step.module, step.job, plain)
     print(json.dumps(answer, indent=2))  # noqa: T201 - this is a program
 

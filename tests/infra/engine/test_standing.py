@@ -255,7 +255,7 @@ def test_a_step_stands_in_the_folder_of_its_log_and_is_given_absolute_paths(
 
 def test_without_an_installation_ours_are_found_all_the_same(tmp_path: Path) -> None:
     # As with a checkout on the PYTHONPATH of another environment.
-    command = isolated("handoff.infra.engine.worker", "look_up", "none.json", options=("-S",))
+    command = isolated("handoff.infra.engine.worker", "look up", "none.json", options=("-S",))
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "No such file or directory: 'none.json'" in ended.stderr
 
