@@ -42,7 +42,10 @@ def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Ite
 
 
 def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
-    """Give the case's inputs with one of them laid out differently in memory, and a name for it."""
+    """Give the case's inputs with one of them laid out differently in memory, and a name for it.
+
+    Shapes, dtypes and values stay as they are.
+    """
     for place, tensor in enumerate(case.inputs):
         for name, changed in _layouts(tensor):
             if changed.stride() != tensor.stride() or name == "misaligned":
@@ -51,7 +54,10 @@ def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
 
 
 def expanded_inputs(case: ReferenceCase) -> Tensors:
-    """Return the inputs of a case of repeated values as views that don't hold them repeatedly."""
+    """Return the inputs of a case of repeated values as views that don't hold them repeatedly.
+
+    Shapes and dtypes stay as they are.
+    """
     return tuple(
         expanded(axes, tensor) for axes, tensor in zip(case.axes, case.inputs, strict=True)
     )

@@ -62,7 +62,10 @@ class Call:
         return self.run_on(module, tuple(tensor.clone() for tensor in tensors))
 
     def run_on(self, module: nn.Module, tensors: Tensors) -> object:
-        """Return what `module` gives for `tensors`, of any shapes and dtypes; it may change them."""
+        """Return what `module` gives for `tensors`, which it may change.
+
+        They may be of any shapes and dtypes, one for each name.
+        """
         args, kwargs = self.bind(tensors)
         return module(*args, **kwargs)
 

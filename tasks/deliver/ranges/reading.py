@@ -74,7 +74,7 @@ def watch_values(
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the module's parameters and buffers by name: the very ones, of any shapes and dtypes."""
+    """Return the module's parameters and buffers by name, of any shapes and dtypes."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
