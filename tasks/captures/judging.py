@@ -110,8 +110,8 @@ def _compare(
 def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
     """Return the example's sizes with other values, and each dynamic dimension at others.
 
-    The example's inputs are of the signature's shapes, and nothing but that is asked of them. Of
-    each: the smallest, the one after it, and two odd ones, all of them within its range.
+    `example` is of the signature's shapes; its dtypes don't matter. Of each dimension: the
+    smallest, the one after it, and two odd ones, all of them within its range.
     """
     taken = signature.measure(
         {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, example, strict=True)}

@@ -22,7 +22,10 @@ _THREADS = 4
 
 
 def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differing]:
-    """Give each case whose bits aren't what they were before the others were called."""
+    """Give each case whose bits aren't what they were before the others were called.
+
+    Outputs are flattened, of any shapes and dtypes.
+    """
     for case, before in given:
         again = package(copies(case.inputs))
         if not identical(again, before):
@@ -30,7 +33,10 @@ def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differi
 
 
 def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Iterator[Differing]:
-    """Give what has other bits when four threads call the package at once, for so many rounds."""
+    """Give what has other bits when four threads call the package at once, for so many rounds.
+
+    Outputs are flattened, of any shapes and dtypes.
+    """
     places = [place for _ in range(_THREADS) for place in range(len(given))]
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in range(rounds):

@@ -173,8 +173,9 @@ def reference_functions(
 ) -> tuple[Eager, Float64]:
     """Return what computes the reference in its own precision, and in float64.
 
-    That is the delivered module, or the program in `program_file` where a recipe changes the
-    numbers on purpose: our own optimize step wrote that.
+    Both take the signature's shapes and dtypes; the second gives `run_in_float64`'s results. That
+    is the delivered module, or the program in `program_file` where a recipe changes the numbers on
+    purpose: our own optimize step wrote that.
     """
     if program_file is None:
         return delivery.module, _in_float64(delivery.module, lambda inputs: inputs)
