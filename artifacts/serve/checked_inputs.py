@@ -49,7 +49,10 @@ class InputChecks:
         )
 
     def fit(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Tell whether the inputs are what the signature declares."""
+        """Tell whether the inputs are what the signature declares: of its shapes and dtypes.
+
+        They also have to be contiguous, on the device, and with `values` in their ranges.
+        """
         try:
             return self._fit(inputs)
         except (AttributeError, RuntimeError):
@@ -87,7 +90,10 @@ class InputChecks:
         return True
 
     def laid_out(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the inputs as the package takes them: those in another layout are copied."""
+        """Return the inputs as the package takes them: those in another layout are copied.
+
+        They become contiguous; shapes and dtypes, which may be any, stay.
+        """
         return tuple(
             given.contiguous()
             if isinstance(given, self._tensor) and given.layout is self._strided else given

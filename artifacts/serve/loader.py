@@ -98,8 +98,8 @@ class LoadedModel:
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs; raise `InputsRefused` for inputs that aren't what was declared.
 
-        What the package itself refuses is a `RuntimeError`. The model can be called again after
-        either.
+        Both have the signature's shapes and dtypes. What the package itself refuses is a
+        `RuntimeError`. The model can be called again after either.
         """
         checks = self._checks
         if not checks.fit(inputs):

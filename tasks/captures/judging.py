@@ -31,7 +31,11 @@ def try_road(
     example: Tensors,
     rows: Tensors | None = None,
 ) -> CaptureRow:
-    """Capture `module` by `road`, compare it with eager elsewhere, and time it on the example."""
+    """Capture `module` by `road`, compare it with eager elsewhere, and time it on the example.
+
+    `example` and `rows` are of the signature's shapes and dtypes; further inputs are drawn from
+    `rows` where there are any.
+    """
 
     def eager(inputs: Tensors) -> Tensors:
         return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
@@ -106,7 +110,8 @@ def _compare(
 def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
     """Return the example's sizes with other values, and each dynamic dimension at others.
 
-    Of each: the smallest, the one after it, and two odd ones, all of them within its range.
+    `example` is of the signature's shapes; its dtypes don't matter. Of each dimension: the
+    smallest, the one after it, and two odd ones, all of them within its range.
     """
     taken = signature.measure(
         {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, example, strict=True)}

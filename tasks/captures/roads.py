@@ -30,7 +30,10 @@ class RoadClosed(Exception):
 
 @dataclass(frozen=True)
 class Capture:
-    """A captured model to call with tensors one by one, and Dynamo's graph breaks."""
+    """A captured model to call with tensors one by one, and Dynamo's graph breaks.
+
+    It takes the signature's shapes and dtypes, and gives its outputs flattened.
+    """
 
     call: Callable[[Tensors], Tensors]
     breaks: tuple[str, ...] = ()
@@ -39,7 +42,10 @@ class Capture:
 def go(
     road: Road, module: nn.Module, signature: ModelSignature, example: Tensors, rows: Tensors | None
 ) -> Capture:
-    """Capture `module` by a road; raise what the technology raises, or `RoadClosed`."""
+    """Capture `module` by a road; raise what the technology raises, or `RoadClosed`.
+
+    `example` and `rows` are of the signature's shapes and dtypes.
+    """
     with _quietly(), torch.no_grad():
         match road:
             case "torch.fx":

@@ -44,7 +44,10 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def require_on_cpu(module: nn.Module, inputs: Tensors) -> None:
-    """Raise `UsageProblem` unless the weights and the example inputs lie in the CPU's memory."""
+    """Raise `UsageProblem` unless the weights and the example inputs lie in the CPU's memory.
+
+    Inputs may be of any shapes and dtypes.
+    """
     devices = {t.device.type for t in (*module.parameters(), *module.buffers(), *inputs)}
     if devices - {"cpu"}:
         raise UsageProblem(
@@ -62,7 +65,8 @@ def describe_inputs(
 ) -> ModelSignature:
     """Return the signature of the inputs; `deliver` says what the defaults are.
 
-    Raises `UsageProblem` where what is said contradicts itself or the example.
+    They may be of any shapes, and of dtypes of real numbers. Raises `UsageProblem` where what is
+    said contradicts itself or the example.
     """
     for name, tensor in zip(names, inputs, strict=True):
         if tensor.is_complex():

@@ -31,6 +31,7 @@ _SECOND_SIZES = (5, 3, 7, 11, 6, 2, 1)
 class GoldenCase:
     """Inputs, all those of the original's forward, and its outputs, flattened.
 
+    They have the shapes and dtypes that the original takes and gives; outputs are real numbers.
     `left_out` counts the modules, by class, that were left out of the computation, `changed` are
     the places of the inputs that the original changes in place.
     """
@@ -91,9 +92,10 @@ def make_goldens(
 ) -> Goldens:
     """Return the example, a second and the smallest size, as `module` computes them.
 
-    Without dynamic dimensions the second case has other values. Modules that only training needs
-    are left out of the computation, as they are of the delivery. Where the model doesn't run on
-    random inputs, rows of the example are drawn instead.
+    `inputs` are the example's, of the signature's shapes and dtypes. Without dynamic dimensions the
+    second case has other values. Modules that only training needs are left out of the computation,
+    as they are of the delivery. Where the model doesn't run on random inputs, rows of the example
+    are drawn instead.
 
     Raises `DeliveryUnsound` where the module doesn't run, or not twice alike.
     """
@@ -150,7 +152,7 @@ def _run_others(
 
 
 def is_finite(tensors: Tensors) -> bool:
-    """Tell whether no tensor holds a NaN or an infinity."""
+    """Tell whether no tensor, of any shape and dtype, holds a NaN or an infinity."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
@@ -208,7 +210,10 @@ def _run_twice(
 
 
 def changed_places(before: Tensors, after: Tensors) -> tuple[int, ...]:
-    """Return the places at which two lists of tensors differ; NaN is the same as NaN."""
+    """Return the places at which two lists of tensors differ; NaN is the same as NaN.
+
+    They may be of any shapes: another shape differs, another dtype alone doesn't.
+    """
     return tuple(
         place
         for place, (one, other) in enumerate(zip(before, after, strict=True))
@@ -226,7 +231,7 @@ def _require_real(outputs: Tensors) -> None:
 
 
 def shapes_of(tensors: Tensors) -> str:
-    """Return the tensors' shapes for a sentence."""
+    """Return the tensors' shapes for a sentence: `[7, 20], [7]`."""
     return ", ".join(str(list(tensor.shape)) for tensor in tensors)
 
 
@@ -237,7 +242,10 @@ def one_line(error: BaseException) -> str:
 
 
 def agree(got: Tensors, want: Tensors) -> bool:
-    """Tell whether `got` is `want`, but for rounding; NaN and infinity have to be the same."""
+    """Tell whether `got` is `want`, but for rounding; NaN and infinity have to be the same.
+
+    So have all shapes and dtypes, and what isn't floating-point.
+    """
     return len(got) == len(want) and all(_same(a, b) for a, b in zip(got, want, strict=True))
 
 

@@ -24,9 +24,10 @@ def with_ranges(
 ) -> tuple[ModelSignature, tuple[str, ...]]:
     """Return the signature with ranges of what nobody declared, and a note on each that is guessed.
 
-    The model is run on the example, and at other sizes on rows of it; then on the ends of what was
-    read off. What it doesn't run on was read off wrongly, and is guessed from the example. A model
-    that doesn't even run on that is left to what comes next.
+    The model is run on the example, of the signature's shapes and dtypes, and at other sizes on
+    rows of it; then on the ends of what was read off. What it doesn't run on was read off wrongly,
+    and is guessed from the example. A model that doesn't even run on that is left to what comes
+    next.
     """
     try:
         uses = _watch(module, call, inputs)

@@ -26,13 +26,13 @@ _ROW_RTOL_FLOAT32 = 1e-3
 
 
 def call(module: torch.fx.GraphModule, inputs: Tensors) -> Tensors:
-    """Return the outputs for copies of `inputs`, flattened."""
+    """Return the outputs for copies of `inputs`, flattened; shapes and dtypes are the model's."""
     with torch.no_grad():
         return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
 
 
 def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
-    """Tell whether the model runs on these inputs."""
+    """Tell whether the model runs on these inputs, of any shapes and dtypes."""
     try:
         call(module, inputs)
     except Exception:  # noqa: BLE001 - a model may fail in any way
@@ -41,7 +41,10 @@ def is_runnable(module: torch.fx.GraphModule, inputs: Tensors) -> bool:
 
 
 def same(left: Tensors, right: Tensors) -> bool:
-    """Tell whether two results are equal, NaN being equal to NaN."""
+    """Tell whether two results are equal, NaN being equal to NaN.
+
+    Shapes, which may be any, have to be the same; dtypes don't.
+    """
     return len(left) == len(right) and all(
         a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
         for a, b in zip(left, right, strict=True)
@@ -75,7 +78,10 @@ class _Watch(torch.fx.Interpreter):
 
 
 def run_twice(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
-    """Run the same inputs twice; compare outputs, inputs and state before and after."""
+    """Run the same inputs twice; compare outputs, inputs and state before and after.
+
+    Inputs are of the contract's shapes and dtypes.
+    """
     module = delivery.module
     given = tuple(tensor.clone() for tensor in inputs)
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}

@@ -200,9 +200,10 @@ def _attribute(module: torch.fx.GraphModule, path: str) -> torch.Tensor:
 def looks_random(tensor: torch.Tensor) -> bool:
     """Tell whether the values of a tensor look drawn at random.
 
-    Drawn values hardly repeat, have no short decimal form, and turn up and down: of independent
-    values two thirds of the inner ones are turning points (Bienaymé's test), of a table that was
-    computed few, of an alternating one nearly all. One value alone says nothing.
+    It may be of any shape; complex numbers and truths never do, nor does what isn't finite. Drawn
+    values hardly repeat, have no short decimal form, and turn up and down: of independent values
+    two thirds of the inner ones are turning points (Bienaymé's test), of a table that was computed
+    few, of an alternating one nearly all. One value alone says nothing.
     """
     if tensor.numel() < 2 or tensor.is_complex() or tensor.dtype is torch.bool:
         return False

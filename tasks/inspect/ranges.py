@@ -19,7 +19,8 @@ _SAY = "Say what is served: ranges={{'{0}': (LOW, HIGH)}} of deliver, low and hi
 def input_ranges(delivery: LoadedDelivery, inputs: Tensors) -> Iterator[Finding]:
     """Find whole numbers of which nobody said what they may be, or that the graph takes otherwise.
 
-    `inputs` are some that the model runs on; what it fails on is told by others.
+    `inputs` are some that the model runs on, of the contract's shapes and dtypes; what it fails on
+    is told by others.
     """
     specs = delivery.contract.inputs
     whole = [spec for spec in specs if "int" in spec.dtype]

@@ -17,7 +17,10 @@ _KEY = re.compile(r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outpu
 
 @dataclass(frozen=True)
 class ExampleCase:
-    """One example: inputs in the contract's order, and what the original module made of them."""
+    """One example: inputs in the contract's order, and what the original module made of them.
+
+    Inputs are of the contract's shapes and dtypes, outputs flattened, as they were written.
+    """
 
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...] | None

@@ -48,11 +48,17 @@ class LoadedDelivery:
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...] | None:
-        """The example's inputs where the contract wants further ones drawn from them, else None."""
+        """The example's inputs where the contract wants further ones drawn from them, else None.
+
+        They are of the contract's shapes and dtypes, in its order.
+        """
         return self.cases[0].inputs if self.contract.draw == "examples" else None
 
     def draw(self, case: CaseSpec) -> tuple[torch.Tensor, ...]:
-        """Return inputs for a case of the plan, as the contract wants them drawn."""
+        """Return inputs for a case of the plan, as the contract wants them drawn.
+
+        They are of its dtypes, and of its shapes at the case's sizes.
+        """
         return draw_inputs(self.contract.signature, case, self.rows)
 
 

@@ -92,9 +92,9 @@ def _first_wrong(count: int, is_right: Callable[[int], bool]) -> int:
 def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tuple[str, str]:
     """Return the name of the first pass that breaks the tolerance on `inputs`, and what it does.
 
-    The passes run again as in `tasks.optimize`, which has checked each on the plan's smallest
-    sizes alone. Two empty strings stand for none: then the capture, or the precision in which a
-    pass computes, is what differs.
+    Those are of the signature's shapes and dtypes. The passes run again as in `tasks.optimize`,
+    which has checked each on the plan's smallest sizes alone. Two empty strings stand for none:
+    then the capture, or the precision in which a pass computes, is what differs.
     """
     recipe = replace(job.recipe, broken_passes="refuse")
     exportable = partial(require_exportable, delivery=delivery)

@@ -78,8 +78,9 @@ def judge(
 ) -> list[Judged]:
     """Return each output compared as `tasks.verify` does, but for the typical error of this case.
 
-    `conditioning` measures how far rounding alone moves the outputs; without it they don't move.
-    Raises `ValueError` for another number of outputs.
+    All outputs are flattened; `float64` has the shapes of `eager`, which may be any. `conditioning`
+    measures how far rounding alone moves the outputs; without it they don't move. Raises
+    `ValueError` for another number of outputs.
     """
     found = []
     for index, (got, want, exact) in enumerate(zip(outputs, eager, float64, strict=True)):
@@ -104,7 +105,10 @@ def judge(
 def judge_case(
     case: ReferenceCase, outputs: Tensors, recipe: Recipe, model: Callable[..., Any]
 ) -> list[Judged]:
-    """Return each output of a case of the reference, which `model` computes, compared."""
+    """Return each output of a case of the reference, which `model` computes, compared.
+
+    `outputs` are flattened, as `case.eager` are; another shape or dtype than theirs is wrong.
+    """
     conditioning = Conditioning(model, case.inputs, case.eager, case.name)
     return judge(
         case.name, outputs, case.eager, case.float64, recipe, values=case.values,
@@ -144,10 +148,11 @@ def is_eagers_own(
 ) -> bool:
     """Tell whether an output lies no further from float64, or from eager, than eager's errors.
 
-    Eager is far from float64, too, where it stands on the other side of a step: of a multiple of a
-    divisor, say. That excuses no package on inputs which rounding doesn't take across it, so that
-    no element may differ by many times what rounding moves it by (`conditioning`) and what its
-    dtype can tell apart. A whole number or a truth that was refused never is rounding.
+    Both outputs have one shape, which may be any. Eager is far from float64, too, where it stands
+    on the other side of a step: of a multiple of a divisor, say. That excuses no package on inputs
+    which rounding doesn't take across it, so that no element may differ by many times what rounding
+    moves it by (`conditioning`) and what its dtype can tell apart. A whole number or a truth that
+    was refused never is rounding.
     """
     rounds = (
         deviation.mismatched_non_finite == 0

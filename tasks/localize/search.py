@@ -225,8 +225,9 @@ def find_others(
 
     The one that is furthest off comes first.
 
-    `given` are the values that the package returned, `values` those of all other nodes; a node one
-    of whose computed inputs wasn't returned is left out.
+    `given` are the values (by node name, of the nodes' shapes and dtypes) that the package
+    returned, `values` those of all other nodes; a node one of whose computed inputs wasn't returned
+    is left out.
     """
     own = {**values, **given}
     found: list[tuple[float, Node]] = []

@@ -36,7 +36,11 @@ class _Recording(torch.fx.Interpreter):
 
 
 def record(program: ExportedProgram, inputs: Tensors) -> dict[str, Any]:
-    """Return the value of every node, computed by eager kernels in the program's precisions."""
+    """Return the value of every node, computed by eager kernels in the program's precisions.
+
+    Values stand by node name, tensors among them in the shapes and dtypes of this run; `inputs` are
+    of the signature's.
+    """
     recording = _Recording(program.graph_module)
     with torch.no_grad():
         recording.run(*[tensor.clone() for tensor in lifted_inputs(program, inputs)])
@@ -48,8 +52,9 @@ class Subgraph:
     """A part of a program that can be run, exported and compiled: `[*inputs] -> outputs`.
 
     `nodes` are the program's nodes in it, `inputs` what they got, and `outputs` the names of the
-    nodes whose values it returns. `dynamic` holds for each input the axes that the program leaves
-    open, and the largest size of each. Weights are buffers of `module`.
+    nodes whose values it returns, all in the program's shapes and dtypes. `dynamic` holds for each
+    input the axes that the program leaves open, and the largest size of each. Weights are buffers
+    of `module`.
     """
 
     module: torch.fx.GraphModule
@@ -67,13 +72,16 @@ class Subgraph:
             return torch.export.export(self.module, self.inputs, dynamic_shapes=shapes)
 
     def run(self) -> tuple[Tensors, Tensors]:
-        """Return the outputs in the program's precisions, and those in float64."""
+        """Return the outputs in the program's precisions, and those in float64, both flattened."""
         with torch.no_grad():
             outputs = flat_tensors(self.module(*[tensor.clone() for tensor in self.inputs]))
         return outputs, run_in_float64(self.module, self.inputs)[0]
 
     def conditioning(self, eager: Tensors) -> Conditioning:
-        """Return what measures how far rounding moves the outputs, which are `eager`."""
+        """Return what measures how far rounding moves the outputs, which are `eager`.
+
+        They are flattened, in the program's shapes and dtypes.
+        """
         return Conditioning(self.module, self.inputs, eager, " ".join(self.outputs))
 
 

@@ -28,7 +28,10 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial gave: one tuple of outputs for each tuple of inputs, or why there is none."""
+    """What a trial gave: one tuple of outputs for each tuple of inputs, or why there is none.
+
+    Outputs are flattened, in the shapes and dtypes that the package gives.
+    """
 
     outputs: tuple[Tensors, ...] = ()
     sites: tuple[Site, ...] = ()
@@ -37,7 +40,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Seen:
-    """A part of the program that was compiled alone, and how its outputs compared."""
+    """A part of the program that was compiled alone, and how its outputs compared.
+
+    `outputs` are what the package gave, flattened, in its own shapes and dtypes.
+    """
 
     part: Subgraph
     judged: tuple[Judged, ...]
@@ -104,8 +110,9 @@ class Trials:
     ) -> Outcome:
         """Compile and run a program; a refusal or a crash on the way is an outcome.
 
-        Raises `BudgetSpent` where the time is over before it ends, and `HandoffError` for what is
-        no answer: a machine that lacks something, say.
+        It runs once on each tuple of `inputs`, of the program's shapes and dtypes. Raises
+        `BudgetSpent` where the time is over before it ends, and `HandoffError` for what is no
+        answer: a machine that lacks something, say.
         """
         self.spend()
         folder = self.job.folder / f"trial-{self.made}"

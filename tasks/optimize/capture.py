@@ -33,8 +33,9 @@ def capture(
 ) -> ExportedProgram:
     """Return the exported program of `module`, which takes the signature's tensors one by one.
 
-    It is traced with random inputs, or with ones drawn from the example's `rows`. `strict` captures
-    by Dynamo's reading of the bytecode instead of by running the forward.
+    It is traced with random inputs, or with ones drawn from the example's `rows`, which are of the
+    signature's shapes and dtypes. `strict` captures by Dynamo's reading of the bytecode instead of
+    by running the forward.
 
     Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range.
     """
@@ -45,7 +46,11 @@ def capture(
 def inputs_to_trace(
     signature: ModelSignature, rows: Sequence[torch.Tensor] | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return inputs whose sizes can be told apart and are no special case."""
+    """Return inputs whose sizes can be told apart and are no special case.
+
+    They, and `rows`, are of the signature's shapes and dtypes: dynamic sizes are 6, 7 and so on,
+    where their limits let them be.
+    """
     sizes = {
         name: min(max(_FIRST_TRACED_SIZE + i, limits.min), limits.max)
         for i, (name, limits) in enumerate(signature.dimensions.items())

@@ -24,12 +24,18 @@ AnyProgram = torch.fx.GraphModule | ExportedProgram
 
 
 def compute(program: AnyProgram, inputs: Outputs) -> Outputs:
-    """Return the program's outputs in float64."""
+    """Return the program's outputs in float64, flattened; what isn't floating-point as it is.
+
+    `inputs` are of the program's own shapes and dtypes.
+    """
     return run_in_float64(*_callable(program, inputs))[0]
 
 
 def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
-    """Return the program's outputs, computed in its own precisions, in float64."""
+    """Return the program's outputs, computed in its own precisions, in float64 as `compute` does.
+
+    `inputs` are of the program's own shapes and dtypes.
+    """
     module, arguments = _callable(program, inputs)
     with torch.no_grad():
         result = module(*[tensor.clone() for tensor in arguments])
@@ -72,7 +78,8 @@ def _record(program: AnyProgram, inputs: Outputs) -> dict[str, torch.Tensor]:
 def first_difference(before: AnyProgram, after: AnyProgram, inputs: Outputs, recipe: Recipe) -> str:
     """Return the first node that both have and that differs beyond the tolerance, or ''.
 
-    Nodes are matched by name, which a pass keeps for what it doesn't make anew.
+    `inputs` are of the programs' own shapes and dtypes. Nodes are matched by name, which a pass
+    keeps for what it doesn't make anew.
     """
     was, now = _record(before, inputs), _record(after, inputs)
     for node in after.graph.nodes:
@@ -87,8 +94,9 @@ def first_difference(before: AnyProgram, after: AnyProgram, inputs: Outputs, rec
 def difference(new: torch.Tensor, old: torch.Tensor, recipe: Recipe) -> tuple[float, bool]:
     """Return the largest difference of two float64 results, and whether it leaves the tolerance.
 
-    Float64 stands for every floating-point precision here, so float32's bound is used, as
-    `Tolerance` has it: an element near zero was summed from terms of the output's own size.
+    Both have one shape, which may be any; whole numbers and truths are compared as such. Float64
+    stands for every floating-point precision here, so float32's bound is used, as `Tolerance` has
+    it: an element near zero was summed from terms of the output's own size.
     """
     kind = "float32" if old.is_floating_point() else str(old.dtype).removeprefix("torch.")
     bound = recipe.tolerance_for(kind)

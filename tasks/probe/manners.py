@@ -22,7 +22,10 @@ _THREADS = 4
 
 
 def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differing]:
-    """Give each case whose bits aren't what they were before the others were called."""
+    """Give each case whose bits aren't what they were before the others were called.
+
+    Outputs are flattened, of any shapes and dtypes.
+    """
     for case, before in given:
         again = package(copies(case.inputs))
         if not identical(again, before):
@@ -30,7 +33,10 @@ def repeated_calls(package: Package, given: Sequence[Given]) -> Iterator[Differi
 
 
 def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Iterator[Differing]:
-    """Give what has other bits when four threads call the package at once, for so many rounds."""
+    """Give what has other bits when four threads call the package at once, for so many rounds.
+
+    Outputs are flattened, of any shapes and dtypes.
+    """
     places = [place for _ in range(_THREADS) for place in range(len(given))]
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in range(rounds):
@@ -42,7 +48,10 @@ def threaded_calls(package: Package, given: Sequence[Given], rounds: int) -> Ite
 
 
 def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
-    """Give the case's inputs with one of them laid out differently in memory, and a name for it."""
+    """Give the case's inputs with one of them laid out differently in memory, and a name for it.
+
+    Shapes, dtypes and values stay as they are.
+    """
     for place, tensor in enumerate(case.inputs):
         for name, changed in _layouts(tensor):
             if changed.stride() != tensor.stride() or name == "misaligned":
@@ -51,7 +60,10 @@ def other_layouts(case: ReferenceCase) -> Iterator[tuple[str, Tensors]]:
 
 
 def expanded_inputs(case: ReferenceCase) -> Tensors:
-    """Return the inputs of a case of repeated values as views that don't hold them repeatedly."""
+    """Return the inputs of a case of repeated values as views that don't hold them repeatedly.
+
+    Shapes and dtypes stay as they are.
+    """
     return tuple(
         expanded(axes, tensor) for axes, tensor in zip(case.axes, case.inputs, strict=True)
     )

@@ -97,7 +97,8 @@ def time_in_turns(
 ) -> Timing:
     """Return how long both take on the case `name`, called one after the other in many rounds.
 
-    There are at least nine, or six where these would take long.
+    Times are in seconds; inputs may be of any shapes and dtypes that both take. There are at least
+    nine, or six where these would take long.
     """
     inputs = tuple(tensor.clone() for tensor in inputs)
     with torch.no_grad():
@@ -133,7 +134,10 @@ def _is_enough(rounds: int, passed_s: float, budget_s: float) -> bool:
 
 
 def seconds_of(call: Callable[[Tensors], object], inputs: Tensors) -> float:
-    """Return how long one call takes; on a GPU by CUDA's events, its last kernel included."""
+    """Return how long one call takes; on a GPU by CUDA's events, its last kernel included.
+
+    That is in seconds, for inputs of any shapes and dtypes.
+    """
     if any(tensor.is_cuda for tensor in inputs):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

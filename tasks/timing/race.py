@@ -61,10 +61,11 @@ def race_in_turns(
 ) -> list[list[float]]:
     """Return for each library its seconds in each round.
 
-    In its turn a library of short calls is called once untimed, so that its weights are where they
-    are in a series of calls: right after another's calls, a package of wav2vec 2.0 seemed to be as
-    fast as one that takes three quarters of its time when it is called again and again. Who begins
-    a round changes. There are at least 15 rounds, or six where these would take long.
+    Inputs may be of any shapes and dtypes that all of them take. In its turn a library of short
+    calls is called once untimed, so that its weights are where they are in a series of calls: right
+    after another's calls, a package of wav2vec 2.0 seemed to be as fast as one that takes three
+    quarters of its time when it is called again and again. Who begins a round changes. There are at
+    least 15 rounds, or six where these would take long.
     """
     inputs = tuple(tensor.clone() for tensor in inputs)
     seconds: list[list[float]] = [[] for _ in libraries]

@@ -59,7 +59,10 @@ class _Package:
     deviations: list[Deviation] = field(default_factory=list)
 
     def outputs(self, case: ReferenceCase, device: str) -> Tensors | None:
-        """Return what it makes of a case, on the CPU; None once it has failed, or isn't run."""
+        """Return what it makes of a case, on the CPU; None once it has failed, or isn't run.
+
+        That is flattened, as many as eager's, in the package's own shapes and dtypes.
+        """
         if self.call is None:
             return None
         try:

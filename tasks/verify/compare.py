@@ -70,12 +70,13 @@ def compare(
     moves elements by about their own size, they are not comparable, and counted. What eager
     is off by itself lets most off without asking; `noise` is how far it usually is, by features.
 
-    All three have the same shape; `float64` is the same output computed in float64. The rules are
+    They may be of any shape, and of any dtype of real numbers; `float64` is eager's output computed
+    in float64, of the same shape. `moved` gives float64 of that shape, too. The rules are
     `Tolerance`'s. Elements that are not finite in eager have to be equal (NaN to NaN) and are left
-    out of the figures; one that is as special as in float64 is right whatever eager gives (its
-    gelu of infinity is NaN), and so is one that rounding makes special. Where numbers leave the
-    range, it is the order of operations that makes infinity or NaN of an element (inf - inf):
-    either does. A shape or dtype that differs is a reason of its own.
+    out of the figures; one that is as special as in float64 is right whatever eager gives (its gelu
+    of infinity is NaN), and so is one that rounding makes special. Where numbers leave the range,
+    it is the order of operations that makes infinity or NaN of an element (inf - inf): either does.
+    Where the package's shape or dtype isn't eager's, that is the only reason.
     """
     if package.shape != eager.shape or package.dtype != eager.dtype:
         return _of_another_form(package, eager, output, case)
@@ -129,7 +130,9 @@ def _of_another_form(
 def typical_error(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Typical:
     """Return eager's error over all pairs of eager's output and the same in float64.
 
-    An output of few elements tells little of eager's precision; all of its cases together do.
+    They may be of any shape; pairs of unequal shapes, and whole numbers and truths, count for
+    nothing. An output of few elements tells little of eager's precision; all of its cases together
+    do.
     """
     error, total, count = 0.0, 0.0, 0
     for eager, float64 in pairs:

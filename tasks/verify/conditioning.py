@@ -162,7 +162,7 @@ class Perturbing(TorchDispatchMode):
             return func(*changed[0], **changed[1])
 
     def _draw(self, shape: torch.Size) -> torch.Tensor:
-        """Return numbers between -1 and 1."""
+        """Return float32 numbers of this shape between -1 and 1."""
         return torch.empty(shape, dtype=torch.float32).uniform_(-1.0, 1.0, generator=self._random)
 
     def _run_nudged(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -269,8 +269,9 @@ def _ends_in_zeros(result: torch.Tensor) -> torch.Tensor:
 class Conditioning:
     """How far each element of a model's outputs moves under perturbation, on the inputs of a case.
 
-    `model` is called with copies of `inputs`. `eager` are outputs of the same form; what moves is
-    told from what the model itself gives when nothing is moved, which may be something else.
+    `model` is called with copies of `inputs`, of any shapes and dtypes. `eager` are outputs of the
+    same form; what moves is told from what the model itself gives when nothing is moved, which may
+    be something else.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class Conditioning:
         self._moved = tuple(torch.zeros(t.shape, dtype=torch.float64) for t in eager)
 
     def moved(self, output: int, runs: int) -> torch.Tensor:
-        """Return the largest move of each element over so many runs, in float64.
+        """Return the largest move of each element over so many runs: float64, of eager's shape.
 
         Infinite where it changed between finite and not, or between other infinities and NaN; of
         whole numbers and truths, anything above 0 means another value.
@@ -307,7 +308,10 @@ class Conditioning:
 
 
 def run_perturbed(model: Callable[..., Any], inputs: Sequence[torch.Tensor], seed: int) -> Tensors:
-    """Return the model's flattened outputs, every operator's result moved by what `seed` draws."""
+    """Return the model's flattened outputs, every operator's result moved by what `seed` draws.
+
+    Inputs and outputs may be of any shapes, and keep the model's own dtypes.
+    """
     return _run(model, inputs, Perturbing(seed))
 
 

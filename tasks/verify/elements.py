@@ -21,10 +21,11 @@ Moves = Callable[[int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Beside:
-    """An output of the package, of eager and in float64, element by element, all in float64.
+    """An output of the package, of eager and in float64, element by element: all of one shape.
 
-    `size` is what a distance is relative to, `finite` are the elements to judge by their distance,
-    and `special` those that are not finite in eager and something else in the package.
+    The first five are in float64, the masks `special` and `finite` in bool. `size` is what a
+    distance is relative to, `finite` are the elements to judge by their distance, and `special`
+    those that are not finite in eager, but for those that the package makes as special as float64.
     """
 
     got: torch.Tensor
@@ -40,7 +41,10 @@ class Beside:
 def lay_beside(
     package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor, scale: Scale
 ) -> Beside:
-    """Return an output of the package beside eager's and float64's, of the same shape."""
+    """Return an output of the package beside eager's and float64's, of the same shape.
+
+    That is any shape; the dtypes are any of real numbers, the package's being eager's.
+    """
     special = ~torch.isfinite(eager)
     as_float64 = ~torch.isfinite(float64) & same_elements(_wide(package), _wide(float64))
     got, want, exact = (_wide(t) for t in (package, eager, float64))
@@ -59,8 +63,9 @@ def lay_beside(
 class Elements:
     """What became of the elements: how many are wrong, how many were let off, and why.
 
-    `room` is what each may be off by beyond what was agreed, `mismatched` are the special ones that
-    are wrong, and `usable` those from which an RMSE tells something.
+    `room` is what each may be off by beyond what was agreed, in float64; `mismatched` are the
+    special ones that are wrong, and `usable` those from which an RMSE tells something, both in
+    bool. All three have the output's shape.
     """
 
     room: torch.Tensor
@@ -82,10 +87,11 @@ def judge_elements(
 ) -> Elements:
     """Judge each element: within its `bound`, within what rounding does beyond it, or wrong.
 
-    `mismatched` are those that may not stand where eager's are not finite, unless rounding makes
-    them so. What eager itself is off by, by features whose usual `noise` is known, lets elements
-    off before how far they move is asked: times how much noisier than eager most of the package's
-    elements are, as far as it may be so (`noisier`).
+    `bound` is float64 of the output's shape, as is what `moved` gives. `mismatched`, in bool, are
+    those that may not stand where eager's are not finite, unless rounding makes them so. What eager
+    itself is off by, by features whose usual `noise` is known, lets elements off before how far
+    they move is asked: times how much noisier than eager most of the package's elements are, as far
+    as it may be so (`noisier`).
     """
     # `not <=` rather than `>`: a NaN in the package is no deviation that passes.
     outside = one.finite & ~(one.distance <= bound)
@@ -119,7 +125,7 @@ def judge_elements(
 def _steps(
     one: Beside, bound: torch.Tensor, room: torch.Tensor, let_off: torch.Tensor
 ) -> torch.Tensor:
-    """Tell which of the elements that were let off are at a step of the model."""
+    """Tell in bool which of the elements that were `let_off` (bool) are at a step of the model."""
     if not one.is_float:
         return let_off
     # Numbers that rounding moves far more than most of their output are at a step, too.
@@ -148,7 +154,10 @@ MOST_INCOMPARABLE = 0.1
 def _room_of_eagers_error(
     one: Beside, bound: torch.Tensor, noise: Scale, noisier: float
 ) -> torch.Tensor:
-    """Return what elements may be off by because eager's are: some digits, and never a step."""
+    """Return what elements may be off by because eager's are: some digits, and never a step.
+
+    Both `bound` and that are float64 of the output's shape.
+    """
     most = GROSS * bound
     usable = one.finite & torch.isfinite(one.exact)
     own = torch.where(usable, one.want - one.exact, 0.0)
@@ -165,7 +174,8 @@ _LOOKED_AT = 1 << 20
 def _times_noisier(package: torch.Tensor, eager: torch.Tensor, most: float) -> float:
     """Return how many times eager's usual error the package's is, from 1 to `most`.
 
-    That is told by the median: a few elements that are wrong say nothing of the others.
+    Both are errors to float64, of any shape. That is told by the median: a few elements that are
+    wrong say nothing of the others.
     """
     if most <= 1.0:
         return 1.0
@@ -179,9 +189,10 @@ def _times_noisier(package: torch.Tensor, eager: torch.Tensor, most: float) -> f
 def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) -> torch.Tensor:
     """Return what rounding lets each element be off by, beyond what was agreed.
 
-    An element that moved little by luck is taken for like most of its output. Where nothing moves
-    there is no room. More runs, which only add to it, are made while some, but few, of those that
-    are `asking` need more.
+    That has the output's shape, as have `asking` (bool) and `bound` (float64). An element that
+    moved little by luck is taken for like most of its output. Where nothing moves there is no room.
+    More runs, which only add to it, are made while some, but few, of those that are `asking` need
+    more.
     """
     # What is not finite has no size, and is let off where rounding makes it so alone.
     size = one.size.nan_to_num(0.0, 0.0, 0.0)
@@ -200,7 +211,10 @@ def _room(moved: Moves, asking: torch.Tensor, one: Beside, bound: torch.Tensor) 
 
 
 def room_of_moves(moves: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Return what each floating-point element may be off by where rounding `moves` it so far."""
+    """Return what each floating-point element may be off by where rounding `moves` it so far.
+
+    All are float64 of one shape, which may be any.
+    """
     usual = (moves / size.clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
     return ROOM_PER_MOVE * torch.maximum(moves, _median(usual) * size)
 
@@ -214,7 +228,10 @@ def are_mismatched(
     *,
     values: Values,
 ) -> torch.Tensor:
-    """Tell for each element whether it may not stand where eager's is `special`: not finite."""
+    """Tell for each element whether it may not stand where eager's is `special`: not finite.
+
+    `special` and the result are bool, of the one shape that the three outputs have.
+    """
     if not bool(special.any()):
         return special
     mismatched = special & ~same_elements(package, eager) & ~_is_near(package, float64, tolerance)
@@ -225,7 +242,10 @@ def are_mismatched(
 
 
 def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Tell for each element whether it is finite and within the bound of a finite float64."""
+    """Tell for each element whether it is finite and within the bound of a finite float64.
+
+    That is bool, of the one shape that both have.
+    """
     got, exact = _wide(package), _wide(float64)
     finite = torch.isfinite(got) & torch.isfinite(exact)
     size = exact.abs().clamp_min(root_mean_square(exact[torch.isfinite(exact)]))
@@ -233,7 +253,10 @@ def _is_near(package: torch.Tensor, float64: torch.Tensor, tolerance: Tolerance)
 
 
 def same_elements(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Tell for each element whether both are the same number, or both NaN."""
+    """Tell for each element, in bool, whether both are the same number, or both NaN.
+
+    They may be of any shapes that broadcast, and of any dtypes.
+    """
     return (left == right) | (left.isnan() & right.isnan())
 
 
@@ -250,12 +273,15 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def chosen(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values where the mask is true, without a copy where it is so everywhere."""
+    """Return the values where the mask (bool, of their shape) is true, in a row: `[n]`.
+
+    They keep their dtype, and aren't copied where the mask is true everywhere.
+    """
     return values.flatten() if bool(mask.all()) else values[mask]
 
 
 def finite_in_all(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return, of tensors of one shape, the elements that are finite in all: float64, in a row."""
+    """Return, of tensors of one shape, the elements that are finite in all: float64 `[n]` each."""
     usable = reduce(torch.logical_and, map(torch.isfinite, tensors))
     return tuple(chosen(_wide(tensor), usable) for tensor in tensors)
 
@@ -265,5 +291,5 @@ def _median(values: torch.Tensor) -> float:
 
 
 def root_mean_square(values: torch.Tensor) -> float:
-    """Return the root of the mean of the squares; 0 of nothing."""
+    """Return the root of the mean of the squares of floats of any shape; 0 of nothing."""
     return float(values.square().mean().sqrt()) if values.numel() else 0.0

@@ -22,7 +22,9 @@ _WIDTH = HIGHEST_BIN - LOWEST_BIN + 1
 def measure(package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> Figures | None:
     """Return the figures of a floating-point output; None where there is nothing to measure.
 
-    Only elements that are finite in all three count.
+    All three have one shape, which may be any; `top1` and `top5` are those of `[rows, classes]`
+    alone. Only elements that are finite in all three count. The SNR is in decibels, `ulp` in units
+    in the last place of eager's dtype.
     """
     if not eager.is_floating_point():
         return None
@@ -73,7 +75,10 @@ def _ulp(distance: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> floa
 
 
 def _top_agreement(got: torch.Tensor, want: torch.Tensor) -> tuple[float | None, float | None]:
-    """Return in what share of the rows the first class, and the set of five, are the same."""
+    """Return in what share of the rows the first class, and the set of five, are the same.
+
+    Both outputs are `[rows, classes]`; of other shapes, or too few classes, None stands for it.
+    """
     if want.dim() != 2 or want.shape[1] < 2 or not want.shape[0]:
         return None, None
     first = float((got.argmax(1) == want.argmax(1)).double().mean())
@@ -95,7 +100,10 @@ class SpreadCount:
         self._eager: Counter[int] = Counter()
 
     def add(self, package: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> None:
-        """Count the elements of one case; nothing where they can't be compared."""
+        """Count the elements of one case; nothing where they can't be compared.
+
+        They may be of any shape and floating-point dtype; eager's shape has to be the package's.
+        """
         if package.shape != eager.shape or not eager.is_floating_point():
             return
         got, want, exact = finite_in_all(package, eager, float64)
@@ -131,7 +139,7 @@ def spreads_of(counts: Iterable[SpreadCount]) -> tuple[ErrorSpread, ...]:
 
 
 def _bins(sizes: torch.Tensor) -> torch.Tensor:
-    """Return each size's bin, counted from the lowest one."""
+    """Return each size's bin, half a power of ten wide, counted from the lowest one: int64."""
     exponents = torch.floor(2.0 * torch.log10(sizes))
     return exponents.clamp(LOWEST_BIN, HIGHEST_BIN).long() - LOWEST_BIN
 

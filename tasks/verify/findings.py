@@ -67,7 +67,10 @@ class Findings:
     more_exact: dict[int, float] = field(default_factory=dict)
 
     def compare(self, name: str, case: ReferenceCase, outputs: Tensors) -> None:
-        """Compare the outputs with the case's reference, under a name of their own."""
+        """Compare the outputs with the case's reference, under a name of their own.
+
+        They are the package's, flattened; other shapes or dtypes than eager's are reasons.
+        """
         if len(outputs) != len(case.eager):
             self.reasons.append(f"{name}: expected {len(case.eager)} outputs, got {len(outputs)}")
             return
@@ -94,8 +97,9 @@ class Findings:
     def differs(self, case: ReferenceCase, manner: str, outputs: Tensors, what: str) -> None:
         """Judge what a further call, made in a `manner`, gave in other bits: `what` refuses it.
 
-        Where the package's own code adds in an order that threads decide, its numbers are judged
-        like any others instead: they have to be as right as those of the first call.
+        `outputs` are flattened, of any shapes and dtypes. Where the package's own code adds in an
+        order that threads decide, its numbers are judged like any others instead: they have to be
+        as right as those of the first call.
         """
         if self.job.atomic_sums:
             self.compare(f"{case.name}, {manner}", case, outputs)
@@ -213,7 +217,10 @@ class Findings:
 
 
 def _more_exact(moves: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor) -> float:
-    """Return how many times eager's error the moves are, by their RMS; 0 where it has none."""
+    """Return how many times eager's error the moves are, by their RMS; 0 where it has none.
+
+    All three have one shape.
+    """
     moves, eager, exact = finite_in_all(moves, eager, float64)
     error = root_mean_square(eager - exact)
     return root_mean_square(moves) / error if error else 0.0

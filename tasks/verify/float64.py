@@ -103,9 +103,10 @@ def run_in_float64(
 ) -> tuple[tuple[torch.Tensor, ...], int]:
     """Return the outputs in float64, flattened, and the bytes of all results on the way.
 
-    `module` may also be an exported program's graph module, called with `lifted_inputs`. The inputs
-    are left as they are, even by a model that works on them in place. `kept` are the module's
-    `kept_casts`, which are found out anew where they aren't given.
+    Inputs and outputs may be of any shapes; what isn't floating-point keeps its dtype. `module` may
+    also be an exported program's graph module, called with `lifted_inputs`. The inputs are left as
+    they are, even by a model that works on them in place. `kept` are the module's `kept_casts`,
+    which are found out anew where they aren't given.
     """
     interpreter = Float64Interpreter(module, kept_casts(module, inputs) if kept is None else kept)
     with torch.no_grad():
@@ -132,7 +133,8 @@ def kept_casts(
 ) -> Mapping[str, torch.dtype]:
     """Return the nodes that cast a value to a narrower type on purpose, by name, with that type.
 
-    Which type a value has is seen where the module runs, once, if it has casts at all.
+    Which type a value has is seen where the module runs on `inputs` of its own shapes and dtypes,
+    once, if it has casts at all.
     """
     casts = [node for node in module.graph.nodes if _is_cast(node)]
     kept: dict[str, torch.dtype] = {}
@@ -156,7 +158,10 @@ def _is_cast(node: torch.fx.Node) -> bool:
 
 
 def lifted_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the arguments of the program's own graph: its lifted state, then the inputs."""
+    """Return the arguments of the program's own graph: its lifted state, then the inputs.
+
+    They are the very tensors, of any shapes and dtypes.
+    """
     remaining = iter(inputs)
     values: list[Any] = []
     for spec in program.graph_signature.input_specs:
@@ -170,5 +175,8 @@ def lifted_inputs(program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> l
 
 
 def flat_tensors(result: object) -> tuple[torch.Tensor, ...]:
-    """Return the tensors in a model's result (a tensor, tuple, list or dict), in order."""
+    """Return the tensors in a model's result (a tensor, tuple, list or dict), in order.
+
+    They may be of any shapes and dtypes.
+    """
     return tuple(v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor))

@@ -26,7 +26,10 @@ PACKAGE = "model.pt2"
 
 
 def copies(inputs: Tensors) -> Tensors:
-    """Return copies for a call, because a model may change its inputs in place."""
+    """Return copies for a call, because a model may change its inputs in place.
+
+    They may be of any shapes and dtypes.
+    """
     return tuple(tensor.clone() for tensor in inputs)
 
 
@@ -38,9 +41,9 @@ def device_of(target: str) -> str:
 def open_shared_library(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors]:
     """Return a function that runs the bare `.so`, with the runner that C++ programs use.
 
-    It takes and gives tensors on `device`. Operators that are called by name are those in the JSON
-    beside it, if there is one. Freed memory is kept between calls, as it is where a release is
-    served.
+    It takes and gives tensors on `device`, flattened, of the package's shapes and dtypes. Operators
+    that are called by name are those in the JSON beside it, if there is one. Freed memory is kept
+    between calls, as it is where a release is served.
     """
     keep_freed_memory()
     # By a name that no other file has had in this process: dlopen takes a library that it has
@@ -69,7 +72,10 @@ def _runner(library: str, device: str) -> Callable[[Tensors], Tensors]:
 
 
 def open_package(path: Path, device: str = "cpu") -> Callable[[Tensors], Tensors]:
-    """Return a function that runs the `.pt2` package, on tensors on `device`."""
+    """Return a function that runs the `.pt2` package, on tensors on `device`.
+
+    It takes and gives them flattened, of the package's shapes and dtypes.
+    """
     index = -1 if device == "cpu" else 0
     # Torch compiles test programs for this machine's vector instructions, whose name it then only
     # compares for a warning: seconds.
@@ -83,7 +89,7 @@ def from_the_host(
 ) -> Callable[[Tensors], Tensors]:
     """Return a function that takes and gives tensors on the CPU, and runs the package on `device`.
 
-    Strides stay as they are.
+    Shapes and dtypes may be any; strides stay as they are.
     """
     if device == "cpu":
         return package

@@ -40,7 +40,10 @@ class OpenCasts(TorchDispatchMode):
 
 
 def _is_held(given: torch.Tensor, kind: torch.dtype) -> bool:
-    """Tell whether a whole type holds all of some floating-point numbers, cut to whole ones."""
+    """Tell whether a whole type holds all of some floating-point numbers, cut to whole ones.
+
+    They may be of any shape; of other dtypes than floating-point all counts as held.
+    """
     if not given.is_floating_point() or not given.numel():
         return True
     if kind.is_floating_point or kind.is_complex or kind is torch.bool:

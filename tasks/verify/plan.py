@@ -97,8 +97,9 @@ def draw_inputs(
 ) -> tuple[torch.Tensor, ...]:
     """Return random inputs for `case`, in the signature's order, the same ones every time.
 
-    With `rows`, an example's inputs, they are drawn from those: along each dynamic dimension by
-    the same random places in every input, with repetition, and as they are along the others.
+    Each has its spec's dtype, and its shape at the case's sizes. With `rows`, an example's inputs,
+    they are drawn from those: along each dynamic dimension by the same random places in every
+    input, with repetition, and as they are along the others.
     """
     drawn = _draw_inputs(signature, case, rows)
     count = len(drawn)
@@ -164,7 +165,8 @@ def _with_small_ones(
 ) -> torch.Tensor:
     """Put numbers of all magnitudes in the place of half of what was drawn from a wide range.
 
-    Nearly all of it is large, where a model may look at what is within a table, and clamp the rest.
+    `drawn` is int64 of any shape, as is the result. Nearly all of it is large, where a model may
+    look at what is within a table, and clamp the rest.
     """
     size, side, turn = (torch.rand(drawn.shape, generator=generator) for _ in range(3))
     steps = (2.0 ** (62.0 * size.double())).long() - 1

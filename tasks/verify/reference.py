@@ -57,7 +57,10 @@ Float64 = Callable[[Tensors], tuple[Tensors, int]]
 
 @dataclass(frozen=True)
 class ReferenceCase:
-    """One input of the plan, and what eager and float64 make of it.
+    """One input of the plan, and what eager and float64 make of it, flattened.
+
+    `inputs` are of the signature's shapes and dtypes, `eager` of the model's own; `float64` has in
+    float64 what is floating-point, and the rest as it is.
 
     `axes` are those of each input that are dynamic, where its values are repeated along them.
     `left` are the inputs as eager leaves them behind; empty where it doesn't touch any.
@@ -170,8 +173,9 @@ def reference_functions(
 ) -> tuple[Eager, Float64]:
     """Return what computes the reference in its own precision, and in float64.
 
-    That is the delivered module, or the program in `program_file` where a recipe changes the
-    numbers on purpose: our own optimize step wrote that.
+    Both take the signature's shapes and dtypes; the second gives `run_in_float64`'s results. That
+    is the delivered module, or the program in `program_file` where a recipe changes the numbers on
+    purpose: our own optimize step wrote that.
     """
     if program_file is None:
         return delivery.module, _in_float64(delivery.module, lambda inputs: inputs)

@@ -25,7 +25,10 @@ _CARRIED = 1 / 8
 
 @dataclass(frozen=True)
 class Scale:
-    """The root mean squares of an output's features, by axis, for the axes whose size is fixed."""
+    """The root mean squares of an output's features, by axis, for the axes whose size is fixed.
+
+    Of an axis of `n` features they are float64 `[n]`.
+    """
 
     features: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -63,7 +66,8 @@ class Scale:
     def largest(self, errors: torch.Tensor) -> torch.Tensor:
         """Return `sizes` of errors, where features that are noisier than the whole count as such.
 
-        One channel of an image may be summed from far more terms than the others.
+        Errors and result are float64 of one shape, which may be any. One channel of an image may be
+        summed from far more terms than the others.
         """
         usual = self.sizes(errors)
         whole = _rms(torch.where(torch.isfinite(errors), errors, 0.0), tuple(range(errors.dim())))
@@ -75,7 +79,8 @@ class Scale:
     def _along(self, tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """Give each axis of which the features are known, and these so that they broadcast.
 
-        None of a tensor without elements: data may have decided that no row is left.
+        That is `[1, n, 1]` for the second axis of three. None of a tensor without elements: data
+        may have decided that no row is left.
         """
         for axis, known in self.features.items() if tensor.numel() else ():
             if axis < tensor.dim() and tensor.shape[axis] == known.numel():
@@ -86,9 +91,10 @@ NO_SCALE = Scale()
 
 
 def find_scale(outputs: Iterable[torch.Tensor]) -> Scale:
-    """Return the scale of an output that was given in several cases, batch axis first.
+    """Return the scale of an output that was given in several cases, `[N, ...]`: batch axis first.
 
-    Axes of which the size differs between cases are no features, nor is the first of several.
+    Of outputs that aren't floating-point, or not of one rank, there is none. Axes of which the size
+    differs between cases are no features, nor is the first of several.
     """
     seen = [t.double() for t in outputs if t.is_floating_point() and t.numel()]
     if not seen or len({t.dim() for t in seen}) > 1:

@@ -81,6 +81,8 @@ def put_in(
 ) -> torch.Tensor:
     """Return `drawn` with special values in it, where the input may take them.
 
+    The result has its shape and dtype, which may be any of a signature's.
+
     `one-sided rows` lie in the upper or the lower half of the range, in an inner part without the
     ends, or in a narrow band, row by row; `upper part` and `lower part` are such halves throughout.
     `offset rows` vary little around something large. `ties` are few values again and again, and one
@@ -117,7 +119,7 @@ def put_in(
 
 
 def _representable(drawn: torch.Tensor, low: float, high: float) -> tuple[float, float]:
-    """Return the ends as numbers of the dtype: a float64 goes beyond what 64 bits hold."""
+    """Return the ends as numbers of drawn's dtype: a float64 goes beyond what 64 bits hold."""
     if drawn.is_floating_point():
         return low, high
     kind = torch.iinfo(drawn.dtype)
@@ -130,7 +132,10 @@ def dynamic_axes(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def expanded(axes: Iterable[int], tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view with the first values of each of these axes all along it, at a stride of 0."""
+    """Return a view with the first values of each of these axes all along it, at a stride of 0.
+
+    It has the tensor's shape and dtype, which may be any without an axis of size 0.
+    """
     first = tensor
     for axis in axes:
         first = first.narrow(axis, 0, 1)
@@ -165,7 +170,10 @@ def _put_unlimited(values: Values, drawn: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(drawn: torch.Tensor) -> torch.Tensor:
-    """Return each element's row number: its place along the first axis that has several."""
+    """Return each element's row number: its place along the first axis that has several.
+
+    It is int64 of drawn's shape, which has at least one axis.
+    """
     axis = _row_axis(drawn)
     shape = [-1 if a == axis else 1 for a in range(drawn.dim())]
     return torch.arange(drawn.shape[axis]).reshape(shape).expand(drawn.shape)
@@ -176,14 +184,17 @@ def _row_axis(drawn: torch.Tensor) -> int:
 
 
 def _places_in_rows(drawn: torch.Tensor) -> torch.Tensor:
-    """Return each element's place within its row."""
+    """Return each element's place within its row: int64 of drawn's shape."""
     moved = drawn.movedim(_row_axis(drawn), 0)
     places = torch.arange(moved[0].numel()).reshape(moved.shape[1:]).expand(moved.shape)
     return places.movedim(0, _row_axis(drawn))
 
 
 def _in_turns(values: Values, drawn: torch.Tensor, place: int, count: int) -> torch.Tensor:
-    """Return `drawn`, special in the rows that are this input's turn, at staggered places."""
+    """Return `drawn`, special in the rows that are this input's turn, at staggered places.
+
+    It is floating-point, and keeps shape and dtype.
+    """
     if not drawn.dim():
         return _put_unlimited(values, drawn) if place == 0 else drawn
     rows = _rows(drawn)
@@ -209,7 +220,11 @@ def _in_turns(values: Values, drawn: torch.Tensor, place: int, count: int) -> to
 
 
 def _between(spec: TensorSpec, drawn: torch.Tensor, low: object, high: object) -> torch.Tensor:
-    """Return values between two parts of the range (0 to 1), as random as the drawn ones."""
+    """Return values between two parts of the range (0 to 1), as random as the drawn ones.
+
+    `low` and `high` are numbers, or tensors that broadcast to drawn's shape; that and its dtype
+    stay.
+    """
     first, last = (torch.as_tensor(end, dtype=torch.float64) for end in (low, high))
     if drawn.dtype is torch.bool:
         return (drawn & (last > 0.5)) | (first >= 0.5)

@@ -55,11 +55,17 @@ class Call:
         return bound.args, bound.kwargs
 
     def run(self, module: nn.Module, tensors: Tensors) -> object:
-        """Return what `module` gives for copies of `tensors`, in its own structure."""
+        """Return what `module` gives for copies of `tensors`, in its own structure.
+
+        They may be of any shapes and dtypes, one for each name.
+        """
         return self.run_on(module, tuple(tensor.clone() for tensor in tensors))
 
     def run_on(self, module: nn.Module, tensors: Tensors) -> object:
-        """Return what `module` gives for `tensors`, which it may change."""
+        """Return what `module` gives for `tensors`, which it may change.
+
+        They may be of any shapes and dtypes, one for each name.
+        """
         args, kwargs = self.bind(tensors)
         return module(*args, **kwargs)
 
@@ -82,7 +88,8 @@ def describe_call(
 ) -> tuple[Call, Tensors]:
     """Return how `module` is called with these arguments, and the tensors in them, in order.
 
-    Raises `UsageProblem` where they don't fit forward, or hold no tensor.
+    Those may be of any shapes and dtypes. Raises `UsageProblem` where they don't fit forward, or
+    hold no tensor.
     """
     signature = inspect.signature(module.forward)
     try:

@@ -40,7 +40,10 @@ def describe_detour(road: str, failures: Sequence[Failure]) -> tuple[str, ...]:
 def describe_fixing(
     contract: DeliveryContract, inputs: Sequence[torch.Tensor], failures: Sequence[Failure]
 ) -> str:
-    """Return the note on a delivery that holds for the example's sizes alone."""
+    """Return the note on a delivery that holds for the example's sizes alone.
+
+    `inputs` are the example's, of the contract's shapes; nothing is asked of their dtypes.
+    """
     taken = contract.signature.measure(
         {spec.name: tuple(t.shape) for spec, t in zip(contract.inputs, inputs, strict=True)}
     )

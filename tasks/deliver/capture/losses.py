@@ -48,6 +48,9 @@ class LossWatch(TorchDispatchMode):
         return result
 
     def places(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
-        """Return the places of the outputs that are losses; none where all are."""
+        """Return the places of the outputs that are losses; none where all are.
+
+        They may be of any shapes and dtypes.
+        """
         found = tuple(place for place, one in enumerate(outputs) if one in self._losses)
         return found if len(found) < len(outputs) else ()

@@ -37,8 +37,8 @@ class Captured:
 class Request:
     """What is to be captured: the module, how it is called, and the sizes that are to hold.
 
-    `left_out` says which modules an eager run left out, by class; `rows` are the example's inputs
-    where others are to be drawn from those.
+    `left_out` says which modules an eager run left out, by class; `rows` are the example's inputs,
+    of the signature's shapes and dtypes, where others are to be drawn from those.
     """
 
     module: nn.Module

@@ -11,7 +11,10 @@ from handoff.tasks.deliver.capture.random_draws import RandomDraws
 
 
 def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUnsound:
-    """Return the refusal of a model that doesn't repeat itself, naming what draws where it does."""
+    """Return the refusal of a model that doesn't repeat itself, naming what draws where it does.
+
+    `inputs` are those of the call, of any shapes and dtypes.
+    """
     drawn: dict[str, Line | None] = {}
     with RandomDraws(lambda name: drawn.setdefault(name, line_outside())):
         call.run(module, inputs)

@@ -42,7 +42,10 @@ class Reading:
     widened: bool = False
 
     def end(self, tensor: torch.Tensor, *, is_high: bool) -> torch.Tensor:
-        """Return a tensor like this one that holds one end of the range throughout."""
+        """Return a tensor like this one that holds one end of the range throughout.
+
+        It has the same shape and dtype, of floating-point or whole numbers.
+        """
         if tensor.is_floating_point():
             return torch.full_like(tensor, self.high if is_high else self.low)
         kind = torch.iinfo(tensor.dtype)
@@ -55,7 +58,8 @@ def watch_values(
 ) -> Uses:
     """Run a model on copies of `inputs`; return what it does with their values.
 
-    `state` are its parameters and buffers by name. Raises what the model raises.
+    `state` are its parameters and buffers by name. Both may be of any shapes and dtypes. Raises
+    what the model raises.
     """
     copies = [tensor.detach().clone() for tensor in inputs]
     names = {
@@ -70,7 +74,7 @@ def watch_values(
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the module's parameters and buffers by name."""
+    """Return the module's parameters and buffers by name, of any shapes and dtypes."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -79,7 +83,8 @@ def read_ranges(
 ) -> tuple[Reading | None, ...]:
     """Return what each input may hold; None for one without whole numbers in it, or ids.
 
-    `others` are the uses at other sizes: what differs there follows a size, which no range can say.
+    Inputs may be of any shapes and dtypes. `others` are the uses at other sizes: what differs there
+    follows a size, which no range can say.
     """
     return tuple(_read(uses, place, tensor, others) for place, tensor in enumerate(inputs))
 
@@ -166,7 +171,10 @@ def _as_mask(own: InputUses, tensor: torch.Tensor) -> Reading:
 
 
 def guess(tensor: torch.Tensor, why: str) -> Reading:
-    """Return the example's own range; where that is a part of 0 to 1, all of that."""
+    """Return the example's own range; where that is a part of 0 to 1, all of that.
+
+    It may be of any shape with elements, and of any dtype of real numbers.
+    """
     low, high = float(tensor.min()), float(tensor.max())
     if low >= 0.0 and high <= 1.0:
         low, high = 0.0, 1.0

@@ -33,7 +33,7 @@ class Shadow:
 
     @property
     def parts(self) -> tuple[torch.Tensor, ...]:
-        """The tensors, in the order of the fields."""
+        """The tensors, in the order of the fields: float64, all of the tensor's shape."""
         return self.origin, self.scale, self.offset, self.slack, self.low, self.high
 
     @property
@@ -51,7 +51,10 @@ class Shadow:
         return _replace(self, low=self.low.clamp(least, most), high=self.high.clamp(least, most))
 
     def between(self, low: float, high: float | torch.Tensor) -> Shadow:
-        """Return this after something of which only that is known where its result lies."""
+        """Return this after something of which only that is known where its result lies.
+
+        A tensor `high` broadcasts to its shape.
+        """
         lowest, highest = (torch.as_tensor(end, dtype=torch.float64).expand(self.origin.shape)
                            for end in (low, high))  # fmt: skip
         scale, slack = torch.full_like(self.origin, _NAN), torch.zeros_like(self.origin)
@@ -59,7 +62,10 @@ class Shadow:
 
 
 def of_input(tensor: torch.Tensor, first: int, place: int) -> Shadow:
-    """Return the shadow of the input at `place`, whose elements are counted from `first` + 1."""
+    """Return the shadow of the input at `place`, whose elements are counted from `first` + 1.
+
+    It has the input's shape, which may be any, as its dtype may.
+    """
     shape = tensor.shape
     origin = torch.arange(first + 1, first + 1 + tensor.numel(), dtype=torch.float64)
     one, nothing = torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
@@ -68,14 +74,20 @@ def of_input(tensor: torch.Tensor, first: int, place: int) -> Shadow:
 
 
 def of_constant(value: torch.Tensor | float) -> Shadow:
-    """Return the shadow of a value that depends on no input."""
+    """Return the shadow of a value that depends on no input, of its shape.
+
+    That may be any, and the dtype any of real numbers.
+    """
     known = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
     nothing = torch.zeros_like(known)
     return Shadow(nothing, nothing, known, nothing, known, known, frozenset())
 
 
 def of_unknown(tensor: torch.Tensor) -> Shadow:
-    """Return the shadow of a tensor that was computed from inputs, nobody knows how."""
+    """Return the shadow of a tensor that was computed from inputs, nobody knows how.
+
+    It has the tensor's shape; that and the dtype may be any.
+    """
     shape = tensor.shape
     nothing = torch.zeros(shape, dtype=torch.float64)
     lost, low, high = (torch.full(shape, v, dtype=torch.float64) for v in (_NAN, -_INF, _INF))
@@ -89,7 +101,10 @@ def _replace(shadow: Shadow, **parts: torch.Tensor) -> Shadow:
 def moved(
     shadows: Sequence[Shadow], move: Callable[[Sequence[torch.Tensor]], object]
 ) -> list[Shadow]:
-    """Return the shadows of what `move` makes of the tensors: the same is done to each part."""
+    """Return the shadows of what `move` makes of the tensors: the same is done to each part.
+
+    `move` takes one float64 tensor of each shadow, and may give one or several, of any shapes.
+    """
     inputs = frozenset[int]().union(*(shadow.inputs for shadow in shadows))
     results = [move(parts) for parts in zip(*(shadow.parts for shadow in shadows), strict=True)]
     lists = [list(one) if isinstance(one, (list, tuple)) else [one] for one in results]
@@ -111,7 +126,7 @@ def added(left: Shadow, right: Shadow) -> Shadow:
 
 
 def scaled(shadow: Shadow, factor: torch.Tensor | float) -> Shadow:
-    """Return the shadow of the product with a constant."""
+    """Return the shadow of the product with a constant, whose shape and the shadow's broadcast."""
     by = torch.as_tensor(factor, dtype=torch.float64, device="cpu").detach()
     low, high = (torch.nan_to_num(end * by, nan=0.0, posinf=_INF, neginf=-_INF)
                  for end in (shadow.low, shadow.high))  # fmt: skip
@@ -140,7 +155,10 @@ def wrapped(shadow: Shadow, divisor: float) -> Shadow:
 
 
 def chosen(condition: torch.Tensor, left: Shadow, right: Shadow) -> Shadow:
-    """Return the shadow of `where`: an input's element counts as chosen, since it may be."""
+    """Return the shadow of `where`: an input's element counts as chosen, since it may be.
+
+    The shapes of `condition` (bool) and of both shadows broadcast.
+    """
     condition, first, second = torch.broadcast_tensors(condition, left.origin, right.origin)
     takes_left = torch.where((first > 0) == (second > 0), condition, first > 0)
     (found,) = moved((left, right), lambda parts: torch.where(takes_left, parts[0], parts[1]))

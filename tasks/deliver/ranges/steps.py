@@ -37,7 +37,7 @@ class Watch(Protocol):
         """Note a use of the inputs in a shadow."""
 
     def keep(self, shadow: Shadow, result: torch.Tensor) -> None:
-        """Follow a result from here on."""
+        """Follow a result, to whose shape the shadow broadcasts, from here on; bool isn't."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Uses:
     """The uses of all inputs, and the limits of each of their elements."""
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Begin with nothing used."""
+        """Begin with nothing used of inputs of any shapes and dtypes."""
         sizes = [tensor.numel() for tensor in inputs]
         self.firsts = [sum(sizes[:place]) for place in range(len(sizes))]
         self._sizes = sizes
@@ -91,7 +91,10 @@ class Uses:
                 self.of[place].constants += [float(values.min()), float(values.max())]
 
     def limits(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the lowest and the highest value that each element of an input may have."""
+        """Return the lowest and the highest value that each element of an input may have.
+
+        Both are float64 `[n]`, in the order of the flattened input.
+        """
         begin = self.firsts[place] + 1
         part = slice(begin, begin + self._sizes[place])
         return self._low[part], self._high[part]

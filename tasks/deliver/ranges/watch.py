@@ -50,7 +50,7 @@ class ValueWatch(TorchDispatchMode):
     """
 
     def __init__(self, inputs: Sequence[torch.Tensor], names: Mapping[int, str]) -> None:
-        """Begin with the inputs, each a tensor of its own."""
+        """Begin with the inputs, each a tensor of its own, of any shape and dtype."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.uses = Uses(inputs)
         self._names = names
@@ -92,7 +92,10 @@ class ValueWatch(TorchDispatchMode):
         return result
 
     def end(self, outputs: Sequence[torch.Tensor]) -> Uses:
-        """Return what was seen; an output that was computed from an element counts with it."""
+        """Return what was seen; an output that was computed from an element counts with it.
+
+        Outputs may be of any shapes and dtypes.
+        """
         for tensor in outputs:
             known = self._known.get(tensor)
             if known is not None and not known.is_untouched:
@@ -116,7 +119,7 @@ class ValueWatch(TorchDispatchMode):
         self.uses.note(shadow, kind, what)
 
     def keep(self, shadow: Shadow, result: torch.Tensor) -> None:
-        """Follow a result from here on."""
+        """Follow a result, to whose shape the shadow broadcasts, from here on; bool isn't."""
         if result.dtype is not torch.bool:
             (found,) = shadows.moved((shadow,), lambda parts: parts[0].expand(result.shape))
             self._known[result] = found

@@ -85,7 +85,8 @@ class TensorFile:
     def tensor(self, described: object) -> torch.Tensor:
         """Return the tensor or parameter that a call in the pickle describes, as a plain tensor.
 
-        Raises `DeliveryUnreadable` unless it lies within its storage.
+        It is dense, of the shape and dtype that stand there. Raises `DeliveryUnreadable` unless it
+        lies within its storage.
         """
         if not isinstance(described, Call):
             raise self.archive.refuse("a tensor", type(described).__name__)

@@ -34,8 +34,9 @@ def composition(
     `table` `[V, W]` and `categories` `[C, W]` are looked up by `ids` and `kinds` `[N, L]`; their
     rows are added (`mix` times the category), gated by `gate` `[W]`, and passed through a leaky
     ReLU of `slope`. Both results pool them over `L`: one by `weight` `[N, L]`, one by the softmax
-    of their product with `target` `[N, 1, W]` times `scale`, which is `fill` where not `present`;
-    there the softmax becomes `zero` `[N, L]`.
+    of their product with `target` `[N, 1, W]` times `scale`, which is `fill` where not `present`
+    `[N, L]`; there the softmax becomes `zero` `[N, L]`. `ids` and `kinds` are whole numbers,
+    `present` is bool, and the others are floating-point.
     """
     embedded = _ATEN.embedding.default(table, ids, 0)
     mixed = _ATEN.mul.Tensor(_ATEN.embedding.default(categories, kinds, 0), mix)
@@ -112,6 +113,7 @@ def attention_pooling(
 ) -> tuple[Tensor, Tensor]:
     """Return what `composition` does, with 0 as `zero`.
 
+    The C++ function takes int64 `ids` and `kinds`, bool `present`, and all else in float32.
     Compilers see this body: on CUDA one Triton kernel, else the operator that stands for the C++
     function. Both read each row of the tables once, and none for padding. Neither broadcasts: other
     sizes than `composition` names raise `ValueError`, and so do tables of more than `WIDEST`

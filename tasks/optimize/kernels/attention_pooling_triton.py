@@ -94,7 +94,11 @@ def launch(
     scale: float,
     fill: float,
 ) -> tuple[Tensor, Tensor]:
-    """Run the kernel, one program for each row of `ids`."""
+    """Run the kernel, one program for each row of `ids` `[N, L]`; return `[N, W]` twice.
+
+    Both are of the dtype of `table` `[V, W]`. What `composition` calls `[N, L]` may be strided; the
+    kernel takes the rest for contiguous, and sums in float32.
+    """
     rows, length = ids.shape
     width = table.shape[1]
     total, attended = table.new_empty((rows, width)), table.new_empty((rows, width))

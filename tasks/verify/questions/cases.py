@@ -33,7 +33,10 @@ _MOST_ASKED = 8
 
 @dataclass(frozen=True)
 class Question:
-    """Inputs, what they ask, and which of them hold values that were neither declared nor drawn."""
+    """Inputs, what they ask, and which of them hold values that were neither declared nor drawn.
+
+    They are of the signature's shapes and dtypes.
+    """
 
     asks: str
     inputs: Tensors
@@ -45,7 +48,8 @@ def find_questions(
 ) -> tuple[list[Question], Tracing]:
     """Run the model on drawn inputs; return what to ask it, and what was seen.
 
-    The same model and inputs give the same questions.
+    `drawn` are of the shapes and dtypes of the `specs`, and so are the questions' inputs. The same
+    model and inputs give the same questions.
     """
     tracing = trace(model, drawn)
     targets = [target for use in tracing.uses for target in find_targets(use)]

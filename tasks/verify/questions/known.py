@@ -23,9 +23,10 @@ def ask_for(
 ) -> Question | None:
     """Return inputs that lead the values which show `fault` to where the graph calls it.
 
-    The values stand in for all elements of what the operator takes, again and again. Where they
-    can't be led there, as through an operator that the tracing doesn't follow, inputs of their
-    dtype hold them. None where no input may hold such values, or where none were kept.
+    They are of the shapes and dtypes of `drawn`. The values stand in for all elements of what the
+    operator takes, again and again. Where they can't be led there, as through an operator that the
+    tracing doesn't follow, inputs of their dtype hold them. None where no input may hold such
+    values, or where none were kept.
     """
     inputs = list(drawn)
     shown = [_as_tensor(plain) for plain in fault.inputs if _is_real(plain)]
@@ -49,7 +50,10 @@ def ask_for(
 def _places(
     fault: KnownFault, shown: Sequence[torch.Tensor], tracing: Tracing
 ) -> list[tuple[Derived, torch.Tensor]]:
-    """Return what the fault's operators take of the inputs, with the values to take instead."""
+    """Return what the fault's operators take of the inputs, with the values to take instead.
+
+    Those are as `shown`, of any shape and the operand's dtype.
+    """
     names = {call.partition("(")[0].split(".")[1] for call in fault.calls}
     # A cast is called by another name where it is run.
     names |= {"_to_copy"} if "to" in names else set()
@@ -69,7 +73,10 @@ def _number(use: Use) -> int:
 
 
 def _inputs_of(shown: Sequence[torch.Tensor], drawn: Tensors) -> list[tuple[Derived, torch.Tensor]]:
-    """Return each input with the first values of its dtype that no earlier input has."""
+    """Return each input with the first values of its dtype that no earlier input has.
+
+    Both may be of any shape.
+    """
     left, found = list(shown), []
     for place, tensor in enumerate(drawn):
         number = next((n for n, one in enumerate(left) if one.dtype is tensor.dtype), None)

@@ -23,8 +23,9 @@ def place_targets(
 ) -> torch.Tensor | None:
     """Return `drawn` with values in it that lead to the targets, in turns; None if none do.
 
-    Every second element stays as it was drawn. Half of the others lie at the target, the rest one
-    unit in the last place below it or above. Values outside of the declared range stay out.
+    It keeps its shape, which may be any, and its dtype. Every second element stays as it was drawn.
+    Half of the others lie at the target, the rest one unit in the last place below it or above.
+    Values outside of the declared range stay out.
     """
     flat, changed = drawn.flatten().clone(), False
     elements = torch.arange(flat.numel())
@@ -45,8 +46,8 @@ def fill_with(
 ) -> torch.Tensor | None:
     """Return `drawn` with every value in it that leads to what is wanted; None if none does.
 
-    `wanted` has a value for each element of `operand`. Of an input without a declared range they
-    may be infinite, or not a number.
+    `wanted` has a value for each element of `operand`, whatever the shape; `drawn` keeps its shape
+    and dtype. Of an input without a declared range they may be infinite, or not a number.
     """
     found, reached = _solve(spec, drawn, operand, wanted)
     allowed = reached & (_within(spec, found) | (spec.is_unlimited & ~torch.isfinite(found)))
@@ -60,10 +61,11 @@ def _solve(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values for all elements of an input, and which of them lead to their target.
 
-    Where the operand is the input itself the target is the answer. Else the operators between are
-    run again and again on halved intervals, first small ones around what was drawn, in which they
-    are likely monotone and each element has an answer of its own, last all that may be served.
-    Where the operand doesn't come near the target there is no answer.
+    Both are flattened: `[n]` of `drawn`'s dtype, and `[n]` of bool. `targets` has a value for each
+    element of the operand. Where the operand is the input itself the target is the answer. Else the
+    operators between are run again and again on halved intervals, first small ones around what was
+    drawn, in which they are likely monotone and each element has an answer of its own, last all
+    that may be served. Where the operand doesn't come near the target there is no answer.
     """
     count = drawn.numel()
     # Of each input element, the first operand element that it leads to.
@@ -101,7 +103,10 @@ def _halve(
     below: torch.Tensor,
     above: torch.Tensor,
 ) -> torch.Tensor:
-    """Return where, between each `below` and `above`, `lead` passes what is wanted."""
+    """Return where, between each `below` and `above`, `lead` passes what is wanted: `[n]` float64.
+
+    Both ends and `want` are that, too, and so is what `lead` makes of it.
+    """
     rises = lead(above) >= lead(below)
     for _ in range(_HALVINGS):
         middle = (below + above) / 2
@@ -114,7 +119,7 @@ def _halve(
 def _intervals(
     spec: TensorSpec, drawn: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Give intervals to look in, each wider than the one before; ends for each element."""
+    """Give intervals to look in, each wider than the one before: float64 `[n]` ends, by element."""
     flat = drawn.flatten().double()
     low, high = _ends(spec, drawn)
     middle = flat.nan_to_num(0.0, 0.0, 0.0)
@@ -146,7 +151,10 @@ def _within(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
 
 
 def _beside(values: torch.Tensor, direction: int) -> torch.Tensor:
-    """Return the next number of the same type below (-1) or above (1)."""
+    """Return the next number of the same type below (-1) or above (1), for values of any shape.
+
+    They are floating-point or whole numbers.
+    """
     if not values.dtype.is_floating_point:
         return values + direction
     if values.dtype in (torch.float32, torch.float64):

@@ -51,7 +51,7 @@ _FAR = 100_000.0
 class Target:
     """Values that a use's operand is to have: one for each of its elements, in its own dtype.
 
-    `told` names them in the report: `0.3`.
+    They have the operand's shape. `told` names them in the report: `0.3`.
     """
 
     kind: Kind
@@ -140,7 +140,10 @@ def _at_multiples(use: Use) -> list[Target]:
 
 
 def _steps_away(value: torch.Tensor) -> torch.Tensor:
-    """Return how many multiples further than what was drawn each element is to be: -20 to 20."""
+    """Return how many multiples further than what was drawn each element is to be: -20 to 20.
+
+    They are whole numbers in float64, of the value's shape.
+    """
     return (torch.arange(value.numel()) * 7 % 41 - 20).reshape(value.shape).double()
 
 
@@ -232,7 +235,7 @@ def _at_edges(use: Use) -> list[Target]:
 
 
 def _told(values: torch.Tensor) -> str:
-    """Return the values as people read them, the first few of a table."""
+    """Return the values, of any shape, as people read them, the first few of a table."""
     flat = values.flatten()[: _MOST_TOLD + 1].tolist()
     told = [f"{value:g}" for value in flat[:_MOST_TOLD]]
     # No commas: behind one stands the manner in which a case was called.

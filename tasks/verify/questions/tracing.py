@@ -33,8 +33,8 @@ _LONGEST = 24
 class Derived:
     """A tensor each of whose elements is computed from one element of one input.
 
-    `source` tells which, by its place in the flattened input, and `replay` computes the tensor from
-    other values of that input, of the same shape.
+    `source`, int64 of the tensor's shape, tells which, by its place in the flattened input, and
+    `replay` computes the tensor from other values of that input, of the input's shape and dtype.
     """
 
     place: int
@@ -113,7 +113,7 @@ class Tracing(TorchDispatchMode):
         derived: dict[int, Derived],
         result: torch.Tensor,
     ) -> None:
-        """Note what the result is derived from, where each element has one source."""
+        """Note what the result (of any shape) is derived from, if each element has one source."""
         ((at, one),) = derived.items()
         name = func._schema.name.partition("::")[2].rstrip("_")
         is_elementwise = torch.Tag.pointwise in func.tags or name in _ELEMENTWISE
@@ -150,7 +150,7 @@ class Tracing(TorchDispatchMode):
 
 
 def trace(model: Callable[..., Any], inputs: Tensors) -> Tracing:
-    """Run the model on copies of `inputs`, and return what was noted."""
+    """Run the model on copies of `inputs`, of any shapes and dtypes; return what was noted."""
     given = [tensor.clone() for tensor in inputs]
     tracing = Tracing(given)
     with torch.no_grad(), tracing:
