@@ -217,7 +217,8 @@ def changed_places(before: Tensors, after: Tensors) -> tuple[int, ...]:
     return tuple(
         place
         for place, (one, other) in enumerate(zip(before, after, strict=True))
-        if one.shape != other.shape or not bool(((one == other) | one.isnan()).all())
+        if one.shape != other.shape
+        or not bool(((one == other) | (one.isnan() & other.isnan())).all())
     )
 
 

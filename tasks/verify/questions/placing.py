@@ -153,8 +153,10 @@ def _within(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
 def _beside(values: torch.Tensor, direction: int) -> torch.Tensor:
     """Return the next number of the same type below (-1) or above (1), for values of any shape.
 
-    They are floating-point or whole numbers.
+    A truth has none, and stays as it is.
     """
+    if values.dtype is torch.bool:
+        return values
     if not values.dtype.is_floating_point:
         return values + direction
     if values.dtype in (torch.float32, torch.float64):

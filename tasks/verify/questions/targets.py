@@ -62,6 +62,8 @@ class Target:
 
 def find_targets(use: Use) -> list[Target]:
     """Return the values at which the operator of `use` decides, for the operand of that use."""
+    if use.operand.value.is_complex():
+        return []
     found = [
         *_at_constants(use), *_at_multiples(use), *_at_steps(use), *_beyond(use),
         *_at_others(use), *_at_edges(use),
@@ -154,7 +156,7 @@ def _at_others(use: Use) -> list[Target]:
         return []
     mode = use.kwargs.get("rounding_mode") if use.name == "div" else None
     value = operand.value
-    if value.dtype is torch.bool or other.value.dtype is torch.bool:
+    if torch.bool in (value.dtype, other.value.dtype) or other.value.is_complex():
         return []
     try:
         by = other.value.expand(value.shape)
@@ -186,7 +188,7 @@ def _at_steps(use: Use) -> list[Target]:
         halves = whole + (0.5 if use.name == "round" else 0.0)
         return [Target("steps", use.name, use, (halves / scale).to(value.dtype))]
     kind = use.kwargs.get("dtype") if use.name == "_to_copy" else None
-    if not isinstance(kind, torch.dtype) or kind is value.dtype or kind is torch.bool:
+    if not isinstance(kind, torch.dtype) or kind in (value.dtype, torch.bool) or kind.is_complex:
         return []
     name = str(kind).removeprefix("torch.")
     if not kind.is_floating_point:
@@ -203,6 +205,9 @@ def _beyond(use: Use) -> list[Target]:
     kind = use.kwargs.get("dtype") if use.name == "_to_copy" else None
     value = use.operand.value
     if not isinstance(kind, torch.dtype) or kind is torch.bool or kind.is_complex:
+        return []
+    if value.dtype is torch.bool:
+        # Truths fit into anything.
         return []
     if kind.is_floating_point:
         if not value.is_floating_point():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from handoff.artifacts.delivery.signature import TensorSpec
+from handoff.artifacts.delivery.signature import DTYPES, TensorSpec
 from handoff.tasks.verify.questions.cases import Question, find_questions
 
 Model = Callable[..., object]
@@ -183,3 +183,43 @@ def test_what_rises_and_falls_is_asked_at_every_place_where_it_decides(
     # Not one crossing again and again: as many as there are, and both outcomes beside each.
     assert len({round(value, 2) for value in changed.tolist()}) >= 2
     assert 0.2 < float(torch.as_tensor(model(changed)).float().mean()) < 0.8
+
+
+KINDS = tuple(getattr(torch, name) for name in DTYPES)
+# Of two inputs of one type; some types have not all of them.
+OPERATIONS: dict[str, Model] = {
+    "compare": lambda x, y: (x >= 1, x == y, x < 0.5),
+    "divide": lambda x, y: (x / y, x // 2, x % 2),
+    "divide down": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "limit": lambda x, y: (x.clamp(0, 1), torch.maximum(x, y), torch.where(x > 0, x, y)),
+    "step": lambda x, y: (x.round(), x.floor(), x.sign(), torch.exp(x), torch.sqrt(x * y)),
+    "count": lambda x, y: ((x != 0).to(torch.uint8).sum(-1), (x * y).sum(-1), ~(x > y)),
+    "rotate": lambda x, y: (x.to(torch.complex64) * y, torch.polar(x.float(), y.float())),
+}
+
+
+@pytest.mark.parametrize("to", [*KINDS, torch.complex64], ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_cast_from_any_type_to_any_is_asked_about_or_not_and_inputs_keep_their_type(
+    kind: torch.dtype, to: torch.dtype
+) -> None:
+    x = (drawn(12, 6) * 3.0).abs().to(kind)
+    for ranges in ({}, {0: (0.0, 1.0)}):
+        asked = ask(lambda x: (x.to(to), (x != 0).to(to), (x + x).to(to)), x, ranges=ranges)
+        assert {question.inputs[0].dtype for question in asked.values()} <= {kind}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_operators_on_any_type_are_asked_about_or_not_and_inputs_keep_their_type(
+    kind: torch.dtype, operation: str
+) -> None:
+    x, y = ((drawn(12, 6) * scale).abs().add(1.0).to(kind) for scale in (3.0, 2.0))
+    model = OPERATIONS[operation]
+    try:
+        model(x, y)
+    except RuntimeError as error:
+        pytest.skip(f"eager has no such operator: {str(error)[:60]}")
+    for ranges in ({}, {0: (0.0, 3.0), 1: (0.0, 3.0)}):
+        for question in ask(model, x, y, ranges=ranges).values():
+            assert [given.dtype for given in question.inputs] == [kind, kind]
