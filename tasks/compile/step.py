@@ -42,7 +42,7 @@ from handoff.tasks.compile.machine.here import (
     toolchain_of,
 )
 from handoff.tasks.compile.machine.native_gpu import can_compile, compile_natively
-from handoff.tasks.compile.machine.vector_isa import vectorised_for
+from handoff.tasks.compile.machine.vector_isa import vector_isa, vectorised_for
 from handoff.tasks.compile.messages import AssumedRange, CompileJob, CompileResult, Reused
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
 from handoff.tasks.compile.packing import convolutions_packed
@@ -172,7 +172,8 @@ def compile_package(
 ) -> tuple[AssumedRange, ...]:
     """Compile `program` for the CPU target of `job` into the file `package`.
 
-    Return what the compiler assumed of the inputs' ranges; raise `BlessingRefused` where it fails.
+    Return what the compiler assumed of the inputs' ranges; raise `BlessingRefused` where it fails,
+    and `EnvironmentLacking` where the machine's C++ compiler does.
     """
     assert isinstance(job.target, CpuTarget)
     # A fresh dict: torch writes into the one that it is given.
@@ -194,7 +195,11 @@ def compile_package(
     except HandoffError:
         raise
     except Exception as error:
-        raise refusal_within(error) or _compile_failed(job, error) from error
+        if refusal := refusal_within(error):
+            raise refusal from error
+        # A compiler that compiles nothing at all, any more, says nothing about the model.
+        vector_isa(job.target.isa)
+        raise _compile_failed(job, error) from error
     return tuple(assumed)
 
 
