@@ -1,4 +1,4 @@
-"""The messages by which machines of one stack give each other folders, through the store."""
+"""What fetching a delivery is asked, and sending and receiving folders through the store."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ class Target:
 
 def find_targets(use: Use) -> list[Target]:
     """Return the values at which the operator of `use` decides, for the operand of that use."""
-    if use.operand.value.is_complex():
+    kind = use.operand.value.dtype
+    if kind is torch.bool or kind.is_complex:
+        # Truths have nothing between them or beyond, and complex numbers no order.
         return []
     found = [
         *_at_constants(use), *_at_multiples(use), *_at_steps(use), *_beyond(use),
@@ -111,7 +113,7 @@ def _of_table(use: Use, bounds: torch.Tensor) -> Target:
 
 def _constant(kind: Kind, use: Use, other: Any, value: torch.Tensor) -> Target | None:  # noqa: ANN401 - a number or a tensor
     as_tensor = torch.as_tensor(other)
-    if as_tensor.dtype.is_complex or (value.dtype is torch.bool):
+    if as_tensor.dtype.is_complex:
         return None
     try:
         values = as_tensor.to(value.dtype).expand(value.shape)
@@ -126,7 +128,7 @@ def _at_multiples(use: Use) -> list[Target]:
     if use.argument != 0 or not (use.name in _DIVISIONS or mode) or len(use.args) < 2:
         return []
     value, divisor = use.operand.value, use.args[1]
-    if 1 in use.derived or value.dtype is torch.bool:
+    if 1 in use.derived:
         return []
     constant = _constant("multiples", use, divisor, value)
     if constant is None:
@@ -156,7 +158,7 @@ def _at_others(use: Use) -> list[Target]:
         return []
     mode = use.kwargs.get("rounding_mode") if use.name == "div" else None
     value = operand.value
-    if torch.bool in (value.dtype, other.value.dtype) or other.value.is_complex():
+    if other.value.dtype is torch.bool or other.value.is_complex():
         return []
     try:
         by = other.value.expand(value.shape)
@@ -205,9 +207,6 @@ def _beyond(use: Use) -> list[Target]:
     kind = use.kwargs.get("dtype") if use.name == "_to_copy" else None
     value = use.operand.value
     if not isinstance(kind, torch.dtype) or kind is torch.bool or kind.is_complex:
-        return []
-    if value.dtype is torch.bool:
-        # Truths fit into anything.
         return []
     if kind.is_floating_point:
         if not value.is_floating_point():
