@@ -31,7 +31,7 @@ def headers_made_in(shared: Path) -> Iterator[None]:
     headers = shared / "headers"
     headers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=shared, prefix=".making-") as name:
-        known = [path.name for path in headers.iterdir()]
+        known = [path.name for path in headers.iterdir() if path.is_file()]
         for made in known:
             os.link(headers / made, Path(name, made))
         with (

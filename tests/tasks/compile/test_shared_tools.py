@@ -37,6 +37,13 @@ def test_a_header_is_made_once_and_others_beside_it(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_what_a_former_version_left_among_the_headers_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "headers" / "locks").mkdir(parents=True)
+    with headers_made_in(tmp_path):
+        assert make("one")
+    assert (tmp_path / "headers" / "one.h.gch").exists()
+
+
 def test_half_a_header_is_in_nobodys_way(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"), headers_made_in(tmp_path):
         fail_halfway()
