@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 LOGGER = logging.getLogger("handoff.progress")
-
-# Steps that run before a flow asks for them, and that whoever started them tells of.
-_TOLD_AHEAD: set[str] = set()
-
-
-def tell_ahead(steps: Iterable[str]) -> None:
-    """Leave it to the caller to tell of these steps, once each; a failure is told here."""
-    _TOLD_AHEAD.clear()
-    _TOLD_AHEAD.update(steps)
 
 
 @dataclass
@@ -36,12 +27,8 @@ def announced(step: str, bound: str = "") -> Iterator[Announced]:
     """
     began = time.monotonic()
     announcement = Announced()
-    is_told = step in _TOLD_AHEAD
-    _TOLD_AHEAD.discard(step)  # what runs again later is told
-    if not is_told:
-        text = f"{step}: {bound} ..." if bound else f"{step} ..."
-        extra = {"step": step, "phase": "begin", "seconds": 0.0, "bound": bound}
-        LOGGER.info(text, extra=extra)
+    text = f"{step}: {bound} ..." if bound else f"{step} ..."
+    LOGGER.info(text, extra={"step": step, "phase": "begin", "seconds": 0.0, "bound": bound})
     try:
         yield announcement
     except BaseException:
@@ -49,8 +36,6 @@ def announced(step: str, bound: str = "") -> Iterator[Announced]:
         extra = {"step": step, "phase": "failed", "seconds": seconds}
         LOGGER.info("%s: refused after %.1f s", step, seconds, extra=extra)
         raise
-    if is_told:
-        return
     waited = time.monotonic() - began
     seconds = waited if announcement.seconds is None else announcement.seconds
     extra = {"step": step, "phase": "done", "seconds": seconds}

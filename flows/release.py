@@ -15,7 +15,7 @@ from handoff.flows.parameters import Attempt, ReleaseParameters
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
 from handoff.flows.site import here
 from handoff.flows.target.elsewhere import Elsewhere, find_routes
-from handoff.tasks.release.processes import open_processes
+from handoff.tasks.release.processes import Processes
 
 
 @flow(**policies.RELEASE)
@@ -31,7 +31,7 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
     with opened_workspace(site) as workspace:
         wanted = wanted_release(parameters, site, delivered_folder(parameters, workspace))
         elsewhere = find_routes(wanted.recipe) if site.is_worker else Elsewhere()
-        with open_processes(
+        with Processes(
             workspace,
             wanted.recipe,
             fresh=parameters.rebuild,

@@ -64,9 +64,9 @@ def _wait(
 ) -> R:
     """Announce the step, and return its result with the seconds that it took where it ran."""
     with announced(told, bound) as announcement:
-        result = process.run(job, limit_s=limit_s)
-        announcement.seconds = process.seconds(job)
-    return result
+        done = process.submit(job, limit_s=limit_s).result()
+        announcement.seconds = done.seconds
+    return done.result
 
 
 fetch = _step(steps.FETCH)

@@ -119,10 +119,10 @@ def release(
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
     from handoff.infra.commands.release import (
-        begin_release,
-        end_release,
+        open_build,
         read_outcome,
         require_folder,
+        run_release,
     )
     from handoff.infra.commands.unchanged import find_unchanged
     from handoff.infra.settings import read_settings
@@ -132,8 +132,8 @@ def release(
     if known is not None:
         manifest = known.manifest
         return Released(manifest.model, known.version, known.aliases, True, manifest)
-    workspace, _ = begin_release(settings, folder, wanted, alias, rebuild=rebuild)
-    outcome = end_release(settings, workspace, folder, wanted, alias, rebuild=rebuild)
+    workspace = open_build(settings, wanted, alias)
+    outcome = run_release(settings, workspace, folder, wanted, alias, rebuild=rebuild)
     manifest = read_outcome(settings, outcome, workspace)
     return Released(
         outcome["model"], outcome["version"], tuple(outcome["aliases"]), outcome["reused"], manifest

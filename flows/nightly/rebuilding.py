@@ -40,7 +40,7 @@ from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.registry.appending import Change, told_as_done
 from handoff.tasks.registry.changes import Author, PromoteRequest
 from handoff.tasks.registry.messages import CatalogueJob, PullJob, RecordsJob, RestoreJob
-from handoff.tasks.release.processes import Processes, open_processes
+from handoff.tasks.release.processes import Processes
 from handoff.tasks.timing.messages import ThreeWayJob
 
 _REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
@@ -77,7 +77,7 @@ def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
     elsewhere = find_routes(recipe) if site.is_worker else Elsewhere()
     with (
         opened_workspace(site) as workspace,
-        open_processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
+        Processes(workspace, recipe, elsewhere=elsewhere.routes) as processes,
     ):
         restoring = RestoreJob(site.stores, model, old, workspace / "delivered")
         restored = restore(processes.registrar(), restoring)

@@ -24,7 +24,7 @@ from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.registry import assemble
-from handoff.tasks.release.processes import open_processes
+from handoff.tasks.release.processes import Processes
 
 
 @flow(**policies.BUILD_TARGET)
@@ -37,7 +37,7 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
     with (
         opened_workspace(site) as workspace,
-        open_processes(workspace, recipe, fresh=parameters.rebuild) as processes,
+        Processes(workspace, recipe, fresh=parameters.rebuild) as processes,
     ):
         fetching = ReceiveJob(site.stores, Digest(parameters.delivery), workspace / "delivered")
         delivered = receive(processes.registrar(), fetching).folder

@@ -93,9 +93,9 @@ def _step(process: StepProcess, job: Job[R], told: str = "") -> R:
     from handoff.flows.progress import announced
 
     with announced(told or step_of(job).name) as announcement:
-        result = process.run(job)
-        announcement.seconds = process.seconds(job)
-    return result
+        done = process.submit(job).result()
+        announcement.seconds = done.seconds
+    return done.result
 
 
 def _reason(

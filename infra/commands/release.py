@@ -1,4 +1,4 @@
-"""`handoff release`: start the first step, then Prefect beside it, then tell what came of it."""
+"""`handoff release`: run the flow, with Prefect beside it, and tell what came of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from handoff.infra.settings import Settings, compiler_name, read_settings, requi
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.present import print_release, release_object
-from handoff.infra.terminal.progress import shown_progress, tell_begun
+from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import (
     StepTimes,
     keep_times,
@@ -39,7 +39,6 @@ from handoff.infra.terminal.step_times import (
 )
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry.assemble import require_trial_alias
-from handoff.tasks.release import processes
 
 
 def release_delivery(
@@ -72,11 +71,10 @@ def _release(
         _tell_unchanged(known.version)
         _tell_release(settings, known, alias, as_json=as_json)
         return 0
-    workspace, begun = begin_release(settings, delivery, recipe, alias, rebuild=rebuild)
+    workspace = open_build(settings, recipe, alias)
     try:
         with noted_times() as times, shown_progress(_times_before(settings, delivery)):
-            tell_begun(begun)
-            outcome = end_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
+            outcome = run_release(settings, workspace, delivery, recipe, alias, rebuild=rebuild)
     except NotShownYet as error:
         if as_json:
             print_json({**_released(error, workspace), "error": error.as_record()})
@@ -112,22 +110,17 @@ def _times_before(settings: Settings, delivery: Path) -> StepTimes:
         return StepTimes({})
 
 
-def begin_release(
-    settings: Settings, delivery: Path, recipe: Recipe, alias: str, *, rebuild: bool
-) -> tuple[Path, dict[str, processes.BegunStep]]:
-    """Start the first steps of a release, which `end_release` has to follow.
+def open_build(settings: Settings, recipe: Recipe, alias: str) -> Path:
+    """Return the folder of a new build.
 
-    Returns its folder and those steps by their names.
-
-    Raises `UsageProblem` or `EnvironmentLacking` before anything is started.
+    Raises `UsageProblem` or `EnvironmentLacking` for what no release can be made with.
     """
     _check(recipe, alias)
     require_writable_home(settings)
-    workspace = open_workspace(settings.home / "builds")
-    return workspace, processes.begin(workspace, delivery, recipe, fresh=rebuild)
+    return open_workspace(settings.home / "builds")
 
 
-def end_release(
+def run_release(
     settings: Settings,
     workspace: Path,
     delivery: Path,
@@ -136,12 +129,18 @@ def end_release(
     *,
     rebuild: bool,
 ) -> dict[str, Any]:
-    """Run the flow of a release that was begun in `workspace`; return what it returns."""
-    asked = {"delivery": str(delivery), "recipe": to_plain(recipe)}
-    try:
-        return _run_flow(settings, workspace, {**asked, "alias": alias, "rebuild": rebuild})
-    finally:
-        processes.close_begun()
+    """Run the flow of a release in the folder `workspace`; return what it returns."""
+    asked = {
+        "delivery": str(delivery), "recipe": to_plain(recipe), "alias": alias, "rebuild": rebuild,
+    }  # fmt: skip
+
+    def load() -> Callable[[], dict[str, Any]]:
+        from handoff.flows.parameters import ReleaseParameters
+        from handoff.flows.release import release
+
+        return lambda: release(ReleaseParameters(**asked))
+
+    return call_flow(settings, workspace, load)
 
 
 def read_outcome(settings: Settings, outcome: dict[str, Any], workspace: Path) -> Manifest:
@@ -194,16 +193,6 @@ def _note(text: str) -> None:
     """Tell what is no part of the result, unless only that is wanted."""
     if not is_quiet():
         echo(f"handoff: {text}", err=True)
-
-
-def _run_flow(settings: Settings, workspace: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    def load() -> Callable[[], dict[str, Any]]:
-        from handoff.flows.parameters import ReleaseParameters
-        from handoff.flows.release import release
-
-        return lambda: release(ReleaseParameters(**asked))
-
-    return call_flow(settings, workspace, load)
 
 
 def _released(error: NotShownYet, workspace: Path) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 A `StepProcess` is one Python process that runs steps one after another. It may be started before
 its first job is known, so that importing torch (2 s) or Inductor (another 5 s) runs beside
-something else. A job that was submitted before is not run twice: asking for its result again
-waits for the first.
+something else.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Generic, Literal, TypeVar
 
 from handoff.artifacts.errors import HandoffError, StepCrashed, error_from_record
 from handoff.artifacts.isolated import isolated
@@ -71,6 +70,14 @@ class ProcessPlan:
     writes: tuple[Path, ...] = ()
 
 
+@dataclass(frozen=True)
+class Timed(Generic[R]):
+    """What a step returned, and how many seconds it took in its process."""
+
+    result: R
+    seconds: float
+
+
 class StepProcess:
     """One child process for steps, in which a crash is a result."""
 
@@ -82,12 +89,9 @@ class StepProcess:
         self.plan = plan
         self.log = log.absolute()
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=plan.name)
-        self._futures: dict[str, Future[Any]] = {}
-        self._lock = threading.Lock()
         self._lifecycle = threading.Lock()
         self._closed = False
         self._jobs = 0
-        self._seconds: dict[str, float] = {}
         self._out_of_time_s: float | None = None
         # From the queue's own thread: the kernel ends a child together with the thread that
         # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
@@ -95,25 +99,17 @@ class StepProcess:
         if after:
             self._queue.submit(wait, after)
 
-    def submit(self, job: Job[R], *, limit_s: float | None = None) -> Future[R]:
-        """Queue `job` behind those before it and return its future; once for equal jobs.
+    def submit(self, job: Job[R], *, limit_s: float | None = None) -> Future[Timed[R]]:
+        """Queue `job` behind those before it and return its future.
 
         The step is ended after `limit_s` seconds, or after those of its row.
         """
-        key = _key(job)
-        with self._lock:
-            if key not in self._futures:
-                most_s = step_of(job).limit_s if limit_s is None else limit_s
-                self._futures[key] = self._queue.submit(self._run, job, most_s)
-            return self._futures[key]
+        most_s = step_of(job).limit_s if limit_s is None else limit_s
+        return self._queue.submit(self._run, job, most_s)
 
     def run(self, job: Job[R], *, limit_s: float | None = None) -> R:
         """Return the result of `job`; raise what the step raised, or `StepCrashed`."""
-        return self.submit(job, limit_s=limit_s).result()
-
-    def seconds(self, job: Job[Any]) -> float | None:
-        """Return how long a finished job took in the process, without waiting; None if unknown."""
-        return self._seconds.get(_key(job))
+        return self.submit(job, limit_s=limit_s).result().result
 
     def renew(self) -> None:
         """End the process when its jobs are done, to free its memory; the next job starts another.
@@ -183,7 +179,7 @@ class StepProcess:
             told.append(f"--{plan.sees}")
         return [*told, *_each("--set", [f"{k}={v}" for k, v in environment.items()])]
 
-    def _run(self, job: Job[Any], limit_s: float) -> object:
+    def _run(self, job: Job[R], limit_s: float) -> Timed[R]:
         with self._lifecycle:
             # Not after `close`, which has ended what there was and waits for this.
             if self._process.poll() is not None and not self._closed:
@@ -200,10 +196,9 @@ class StepProcess:
             record = None
         if record is None:
             raise self._ended(job, began)
-        self._seconds[_key(job)] = record["seconds"]
         if "error" in record:
             raise error_from_record(record["error"])
-        return from_plain(step_of(job).result, record["result"])
+        return Timed(from_plain(step_of(job).result, record["result"]), record["seconds"])
 
     def _ended(self, job: Job[Any], log_began: int) -> HandoffError:
         """End the process; return what is told of a job that has no result."""
@@ -320,8 +315,3 @@ def _each(option: str, values: Iterable[str | Path]) -> list[str]:
 def _signal_name(number: int) -> str:
     # The real-time signals between the first and the last have no names.
     return next((known.name for known in signal.Signals if known == number), str(number))
-
-
-def _key(job: Job[Any]) -> str:
-    """Return what equal jobs share."""
-    return step_of(job).name + json.dumps(to_plain(job), sort_keys=True)

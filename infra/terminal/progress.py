@@ -1,32 +1,23 @@
-"""The progress of steps on standard error: one line that is redrawn, or plain lines in a log.
-
-The first steps of a release run before the flow does, which would announce them when Prefect has
-come up. `tell_begun` tells of them instead, when they begin and end.
-"""
+"""The progress of steps on standard error: one line that is redrawn, or plain lines in a log."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from handoff.artifacts.printable import one_line
-from handoff.flows.progress import LOGGER, tell_ahead
+from handoff.flows.progress import LOGGER
 from handoff.infra.cli.options import is_quiet
 from handoff.infra.terminal.console import size
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.step_times import WHOLE, StepTimes
-
-if TYPE_CHECKING:
-    from handoff.tasks.release.processes import BegunStep
 
 NO_TIMES = StepTimes({})
 _START = "start"
@@ -71,8 +62,7 @@ class _LiveProgress(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         step: str = getattr(record, "step", record.getMessage())
         phase, told = getattr(record, "phase", ""), record.__dict__
-        is_ahead = told.get("ahead", False)
-        if not is_ahead and self._running.pop(_START, None) is not None:
+        if self._running.pop(_START, None) is not None:
             started_s = time.monotonic() - self._began
             if started_s >= 0.5:
                 self._finish(_START, started_s, failed=False)
@@ -139,33 +129,3 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
             yield
     finally:
         LOGGER.removeHandler(handler)
-
-
-def tell_begun(steps: Mapping[str, BegunStep]) -> None:
-    """Tell when `steps`, which run one after the other, begin and end, before the flow asks.
-
-    A refusal is left to the flow.
-    """
-    tell_ahead(steps)
-    queue = list(steps.items())
-
-    def begin(place: int) -> None:
-        if place == len(queue):
-            return
-        name, step = queue[place]
-        _tell(name, "begin", 0.0)
-
-        def end(done: Future[object]) -> None:
-            if not done.cancelled() and not done.exception():
-                _tell(name, "done", step.seconds)
-                begin(place + 1)
-
-        step.future.add_done_callback(end)
-
-    begin(0)
-
-
-def _tell(step: str, phase: str, seconds: float) -> None:
-    text = f"{step} ..." if phase == "begin" else f"{step}: {seconds:.1f} s"
-    extra = {"step": step, "phase": phase, "seconds": seconds, "ahead": True}
-    LOGGER.info(text, extra=extra)

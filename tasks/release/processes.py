@@ -10,22 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Container
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.isolated import imported_from
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import Target, native_cpu_target
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
-from handoff.tasks.inspect.messages import TraceabilityResult
-from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.release.jobs import Jobs
-from handoff.tasks.steps import step_of
 
 # The process that fetches deliveries: it alone sees git's credentials.
 FETCHER = ProcessPlan("fetch", preload=("fetch.step",), sees="sources")
@@ -185,86 +181,9 @@ class Processes:
         }
 
 
-_BEGUN: dict[Path, Processes] = {}
-
-
-@dataclass(frozen=True)
-class BegunStep:
-    """A step that runs before the flow asks for it."""
-
-    process: StepProcess
-    job: Job[Any]
-    future: Future[Any]
-
-    @property
-    def seconds(self) -> float:
-        """Return how long it took in its process; 0 where that isn't known."""
-        return self.process.seconds(self.job) or 0.0
-
-
-def begin(
-    workspace: Path, delivery: Path, recipe: Recipe, *, fresh: bool = False
-) -> dict[str, BegunStep]:
-    """Start a release's processes and first steps now, for the flow to find under way.
-
-    An embedded Prefect server takes seconds to start. The steps up to the compiled package depend
-    on nothing but the delivery and the recipe, so they run beside it; the flow asks for the same
-    jobs and waits for what is already running. Returns those that are sure to run by their names:
-    intake, traceability and optimization.
-    """
-    processes = Processes(workspace, recipe, fresh=fresh, delivery=delivery)
-    _BEGUN[workspace] = processes
-    taken = _begin(processes.graph, IntakeJob(delivery, processes.jobs.staging))
-    judged = _begin(processes.graph, processes.jobs.traceability())
-    optimized = _begin(processes.graph, processes.jobs.optimize())
-    optimized.future.add_done_callback(lambda done: _go_on(processes, judged.future, done))
-    return {step_of(step.job).name: step for step in (taken, judged, optimized)}
-
-
-def _begin(process: StepProcess, job: Job[Any]) -> BegunStep:
-    return BegunStep(process, job, process.submit(job))
-
-
-def _go_on(
-    processes: Processes, judged: Future[TraceabilityResult], optimized: Future[OptimizeResult]
-) -> None:
-    """Compile, and run the reference, unless an earlier step refused: the flow then says so."""
-    if optimized.cancelled() or optimized.exception() or judged.exception():
-        return
-    if judged.result().verdict == "unsound":
-        return
-    program = optimized.result()
-    for target in processes.targets:
-        compiler = processes.compiler(target)
-        compiler.submit(processes.jobs.compile(program, target))
-    if fit_side_by_side(program):
-        processes.runner().submit(processes.jobs.reference(program))
-
-
 def fit_side_by_side(optimized: OptimizeResult) -> bool:
     """Tell whether the reference is to run beside the compilers, by what both hold of the weights.
 
     A compiler and its linker hold them three times, the reference once and a half.
     """
     return not is_large(optimized.program.stat().st_size)
-
-
-def open_processes(
-    workspace: Path,
-    recipe: Recipe,
-    *,
-    fresh: bool = False,
-    elsewhere: Container[str] = (),
-    delivery: Path | None = None,
-) -> Processes:
-    """Return the processes that `begin` started for `workspace`, or new ones."""
-    begun = _BEGUN.pop(workspace, None)
-    return begun or Processes(
-        workspace, recipe, fresh=fresh, elsewhere=elsewhere, delivery=delivery
-    )
-
-
-def close_begun() -> None:
-    """End the processes that no flow has taken over."""
-    for workspace in list(_BEGUN):
-        _BEGUN.pop(workspace).close()

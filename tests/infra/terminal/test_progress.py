@@ -34,38 +34,6 @@ print("the result")
 """
 
 
-# The first step ends before the flow asks for it, the second with it, the third fails.
-_AHEAD = """
-import sys
-from concurrent.futures import Future
-from contextlib import suppress
-from handoff.flows.progress import announced
-from handoff.infra.terminal.progress import shown_progress, tell_begun
-from handoff.infra.terminal.step_times import StepTimes
-
-class Step:
-    seconds = 7.0
-    def __init__(self):
-        self.future = Future()
-
-taken, inspected, optimized = steps = [Step() for _ in range(3)]
-with shown_progress(StepTimes({"inspect": (9.0,)})):
-    tell_begun(dict(zip(("take in", "inspect", "optimize"), steps)))
-    taken.future.set_result(None)
-    print("Prefect is there", file=sys.stderr)
-    with announced("take in"):
-        pass
-    with announced("inspect"):
-        pass
-    inspected.future.set_result(None)
-    optimized.future.set_exception(RuntimeError())
-    with suppress(RuntimeError), announced("optimize"):
-        raise RuntimeError
-    with announced("take in"):
-        pass
-"""
-
-
 def environment(**added: str) -> dict[str, str]:
     unset = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
     return {**{k: v for k, v in os.environ.items() if k not in unset}, **added}
@@ -134,18 +102,6 @@ def test_a_terminal_has_one_line_that_is_redrawn_and_fits(columns: int) -> None:
     assert re.search(r"✓ compile cpu 1\.\d s \(12 s before\)", plain)
     assert "refused verify cpu" in plain
     assert plain.endswith("the result\r\n")
-
-
-def test_what_runs_before_the_flow_is_told_when_it_ends_and_only_once() -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", _AHEAD], env=environment(), capture_output=True, text=True,
-        check=True,
-    ).stderr  # fmt: skip
-    lines = [re.sub(r"0\.\d s", "0.0 s", line) for line in told.splitlines()]
-    assert lines == [
-        "take in: 7.0 s", "inspect ... 9.0 s before", "Prefect is there",
-        "inspect: 7.0 s (9.0 s before)", "optimize: refused after 0.0 s", "take in: 0.0 s",
-    ]  # fmt: skip
 
 
 def test_colours_are_on_a_terminal_and_not_with_no_color() -> None:

@@ -113,12 +113,9 @@ def _compile(folder: Path, program: OptimizeResult, targets: tuple[str, ...]) ->
         jobs = {t: processes.jobs.compile(program, t) for t in processes.targets}
         load = psutil.getloadavg()[0]
         # A process that is busy with its imports takes the job when it is through with them.
-        futures = [processes.compiler(t).submit(job)
-                   for t, job in jobs.items()]  # fmt: skip
-        wait(futures)
-        for future in futures:
-            future.result()
-        seconds = {t.slug: processes.compiler(t).seconds(job) or 0.0 for t, job in jobs.items()}
+        futures = {t.slug: processes.compiler(t).submit(job) for t, job in jobs.items()}
+        wait(futures.values())
+        seconds = {slug: future.result().seconds for slug, future in futures.items()}
         compilers = {t.slug: psutil.Process(processes.compiler(t)._process.pid) for t in jobs}
         cpu = {f"CPU {slug}": cpu_seconds(process) for slug, process in compilers.items()}
     return Build(targets, max(seconds.values()), {**seconds, **cpu}, load)

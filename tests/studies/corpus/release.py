@@ -88,8 +88,8 @@ class _Road:
 
     def _run(self, process: Any, job: object, step: str) -> tuple[Any, float]:
         self.step = step
-        result = process.run(job, limit_s=_LIMIT_S)
-        return result, process.seconds(job) or 0.0
+        done = process.submit(job, limit_s=_LIMIT_S).result()
+        return done.result, done.seconds
 
     def _optimize(self, processes: Processes) -> OptimizeResult:
         taking = IntakeJob(self._folder / "delivery", processes.jobs.staging)
