@@ -14,6 +14,7 @@ from handoff.tasks.optimize.kernels import (
     attention,
     attention_pooling,
     fake_quantize,  # noqa: F401 - which registers it
+    int8,  # noqa: F401 - and this
 )
 
 # The operators that stand for a C++ function, with the function's definition. AOTInductor writes
@@ -24,6 +25,12 @@ _CPU_FUNCTIONS: dict[torch._ops.OpOverload, str] = {
         encoding="utf-8"
     ),
 }
+
+# Those that are made of libtorch's own alone.
+INT8_LAYERS = (
+    torch.ops.handoff.int8_convolution.default, torch.ops.handoff.int8_linear.default,
+    torch.ops.handoff.int8_linear_measured.default,
+)  # fmt: skip
 
 
 def add_cpu_function(operator: torch._ops.OpOverload, definition: str) -> None:
@@ -40,7 +47,7 @@ def compiler_options(program: ExportedProgram) -> dict[str, object]:
     """Return what AOTInductor has to be told for the operators in `program` that aren't torch's."""
     namespaces = {
         target.namespace for node in program.graph.nodes
-        if isinstance(target := node.target, torch._ops.OpOverload)
+        if isinstance(target := node.target, torch._ops.OpOverload) and target not in INT8_LAYERS
     }  # fmt: skip
     # By namespace: an operator in the graph may be made of others, which have the function.
     functions = {

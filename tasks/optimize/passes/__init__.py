@@ -21,6 +21,7 @@ from handoff.tasks.optimize.passes.lower_precision import LowerPrecision
 from handoff.tasks.optimize.passes.pointwise_to_linear import PointwiseToLinear
 from handoff.tasks.optimize.passes.pool_with_attention import PoolWithAttention
 from handoff.tasks.optimize.passes.prune_low_influence import PruneLowInfluence
+from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
 from handoff.tasks.optimize.passes.quantize_weights import QuantizeWeights
 from handoff.tasks.optimize.passes.reciprocal_root import ReciprocalRoot
 from handoff.tasks.optimize.passes.replace_operator import ReplaceOperator
@@ -48,6 +49,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         PointwiseToLinear,
         QuantizeWeights,
         LowerPrecision,
+        QuantizeInt8,
         DecomposeToCore,
     )
 }

@@ -52,6 +52,12 @@ class Pass(ABC, Generic[Program]):
     def observe(self, inputs: Sequence[tuple[torch.Tensor, ...]], recipe: Recipe) -> None:
         """Look at inputs of the plan and at the tolerances, before `call`; most passes don't."""
 
+    def calibrate(self, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        """Look at the delivery's calibration batches, before `call`; most passes don't.
+
+        They are inputs of the model's own shapes and dtypes, one batch at least.
+        """
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the last `call` did that a person should know of; kept as evidence."""

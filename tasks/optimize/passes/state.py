@@ -77,7 +77,7 @@ def add_buffer(program: ExportedProgram, wish: str, value: torch.Tensor) -> torc
     placeholders = program.graph.find_nodes(op="placeholder")
     taken = {*program.state_dict, *program.constants, *(node.name for node in placeholders)}
     name, number = wish, 0
-    while name in taken:
+    while name in taken or f"b_{name}" in taken:
         number += 1
         name = f"{wish}_{number}"
     specs = program.graph_signature.input_specs
@@ -86,7 +86,8 @@ def add_buffer(program: ExportedProgram, wish: str, value: torch.Tensor) -> torc
     # The order of the placeholders is that of the specs: the state's, then the user's.
     behind = placeholders[place] if place < len(placeholders) else _first_call(program)
     with program.graph.inserting_before(behind):
-        node: torch.fx.Node = program.graph.placeholder(name)
+        # A weight may be called by a number (`0.weight`), a placeholder may not: as torch names it.
+        node: torch.fx.Node = program.graph.placeholder(f"b_{name}")
     fake = detect_fake_mode([n.meta.get("val") for n in placeholders])
     node.meta["val"] = fake.from_tensor(value, static_shapes=True) if fake else value
     spec = InputSpec(InputKind.BUFFER, TensorArgument(node.name), name, persistent=True)

@@ -1,0 +1,168 @@
+"""Finds the layers that can compute in int8, and how far each alone would move the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.int8.observing import Grid, Observer, grid_of
+from handoff.tasks.optimize.passes.state import lifted_tensors, state_name
+from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs
+
+_ATEN = torch.ops.aten
+CONVOLUTION = _ATEN.conv2d.default
+LINEAR = _ATEN.linear.default
+_LARGEST = 127
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or a linear layer: its call, what it is given, and its weight."""
+
+    node: torch.fx.Node
+    given: torch.fx.Node
+    weight: torch.fx.Node
+
+
+def find_layers(program: ExportedProgram) -> list[Layer]:
+    """Return the float32 convolutions of images and linear layers whose weights are constants."""
+    return [
+        Layer(node, given, weight)
+        for node in program.graph.nodes
+        if node.target in (CONVOLUTION, LINEAR)
+        and isinstance(given := node.args[0], torch.fx.Node)
+        and isinstance(weight := node.args[1], torch.fx.Node)
+        and state_name(program, weight)
+        and all(map(_is_float32, (given, weight)))
+        and weight.meta["val"].dim() == (4 if node.target is CONVOLUTION else 2)
+    ]
+
+
+def _is_float32(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float32
+
+
+@dataclass(frozen=True)
+class Int8Weight:
+    """A weight `[out, ...]` as int8 of the same shape, with a float32 scale for each output."""
+
+    steps: torch.Tensor
+    scales: torch.Tensor
+
+    def rounded(self) -> torch.Tensor:
+        """Return the weight that is computed with, float32 `[out, ...]`."""
+        return self.steps.float() * self.scales.view(-1, *[1] * (self.steps.dim() - 1))
+
+
+def int8_weight(weight: torch.Tensor) -> Int8Weight:
+    """Return a float32 weight `[out, ...]` as int8, symmetrically by its largest of each output."""
+    value = weight.detach()
+    # A row of zeros has no scale of its own, and needs none.
+    tiny = torch.finfo(torch.float32).tiny
+    scales = (value.flatten(1).abs().amax(dim=1) / _LARGEST).clamp(min=tiny)
+    wide = scales.view(-1, *[1] * (value.dim() - 1))
+    steps = (value / wide).round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
+    return Int8Weight(steps, scales)
+
+
+class _Observing(torch.fx.Interpreter):
+    """Shows each wanted node's values to its observer."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, observers: Mapping[torch.fx.Node, Observer]
+    ) -> None:
+        super().__init__(module)
+        self._observers = observers
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        value = super().run_node(n)
+        if n in self._observers:
+            self._observers[n].see(value)
+        return value
+
+
+def observe_grids(
+    program: ExportedProgram, layers: Sequence[Layer], batches: Sequence[Tensors]
+) -> dict[torch.fx.Node, Grid]:
+    """Return the grid of each tensor that the layers are given, by what it held on `batches`.
+
+    These are the program's inputs, of its own shapes and dtypes.
+    """
+    observers = {layer.given: Observer() for layer in layers}
+    observing = _Observing(program.graph_module, observers)
+    with torch.no_grad():
+        for batch in batches:
+            observing.run(*[tensor.clone() for tensor in lifted_inputs(program, batch)])
+    return {node: observer.grid() for node, observer in observers.items()}
+
+
+class _Rounding(torch.fx.Interpreter):
+    """Computes some layers as int8 would: their inputs on a grid, their weights on theirs."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, torch.Tensor],
+        grids: Mapping[torch.fx.Node, Grid],
+    ) -> None:  # fmt: skip
+        super().__init__(module)
+        self._weights, self._grids = weights, grids
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        if n not in self._weights:
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        given = args[0]
+        source = n.args[0]
+        assert isinstance(source, torch.fx.Node)
+        grid = self._grids.get(source) or grid_of(float(given.min()), float(given.max()))
+        return self.call_function(n.target, (grid.rounded(given), self._weights[n], *args[2:]),
+                                  kwargs)  # fmt: skip
+
+
+def influence(
+    program: ExportedProgram,
+    layers: Collection[Layer],
+    grids: Mapping[torch.fx.Node, Grid],
+    batch: Tensors,
+) -> dict[Layer, float]:
+    """Return how far each layer alone would move the outputs on `batch`, relative to their RMS.
+
+    `batch` is of the program's own shapes and dtypes; a tensor without a grid gets that of its own
+    values, as it will at each call.
+    """
+    held = lifted_tensors(program)
+    exact = _run(program, {}, grids, batch)
+    found = {}
+    for layer in layers:
+        weights = {layer.node: int8_weight(held[layer.weight.name]).rounded()}
+        found[layer] = _apart(_run(program, weights, grids, batch), exact)
+    return found
+
+
+def _run(
+    program: ExportedProgram, weights: Mapping[torch.fx.Node, torch.Tensor],
+    grids: Mapping[torch.fx.Node, Grid], batch: Tensors,
+) -> Tensors:  # fmt: skip
+    rounding = _Rounding(program.graph_module, weights, grids)
+    with torch.no_grad():
+        return flat_tensors(
+            rounding.run(*[tensor.clone() for tensor in lifted_inputs(program, batch)])
+        )
+
+
+def _apart(got: Tensors, exact: Tensors) -> float:
+    """Return the largest relative RMS distance among the floating-point outputs."""
+    largest = 0.0
+    for one, other in zip(got, exact, strict=True):
+        if other.is_floating_point() and other.numel():
+            size = float(other.double().square().mean().sqrt())
+            apart = float((one.double() - other.double()).square().mean().sqrt())
+            largest = max(largest, apart / size if size else apart)
+    return largest

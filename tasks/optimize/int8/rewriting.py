@@ -1,0 +1,173 @@
+"""Puts int8 operators (`kernels.int8`) in the places of layers.
+
+A graph that holds them computes in int8 whatever a compiler recognises: what torch's own quantized
+graphs are made of, pairs of quantize and dequantize, is fused by rules that moved to torchao with
+2.15, and computes in float32 without them, as inexact as in int8 (pytorch/ao#4566).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.tasks.optimize.int8.layers import CONVOLUTION, int8_weight
+from handoff.tasks.optimize.int8.observing import LEVELS, Grid
+from handoff.tasks.optimize.kernels import INT8_LAYERS
+from handoff.tasks.optimize.passes.calls import add_call, arguments_of, describe_as
+from handoff.tasks.optimize.passes.state import add_buffer, replace_node, state_name
+
+_ATEN = torch.ops.aten
+# oneDNN's names for what it does to a result on its way out.
+_POST = {_ATEN.relu.default: "relu", _ATEN.relu_.default: "relu"}
+_CONVOLUTION, _LINEAR, _MEASURED = INT8_LAYERS
+# The last arguments of each.
+_ONTO, _ACTIVATION = -2, -1
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """A tensor as uint8 on a grid, which is told by numbers, or by tensors found at each call."""
+
+    steps: torch.fx.Node
+    scale: float | torch.fx.Node
+    zero: int | torch.fx.Node
+    made_by: tuple[torch.fx.Node, ...]
+
+
+class Rewriter:
+    """Rewrites layers of one program; each tensor is brought onto its grid once."""
+
+    def __init__(self, program: ExportedProgram, grids: Mapping[torch.fx.Node, Grid]) -> None:
+        """Prepare to rewrite; a tensor that `grids` lacks gets a grid of its own at each call."""
+        self._program = program
+        self._grids = dict(grids)
+        self._rounded: dict[torch.fx.Node, _Rounded] = {}
+
+    def replace(self, node: torch.fx.Node) -> None:
+        """Put an operator in the place of a layer, and of the activation that alone takes it."""
+        graph = self._program.graph
+        given = node.args[0]
+        assert isinstance(given, torch.fx.Node)
+        rounded = self._onto_grid(given)
+        users = list(node.users)
+        last = users[0] if len(users) == 1 and users[0].target in _POST else node
+        with graph.inserting_before(node):
+            made = self._add_layer(node, rounded)
+        if last is not node:
+            _set(made, _ACTIVATION, _POST[last.target])  # type: ignore[index]
+        describe_as(made, last)
+        if last in self._grids:
+            self._grids[made] = self._grids.pop(last)
+        replace_node(self._program, last, made)
+        if last is not node:
+            graph.erase_node(node)
+
+    def join(self) -> None:
+        """Let each result that such a layer takes leave its own on that one's grid already."""
+        for given, rounded in list(self._rounded.items()):
+            if given.target not in INT8_LAYERS or isinstance(rounded.zero, torch.fx.Node):
+                continue
+            _set(given, _ONTO, [rounded.scale, float(rounded.zero)])
+            rounded.steps.replace_all_uses_with(given)
+            for gone in reversed(rounded.made_by):
+                self._program.graph.erase_node(gone)
+            self._widen_for_others(given, rounded)
+
+    def _widen_for_others(self, given: torch.fx.Node, rounded: _Rounded) -> None:
+        """Give what takes `given` as float32 the numbers of its grid."""
+        others = [user for user in given.users if user.target not in INT8_LAYERS]
+        wide = given.meta["val"]
+        given.meta["val"] = wide.to(torch.uint8)
+        if not others:
+            return
+        graph = self._program.graph
+        with graph.inserting_before(given.next):
+            steps = add_call(graph, _ATEN.to.dtype, (given, torch.float32))
+            steps = add_call(graph, _ATEN.sub.Tensor, (steps, rounded.zero))
+            result = add_call(graph, _ATEN.mul.Tensor, (steps, rounded.scale))
+        for user in others:
+            user.replace_input_with(given, result)
+        self._program.graph_signature.replace_all_uses(given.name, result.name)
+
+    def _onto_grid(self, given: torch.fx.Node) -> _Rounded:
+        """Return `given` on its grid; the layers that take it share that."""
+        if given not in self._rounded:
+            grid = self._grids.get(given)
+            graph = self._program.graph
+            with graph.inserting_before(_first_behind(given)):
+                made = _round(graph, given, grid) if grid else _measure(graph, given)
+            self._rounded[given] = made
+        return self._rounded[given]
+
+    def _add_layer(self, node: torch.fx.Node, given: _Rounded) -> torch.fx.Node:
+        """Add the operator that computes what `node` does; its weight is packed at compile time."""
+        told = arguments_of(node)
+        graph, weight = self._program.graph, told["weight"]
+        what = (given.steps, given.scale, given.zero, *self._add_weight(weight), told.get("bias"))
+        if node.target is CONVOLUTION:
+            sides = [list(told[name]) for name in ("stride", "padding", "dilation")]
+            sides = [side * 2 if len(side) == 1 else side for side in sides]
+            return add_call(graph, _CONVOLUTION, (*what, *sides, told["groups"], [], "none"))
+        operator = _LINEAR if isinstance(given.scale, float) else _MEASURED
+        return add_call(graph, operator, (*what, [], "none"))
+
+    def _add_weight(self, weight: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
+        """Return the buffers of a weight as int8, and of its scales."""
+        name = state_name(self._program, weight)
+        value = int8_weight(self._program.state_dict[name])
+        stem = name.replace(".", "_")
+        return (
+            add_buffer(self._program, f"{stem}_int8", value.steps),
+            add_buffer(self._program, f"{stem}_scales", value.scales),
+        )
+
+
+def _set(node: torch.fx.Node, place: int, value: Any) -> None:  # noqa: ANN401 - an argument
+    node.update_arg(len(node.args) + place, value)
+
+
+def _first_behind(given: torch.fx.Node) -> torch.fx.Node:
+    """Return the first node that may take `given`: behind it, and behind every placeholder."""
+    found = given.next
+    while found.op == "placeholder":
+        found = found.next
+    return found
+
+
+def _round(graph: torch.fx.Graph, given: torch.fx.Node, grid: Grid) -> _Rounded:
+    """Add the calls that bring a tensor onto a grid of numbers."""
+    steps = add_call(graph, _ATEN.mul.Tensor, (given, 1.0 / grid.scale))
+    made_by = (steps, *_to_steps(graph, steps, grid.zero))
+    return _Rounded(made_by[-1], grid.scale, grid.zero, made_by)
+
+
+def _measure(graph: torch.fx.Graph, given: torch.fx.Node) -> _Rounded:
+    """Add the calls that find a tensor's range at each call, and bring it onto that grid."""
+
+    def call(target: Any, *args: Any) -> torch.fx.Node:  # noqa: ANN401 - any operator's
+        return add_call(graph, target, args)
+
+    low = call(_ATEN.clamp.default, call(_ATEN.amin.default, given), None, 0.0)
+    high = call(_ATEN.clamp.default, call(_ATEN.amax.default, given), 0.0)
+    step = call(_ATEN.div.Tensor, call(_ATEN.sub.Tensor, high, low), LEVELS)
+    scale = call(_ATEN.clamp.default, step, torch.finfo(torch.float32).tiny)
+    zero = call(_ATEN.round.default, call(_ATEN.div.Tensor, call(_ATEN.neg.default, low), scale))
+    steps = call(_ATEN.div.Tensor, given, scale)
+    made_by = (steps, *_to_steps(graph, steps, zero))
+    return _Rounded(made_by[-1], scale, call(_ATEN.to.dtype, zero, torch.int32), made_by)
+
+
+def _to_steps(
+    graph: torch.fx.Graph, scaled: torch.fx.Node, zero: int | torch.fx.Node
+) -> list[torch.fx.Node]:
+    """Add the calls that round what is scaled to whole steps from a grid's zero on."""
+    calls = [add_call(graph, _ATEN.round.default, (scaled,))]
+    calls.append(add_call(graph, _ATEN.add.Tensor, (calls[-1], zero)))
+    calls.append(add_call(graph, _ATEN.clamp.default, (calls[-1], 0, LEVELS)))
+    calls.append(add_call(graph, _ATEN.to.dtype, (calls[-1], torch.uint8)))
+    return calls

@@ -1,0 +1,102 @@
+"""`handoff::int8_convolution` and `handoff::int8_linear`: layers that oneDNN computes in int8.
+
+Their bodies, which compilers see, are operators of libtorch's: one packs the weight, which is done
+once where the compiler folds constants (`freezing`), the other takes it. A graph with those alone
+couldn't be written: torch.export (2.11 to 2.15) has no form for their empty lists of numbers.
+
+What is given is uint8 on a grid, `(q - zero) * scale`; the weight int8 `[out, ...]`, symmetric,
+with a float32 scale `[out]`. The result is float32, or uint8 on the grid that `onto` tells (scale
+and zero, as floats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_ONEDNN = torch.ops.onednn
+_PREPACK = "onednn::qconv_prepack"
+# A torch that knows what this one gives is left alone.
+if not torch._C._dispatch_has_kernel_for_dispatch_key(_PREPACK, "Meta"):
+    torch.library.register_fake(_PREPACK, lambda weight, *_: torch.empty_like(weight))
+
+
+def _result(onto: Sequence[float]) -> tuple[float, int, torch.dtype]:
+    return (onto[0], int(onto[1]), torch.uint8) if onto else (1.0, 0, torch.float32)
+
+
+@torch.library.triton_op("handoff::int8_convolution", mutates_args=())
+def int8_convolution(
+    steps: Tensor,
+    scale: float,
+    zero: int,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    onto: Sequence[float],
+    activation: str,
+) -> Tensor:
+    """Return the convolution of uint8 `[N, C, H, W]` with an int8 weight `[out, C/groups, h, w]`.
+
+    `bias` is float32 `[out]`; `activation` is oneDNN's name of one, or `none`. The result is
+    `[N, out, H', W']`, with channels last.
+    """
+    zeros = torch.zeros_like(scales, dtype=torch.int32)
+    form = (list(stride), list(padding), list(dilation), groups)
+    packed = _ONEDNN.qconv_prepack(weight, scales, scale, zero, *form, None)
+    made: Tensor = _ONEDNN.qconv_pointwise.default(
+        steps, scale, zero, packed, scales, zeros, bias, *form, *_result(onto), activation, [], ""
+    )
+    return made
+
+
+@torch.library.triton_op("handoff::int8_linear", mutates_args=())
+def int8_linear(
+    steps: Tensor,
+    scale: float,
+    zero: int,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    onto: Sequence[float],
+    activation: str,
+) -> Tensor:
+    """Return uint8 `[..., in]` times the transposed int8 weight `[out, in]`: `[..., out]`.
+
+    `bias` is float32 `[out]`; `activation` is oneDNN's name of one, or `none`.
+    """
+    zeros = torch.zeros_like(scales, dtype=torch.int32)
+    packed = _ONEDNN.qlinear_prepack(weight, None)
+    made: Tensor = _ONEDNN.qlinear_pointwise.default(
+        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), activation, [], ""
+    )
+    return made
+
+
+@torch.library.triton_op("handoff::int8_linear_measured", mutates_args=())
+def int8_linear_measured(
+    steps: Tensor,
+    scale: Tensor,
+    zero: Tensor,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    onto: Sequence[float],
+    activation: str,
+) -> Tensor:
+    """Return what `int8_linear` does, of a grid that was found at this call.
+
+    `scale` is float32 and `zero` int32, of one element each.
+    """
+    zeros = torch.zeros_like(scales, dtype=torch.int32)
+    packed = _ONEDNN.qlinear_prepack(weight, None)
+    made: Tensor = _ONEDNN.qlinear_pointwise.tensor(
+        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), activation, [], ""
+    )
+    return made

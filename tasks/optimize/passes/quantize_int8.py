@@ -1,0 +1,125 @@
+"""Compute convolutions and linear layers in int8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.optimize.int8.layers import LINEAR, Layer, find_layers, influence, observe_grids
+from handoff.tasks.optimize.int8.rewriting import Rewriter
+from handoff.tasks.optimize.passes.layout import LayoutPass
+from handoff.tasks.optimize.passes.purity import last_writes
+from handoff.tasks.optimize.passes.state import drop_unused_state
+
+_STATIC, _DYNAMIC = "static", "dynamic"
+_NAMES_AT_MOST = 12
+
+
+class QuantizeInt8(LayoutPass):
+    """Compute convolutions of images and linear layers in int8, each output's weights on a scale.
+
+    Before: `y = relu(conv2d(x, W, b))`. After: `y = qconv(uint8(x / s + z), s, z, int8(W), ...)`,
+    by oneDNN's own int8 operators, with the activation inside; a result that only such layers take
+    stays int8.
+
+    With `activations = "static"`, a tensor's scale and zero are chosen by what it held on the
+    delivery's calibration batches (its examples, without any); with `"dynamic"` they are found at
+    each call, for linear layers alone. The layers that move the outputs most stay in float32, as
+    many as `keep` says: `0.1` keeps a tenth.
+
+    Conditions: float32 layers whose weights are constants. It rounds to 256 steps, which moves
+    outputs by some percent of their size: the recipe's tolerance or its metric has to have room for
+    it. Fast on processors with VNNI or AMX alone (`cpu-avx512-vnni`), and compiled with `freezing`.
+    """
+
+    name: ClassVar[str] = "quantize-int8"
+    rounds: ClassVar[bool] = True
+    parameters: ClassVar[Mapping[str, str]] = {
+        "activations": "static or dynamic",
+        "keep": "the share of the layers that stays in float32, from 0 to 0.9",
+    }
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        """Check the parameters; `UsageProblem` for a kind or a share that there isn't."""
+        super().__init__(parameters)
+        try:
+            self._share = float(self.given["keep"])
+        except ValueError:
+            self._share = math.nan
+        kind = self.given["activations"]
+        if kind not in (_STATIC, _DYNAMIC) or not 0.0 <= self._share <= 0.9:
+            raise UsageProblem(
+                f"the pass {self.name} can't be set up",
+                expected=f"activations {_STATIC} or {_DYNAMIC}, and keep from 0 to 0.9",
+                got=f"{kind[:40]} and {self.given['keep'][:40]}",
+                remedy="Mend that pass in the recipe",
+            )
+        self._is_static = kind == _STATIC
+        self._batches: Sequence[tuple[torch.Tensor, ...]] = ()
+        self._kept: dict[str, float] = {}
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many layers compute in int8, and which don't, with what they would have moved."""
+        return self._notes
+
+    def calibrate(self, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        """Keep the batches to choose ranges by."""
+        self._batches = batches
+
+    def choose(self, program: ExportedProgram) -> list[torch.fx.Node]:
+        """Return the layers to change."""
+        return [layer.node for layer in self._layers(program) if layer.node.name not in self._kept]
+
+    def call(self, program: ExportedProgram) -> bool:
+        """Choose ranges and layers, and put int8 operators in their places."""
+        self._kept, self._notes = {}, ()
+        layers = self._layers(program)
+        grids = observe_grids(program, layers, self._batches) if self._is_static else {}
+        count = math.ceil(self._share * len(layers))
+        if count:
+            moved = influence(program, layers, grids, self._batches[0])
+            worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
+            self._kept = {layer.node.name: moved[layer] for layer in worst}
+        self._rewriter = Rewriter(program, grids)
+        self._notes = (*_told(layers, self._kept),)
+        return super().call(program)
+
+    def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:
+        """Replace one of them."""
+        self._rewriter.replace(node)
+
+    def clean_up(self, program: ExportedProgram) -> None:
+        """Let int8 results stay int8 between such layers, and drop the float32 weights."""
+        self._rewriter.join()
+        super().clean_up(program)
+        drop_unused_state(program)
+
+    def _layers(self, program: ExportedProgram) -> list[Layer]:
+        # What is written to later holds something else then.
+        writers = last_writes(program.graph)
+        return [
+            layer for layer in find_layers(program)
+            if (self._is_static or layer.node.target is LINEAR)
+            and not (layer.given in writers and layer.given < writers[layer.given])
+        ]  # fmt: skip
+
+
+def _told(layers: Sequence[Layer], kept: Mapping[str, float]) -> list[str]:
+    count = len(layers) - len(kept)
+    told = [f"{count} of {len(layers)} layers compute in int8"] if layers else []
+    if kept:
+        names = [f"{name} ({moved:.2g})" for name, moved in list(kept.items())[:_NAMES_AT_MOST]]
+        more = f" and {len(kept) - len(names)} more" if len(kept) > len(names) else ""
+        told.append(
+            "in float32, since each alone would move the outputs by that share of their size: "
+            f"{', '.join(names)}{more}"
+        )
+    return told

@@ -1,0 +1,210 @@
+"""Int8: layers become oneDNN's int8 operators, stay so between them, and move outputs by little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.optimize.passes.base import apply_pass
+from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
+from tests.tasks.optimize.passes.exporting import count, export
+
+_ATEN, _OWN = torch.ops.aten, torch.ops.handoff
+CONVOLUTION, LINEAR = _OWN.int8_convolution.default, _OWN.int8_linear.default
+MEASURED = _OWN.int8_linear_measured.default
+
+
+def images(count: int = 6) -> Tensor:
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Residual(nn.Module):
+    """Two convolutions and what goes past them, in place as torchvision writes it, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(3, 16, 3, 2, 1)
+        self.one, self.two = nn.Conv2d(16, 16, 3, 1, 1), nn.Conv2d(16, 16, 3, 1, 1, bias=False)
+        self.wide = nn.Conv2d(16, 16, 3, padding=2, dilation=2, groups=4)
+        self.head = nn.Linear(16, 5)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.stem(x))
+        out = self.two(self.relu(self.one(x)))
+        out += x
+        out = self.wide(self.relu(out))
+        return self.head(out.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def quantized(
+    module: nn.Module, x: Tensor, kind: str = "static", keep: str = "0"
+) -> tuple[ExportedProgram, QuantizeInt8]:
+    program, chosen = export(module, x), QuantizeInt8({"activations": kind, "keep": keep})
+    chosen.calibrate([(x,), (x[:3] * 0.5,)])
+    assert apply_pass(chosen, program)
+    return program, chosen
+
+
+def relative_error(module: nn.Module, program: ExportedProgram, x: Tensor) -> float:
+    with torch.no_grad():
+        got, want = program.module()(x.clone()), module(x.clone())
+    return float((got - want).norm() / want.norm())
+
+
+def test_every_layer_computes_in_int8_and_the_outputs_move_by_some_percent_at_most() -> None:
+    module = Residual().eval()
+    program, chosen = quantized(module, images())
+    assert count(program, CONVOLUTION) == 4
+    assert count(program, LINEAR) == 1
+    assert count(program, _ATEN.conv2d.default) == count(program, _ATEN.linear.default) == 0
+    assert chosen.notes == ("5 of 5 layers compute in int8",)
+    for size in (6, 3):
+        assert 1e-5 < relative_error(module, program, images(size)) < 0.05
+    floats = [t for t in program.state_dict.values() if t.dtype is torch.float32]
+    assert max(t.numel() for t in floats) <= 16, "the float32 weights are gone"
+
+
+def test_a_result_that_such_a_layer_takes_stays_int8_and_what_goes_past_takes_its_numbers() -> None:
+    program, _ = quantized(Residual().eval(), images())
+    steps = [n.meta["val"].dtype for n in program.graph.nodes if n.target is CONVOLUTION]
+    # The second one's sum is float32, as is the last one's mean.
+    assert steps == [torch.uint8, torch.uint8, torch.float32, torch.float32]
+    activations = [n.args[-1] for n in program.graph.nodes if n.target is CONVOLUTION]
+    assert activations == ["relu", "relu", "none", "none"]
+
+
+def test_the_layers_that_move_the_outputs_most_are_kept_as_many_as_is_said_and_told() -> None:
+    module = Residual().eval()
+    whole, _ = quantized(module, images())
+    program, chosen = quantized(module, images(), keep="0.4")
+    assert count(program, CONVOLUTION) + count(program, LINEAR) == 3
+    assert chosen.notes[0] == "3 of 5 layers compute in int8"
+    assert chosen.notes[1].startswith("in float32, since each alone would move the outputs")
+    errors = [relative_error(module, one, images()) for one in (program, whole)]
+    assert errors[0] < errors[1]
+
+
+class Encoder(nn.Module):
+    """Three linear layers of one input of rank 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.softmax(self.q(x) @ self.k(x).transpose(1, 2), -1)
+        return scores @ self.v(x)
+
+
+@pytest.mark.parametrize(("kind", "operator"), [("static", LINEAR), ("dynamic", MEASURED)])
+def test_linear_layers_of_one_input_share_its_grid_found_before_or_at_each_call(
+    kind: str, operator: object
+) -> None:
+    x = torch.randn(6, 7, 32, generator=torch.Generator().manual_seed(0))
+    module = Encoder().eval()
+    program, _ = quantized(module, x, kind)
+    assert count(program, operator) == 3
+    assert count(program, _ATEN.round.default) == (1 if kind == "static" else 2)
+    assert relative_error(module, program, x) < 0.02
+    # What lies beyond all that was seen is clipped, unless the grid is found at each call.
+    assert (relative_error(module, program, 10 * x) < 0.1) == (kind == "dynamic")
+
+
+def test_a_grid_that_is_found_at_each_call_carries_a_nan() -> None:
+    x = torch.randn(6, 7, 32, generator=torch.Generator().manual_seed(0))
+    program, _ = quantized(Encoder().eval(), x, "dynamic")
+    x[0, 0, 0] = torch.nan
+    with torch.no_grad():
+        assert bool(program.module()(x)[0].isnan().all())
+
+
+def test_convolutions_have_no_grid_of_each_call_and_stay() -> None:
+    program, chosen = quantized(Residual().eval(), images(), "dynamic")
+    assert count(program, _ATEN.conv2d.default) == 4
+    assert count(program, MEASURED) == 1
+    assert chosen.notes == ("1 of 1 layers compute in int8",)
+
+
+class Ends(nn.Module):
+    """A convolution whose result is the output, and one that is read as it lies in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), self.two(x).view(x.shape[0], -1)
+
+
+def test_outputs_lie_in_memory_as_they_did() -> None:
+    module = Ends().eval()
+    program, _ = quantized(module, images())
+    with torch.no_grad():
+        for got, want in zip(program.module()(images()), module(images()), strict=True):
+            assert got.stride() == want.stride()
+            assert float((got - want).norm() / want.norm()) < 0.02
+
+
+class Overwritten(nn.Module):
+    """What a layer is given is written to before another one takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        held = x * 2
+        first = self.one(held)
+        held += 100.0
+        return first + self.two(held)  # type: ignore[no-any-return]
+
+
+def test_a_layer_whose_input_is_written_to_later_stays_and_nothing_is_mixed_up() -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    module, program = Overwritten().eval(), export(Overwritten().eval(), x)
+    chosen = QuantizeInt8({"activations": "static", "keep": "0"})
+    chosen.calibrate([(x,)])
+    apply_pass(chosen, program)
+    assert relative_error(module, program, x) < 0.02
+
+
+class Computed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.linear(x, x)
+
+
+@pytest.mark.parametrize("module", [nn.ReLU(), Computed(), nn.Conv1d(3, 4, 3)])
+def test_where_there_is_no_such_layer_nothing_is_changed(module: nn.Module) -> None:
+    x = torch.randn(6, 3, 8) if isinstance(module, nn.Conv1d) else torch.randn(6, 8)
+    chosen = QuantizeInt8({"activations": "static", "keep": "0"})
+    chosen.calibrate([(x,)])
+    assert not apply_pass(chosen, export(module.eval(), x))
+    assert chosen.notes == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"activations": "fast", "keep": "0"}, {"activations": "static", "keep": "1"},
+     {"activations": "static", "keep": "nan"}, {"activations": "static"}],
+)  # fmt: skip
+def test_parameters_that_make_no_sense_are_told(given: dict[str, str]) -> None:
+    with pytest.raises(UsageProblem, match="quantize-int8 can't be set up"):
+        QuantizeInt8(given)
+
+
+def test_weights_that_are_called_by_numbers_get_names_that_a_graph_can_have() -> None:
+    layers: Sequence[nn.Module] = (nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    module = nn.Sequential(*layers).eval()
+    program, _ = quantized(module, x)
+    assert relative_error(module, program, x) < 0.05
