@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,6 +63,7 @@ def deliver(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch_invariant: bool = True,
     lineage: Lineage | None = None,
+    calibration: Iterable[Sequence[Any]] = (),
 ) -> DeliverResult:
     """Write a delivery of `module` to the new folder `folder`; return its contract and notes.
 
@@ -70,8 +71,9 @@ def deliver(
     input's dynamic axes (`{"x": {0: "batch"}}`; by default axis 0), `dimensions` their smallest and
     largest sizes (1 to 1024), `ranges` what inputs may hold: without it that is read off what the
     model does with them, and a note tells of each that is only the example's. `lineage` says where
-    the model comes from; without it the git checkout is asked in which the process runs. `module`
-    is left as it was.
+    the model comes from; without it the git checkout is asked in which the process runs.
+    `calibration` are batches of what is served, each what forward is called with, by which int8
+    chooses its ranges. `module` is left as it was.
 
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.
@@ -84,7 +86,7 @@ def deliver(
     return write_delivery(
         module, example_inputs, whole_path(Path(folder)), name=name, example_kwargs=example_kwargs,
         dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
-        lineage=replace(said, created=created),
+        lineage=replace(said, created=created), calibration=calibration,
     )  # fmt: skip
 
 

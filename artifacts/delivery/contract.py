@@ -2,11 +2,13 @@
 
     delivery.toml          the contract: who, from what commit, which inputs and ranges
     examples.safetensors   example inputs and what the original module made of them
+    calibration.safetensors   inputs as they are served, by which int8 chooses its ranges; may lack
     sources.json           for each node of the graph the line of the model's code that made it
     module.py, __init__.py, state_dict.pt, <child>.pt ...   exactly as `to_folder` wrote them
 
 `examples.safetensors` names its tensors `<case>/inputs/<input name>` and `<case>/outputs/<index>`;
 cases are numbered from 0, and case 0 is the example that the module was traced with.
+`calibration.safetensors` names its tensors in the same way, and holds inputs alone.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
 
 CONTRACT_FILE = "delivery.toml"
 EXAMPLES_FILE = "examples.safetensors"
+CALIBRATION_FILE = "calibration.safetensors"
+CALIBRATION_BATCHES = 256
+CALIBRATION_BYTES = 1 << 30
 SOURCES_FILE = "sources.json"
 MODULE_FILE = "module.py"
 INIT_FILE = "__init__.py"

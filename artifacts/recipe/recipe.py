@@ -125,6 +125,19 @@ KNOBS: dict[str, Variation] = {
         )
     ),
 }
+# Int8 pays where weights are packed once, and may leave the layers that hurt most in float32: as
+# many as the percentage says.
+INT8_QUANTIZER = "quantize-int8"
+_KEPT = (0, 10, 25, 50)
+_INT8 = {"int8": "static", "int8-dynamic": "dynamic"}
+KNOBS |= {
+    f"{word}-keep-{kept}" if kept else word: Variation(
+        {"freezing": True},
+        (PassChoice(INT8_QUANTIZER, {"activations": kind, "keep": f"{kept / 100:g}"}),),
+    )
+    for word, kind in _INT8.items()
+    for kept in _KEPT
+}
 
 
 @dataclass(frozen=True)
@@ -160,6 +173,16 @@ class Search:
         words = [KNOBS[word] for word in candidate.split("+")]
         options = {name: value for word in words for name, value in word.options.items()}
         return Variation(options, tuple(chosen for word in words for chosen in word.passes))
+
+    @staticmethod
+    def milder(candidate: str) -> str:
+        """Return the candidate that keeps more layers in float32; '' where there is none."""
+        words = candidate.split("+")
+        for place, word in enumerate(words):
+            stem, _, kept = word.partition("-keep-")
+            if stem in _INT8 and (more := [k for k in _KEPT if k > int(kept or 0)]):
+                return "+".join((*words[:place], f"{stem}-keep-{more[0]}", *words[place + 1 :]))
+        return ""
 
 
 NO_SEARCH = Search()

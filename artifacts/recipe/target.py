@@ -14,12 +14,15 @@ from handoff.artifacts.machine.glibc import host_glibc, parse_version
 from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
 from handoff.artifacts.record import later
 
-Isa = Literal["avx2", "avx512", "avx512-bf16", "amx"]
+Isa = Literal["avx2", "avx512", "avx2-vnni", "avx512-vnni", "avx512-bf16", "amx"]
 
 # The x86-64 psABI's micro-architecture levels, by the flags of /proc/cpuinfo (the ABI's table 3.1).
 _V3_FLAGS = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2"})
 _V4_FLAGS = _V3_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-# What came after the levels, and pays where a recipe allows low precision.
+# What came after the levels, and pays where a recipe allows low precision. Without VNNI sums of
+# int8 products may saturate on their way, so that what was verified isn't computed there.
+_V3_VNNI_FLAGS = _V3_FLAGS | {"avx_vnni"}
+_V4_VNNI_FLAGS = _V4_FLAGS | {"avx512_vnni"}
 _BF16_FLAGS = _V4_FLAGS | {"avx512_bf16"}
 _AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
 
@@ -28,8 +31,9 @@ _AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
 class CpuTarget:
     """An x86-64 processor of an instruction set level.
 
-    `avx2` is x86-64-v3, `avx512` x86-64-v4, `avx512-bf16` that with bfloat16 dot products (Cooper
-    Lake, Zen 4), `amx` that with tiles (Sapphire Rapids).
+    `avx2` is x86-64-v3, `avx512` x86-64-v4; with `-vnni` they have int8 dot products (Alder Lake;
+    Cascade Lake, Zen 4). `avx512-bf16` has bfloat16's (Cooper Lake, Zen 4), `amx` tiles for both
+    (Sapphire Rapids).
     """
 
     isa: Isa
@@ -43,19 +47,31 @@ class CpuTarget:
     @property
     def march(self) -> str:
         """The level as g++ names it; Inductor adds what is beyond it."""
-        return "x86-64-v3" if self.isa == "avx2" else "x86-64-v4"
+        return "x86-64-v3" if self.isa.startswith("avx2") else "x86-64-v4"
 
     @property
     def capability(self) -> str:
         """The level as ATen names it in `ATEN_CPU_CAPABILITY`."""
-        return "avx2" if self.isa == "avx2" else "avx512"
+        return "avx2" if self.isa.startswith("avx2") else "avx512"
 
     @property
     def cpu_flags(self) -> frozenset[str]:
         """The flags of /proc/cpuinfo that a processor of this level has."""
         return {
             "avx2": _V3_FLAGS, "avx512": _V4_FLAGS, "avx512-bf16": _BF16_FLAGS, "amx": _AMX_FLAGS,
+            "avx2-vnni": _V3_VNNI_FLAGS, "avx512-vnni": _V4_VNNI_FLAGS,
         }[self.isa]  # fmt: skip
+
+    @property
+    def onednn_level(self) -> str:
+        """The level as oneDNN names it in `ONEDNN_MAX_CPU_ISA`."""
+        level = {"avx2": "avx2", "avx2-vnni": "avx2_vnni"}.get(self.isa, "avx512_core")
+        return level.upper()
+
+    @property
+    def computes_int8(self) -> bool:
+        """Tell whether its processors multiply int8 without saturating on the way."""
+        return bool(self.cpu_flags & {"avx_vnni", "avx512_vnni"})
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,11 @@ class CudaTarget:
         return "avx2"
 
     @property
+    def onednn_level(self) -> str:
+        """The host's level as oneDNN names it in `ONEDNN_MAX_CPU_ISA`."""
+        return "AVX2"
+
+    @property
     def cpu_flags(self) -> frozenset[str]:
         """The flags of /proc/cpuinfo that the host has."""
         return _V3_FLAGS
@@ -101,7 +122,8 @@ Target = CpuTarget | CudaTarget
 # The psABI's levels, which `cpu` stands for, and those beyond it.
 _LEVELS = (CpuTarget("avx512"), CpuTarget("avx2"))
 _ALL: tuple[Target, ...] = (
-    *_LEVELS, CpuTarget("avx512-bf16"), CpuTarget("amx"),
+    *_LEVELS, CpuTarget("avx2-vnni"), CpuTarget("avx512-vnni"), CpuTarget("avx512-bf16"),
+    CpuTarget("amx"),
     *(CudaTarget(profile.capability) for profile in PROFILES.values()),
 )  # fmt: skip
 TARGETS: dict[str, Target] = {target.slug: target for target in _ALL}

@@ -136,7 +136,9 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
     found = [plain]
     tried = [plain.told]
     made = {plain.compiled.library.digest: plain.told.name}
-    for name in wanted.candidates:
+    waiting = list(wanted.candidates)
+    while waiting:
+        name = waiting.pop(0)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             reason = f"the search's {wanted.seconds:g} s were over"
@@ -145,7 +147,11 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
         try:
             variant = attempt(work, name, left_s, made)
             tried.append(variant.told)
-            found += [variant] if variant.verified.accepted else []
+            if variant.verified.accepted:
+                found.append(variant)
+            elif (milder := Search.milder(name)) and milder not in waiting:
+                # Where int8 as a whole is too inexact, it may do with less of it.
+                waiting.insert(0, milder)
         except (StepCrashed, BlessingRefused) as error:
             tried.append(Candidate(name, accepted=False, reasons=(str(error),)))
     return tuple(found), tuple(tried)
@@ -161,7 +167,7 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
     optimized = work.optimized
     effects: tuple[PassEffect, ...] = ()
     if variation.passes:
-        optimized = optimize(processes.optimizer(), processes.jobs.variant(variation.passes))
+        optimized = optimize(processes.optimizer(), processes.jobs.variant(name, variation.passes))
         effects = target_record.require_effect(optimized, work.optimized)
     job = processes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(COMPILE.limit_s, left_s)

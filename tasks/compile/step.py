@@ -49,6 +49,7 @@ from handoff.tasks.compile.packing import convolutions_packed
 from handoff.tasks.compile.place import built_apart, private_place
 from handoff.tasks.compile.reading.atomic_sums import find_atomic_sums
 from handoff.tasks.compile.reading.instructions import find_instruction_sets
+from handoff.tasks.compile.reading.int8_calls import require_int8, require_int8_level
 from handoff.tasks.compile.reading.literals import prepare_reading, refusal_within, sources_read
 from handoff.tasks.compile.reading.names import weights_named
 from handoff.tasks.compile.weights import (
@@ -78,6 +79,7 @@ def run(job: CompileJob) -> CompileResult:
     """
     toolchain = toolchain_of(require_compiler())
     program = load_program(job.program)
+    require_int8_level(program, job.target)
     key = compilation_key(program, job, toolchain)
     with built_apart(job.folder) as building:
         began = time.monotonic()
@@ -159,6 +161,7 @@ def _build(job: CompileJob, key: Digest, program: ExportedProgram, building: Pat
         assumed = compile_package(job, program, original)
         atomic_sums = find_atomic_sums(original)
         _ship(original, building)
+        require_int8(program, original, building / SHARED_LIBRARY)
         slots = find_weights(program, original, building / SHARED_LIBRARY) or ()
     code = ""
     if job.cache is not None and has_own_operators_only(program):

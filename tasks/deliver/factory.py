@@ -22,7 +22,10 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.looking import hidden_names, searched
 from handoff.tasks.deliver.golden import one_line
 
-OPTIONS = ("name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage")
+OPTIONS = (
+    "name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage",
+    "calibration",
+)  # fmt: skip
 # Names of functions that say nothing of the model: the module's name is taken instead.
 _PLAIN_NAMES = ("build", "build_model", "create", "create_model", "factory", "make", "make_model",
                 "get_model", "model", "main")  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from handoff.tasks.deliver.arguments import (
     require_on_cpu,
     unwrap,
 )
+from handoff.tasks.deliver.calibrating import take_calibration
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import gravest
 from handoff.tasks.deliver.factory import Made, default_name, take_model
@@ -54,6 +55,7 @@ def deliver(
     ranges: Ranges | None = None,
     batch_invariant: bool = True,
     lineage: Lineage | None = None,
+    calibration: Iterable[Sequence[Any]] = (),
 ) -> DeliverResult:
     """Write a delivery of `module` to `folder`, all or nothing; return its contract and notes.
 
@@ -70,7 +72,8 @@ def deliver(
     tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
     What nothing tells is the example's own smallest and largest, with a note.
     `batch_invariant=False` declares that the output for one row depends on the other rows on
-    purpose.
+    purpose. `calibration` are batches of what is served, each what forward is called with: int8
+    chooses its ranges by them, and by the example without any.
 
     The module is delivered in evaluation mode, without its dropouts and losses, and is afterwards
     what it was before. `torch.fx` captures it; what that can't capture rightly or `to_folder`
@@ -85,6 +88,7 @@ def deliver(
     call, inputs = describe_call(module, example_inputs, example_kwargs or {})
     require_on_cpu(module, inputs)
     signature = describe_inputs(call.names, inputs, dynamic, dimensions, ranges)
+    batches = take_calibration(module, call, calibration, example_kwargs or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         undisturbed(module),
@@ -107,7 +111,7 @@ def deliver(
         )
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
-        work = Work(module, goldens.call, goldens, built)
+        work = Work(module, goldens.call, goldens, built, calibration=batches)
         result = work.build(contract)
         if result is None and dynamic is None and contract.dimensions:
             result = work.build_fixed(contract)

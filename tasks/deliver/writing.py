@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from handoff.artifacts.delivery.contract import (
+    CALIBRATION_FILE,
     CONTRACT_FILE,
     EXAMPLES_FILE,
     SOURCES_FILE,
@@ -51,6 +52,8 @@ class Work:
     goldens: Goldens
     folder: Path
     failures: list[Failure] = field(default_factory=list)
+    # Batches by the names of the call's tensors.
+    calibration: tuple[dict[str, torch.Tensor], ...] = ()
 
     def build(self, contract: DeliveryContract) -> DeliverResult | None:
         """Write the delivery by the first road whose result is right when it is read back."""
@@ -69,7 +72,14 @@ class Work:
             replace(spec, shape=tuple(tensor.shape))
             for spec, tensor in zip(contract.inputs, example.inputs, strict=True)
         )
-        alone = replace(self, goldens=replace(self.goldens, cases=(example,)), failures=[])
+        shapes = {name: t.shape for name, t in zip(self.call.names, example.inputs, strict=True)}
+        fitting = tuple(
+            batch for batch in self.calibration
+            if all(batch[name].shape == shape for name, shape in shapes.items())
+        )  # fmt: skip
+        alone = replace(
+            self, goldens=replace(self.goldens, cases=(example,)), failures=[], calibration=fitting
+        )
         result = alone.build(replace(contract, inputs=specs, dimensions={}))
         if result is None:
             return None
@@ -104,6 +114,7 @@ class Work:
         left_out = (*captured.notes, *self._left_behind(captured, kept[0]))
         narrowed = replace(narrowed, left_out=left_out)
         _write(captured, narrowed, kept, self.folder)
+        write_calibration(self.calibration, narrowed, self.folder)
         own = own_namespaces(captured.module.graph.nodes)
         loaded = read_delivery(self.folder, BUILT_IN | own)
         for case in kept:
@@ -187,9 +198,31 @@ def _write(
         for position, tensor in enumerate(case.outputs):
             tensors[f"{index}/outputs/{position}"] = tensor.contiguous().clone()
     write_sources(captured.module, folder)
-    save_file(tensors, folder / EXAMPLES_FILE)
-    (folder / EXAMPLES_FILE).chmod(0o644)  # safetensors makes its files private
+    _save(tensors, folder / EXAMPLES_FILE)
     (folder / CONTRACT_FILE).write_text(format_contract(contract), encoding="utf-8")
+
+
+def write_calibration(
+    batches: Sequence[Mapping[str, torch.Tensor]], contract: DeliveryContract, folder: Path
+) -> None:
+    """Write `calibration.safetensors`, of batches of which each has the contract's inputs by name.
+
+    They are of its shapes and dtypes. Without any, nothing is written.
+    """
+    if batches:
+        _save(
+            {
+                f"{number}/inputs/{spec.name}": batch[spec.name].detach().contiguous().clone()
+                for number, batch in enumerate(batches)
+                for spec in contract.inputs
+            },
+            folder / CALIBRATION_FILE,
+        )
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    save_file(tensors, path)
+    path.chmod(0o644)  # safetensors makes its files private
 
 
 def write_sources(module: torch.fx.GraphModule, folder: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from handoff.artifacts.delivery.contract import (
+    CALIBRATION_FILE,
     CONTRACT_FILE,
     EXAMPLES_FILE,
     INIT_FILE,
@@ -24,7 +25,7 @@ from handoff.artifacts.delivery.contract import (
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks.intake.arithmetic import require_small
-from handoff.tasks.intake.examples import ExampleCase, read_examples
+from handoff.tasks.intake.examples import ExampleCase, read_calibration, read_examples
 from handoff.tasks.intake.files.sources import attach_sources
 from handoff.tasks.intake.findings import gather_findings
 from handoff.tasks.intake.rebuild import rebuild
@@ -39,12 +40,17 @@ from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 @dataclass(frozen=True)
 class LoadedDelivery:
-    """A delivery in memory: contract, module in evaluation mode, examples, what was noticed."""
+    """A delivery in memory: contract, module in evaluation mode, examples, what was noticed.
+
+    `calibration` are batches of inputs as they are served, of the contract's shapes and dtypes in
+    its order; there may be none.
+    """
 
     contract: DeliveryContract
     module: torch.fx.GraphModule
     cases: tuple[ExampleCase, ...]
     findings: tuple[Finding, ...]
+    calibration: tuple[tuple[torch.Tensor, ...], ...] = ()
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...] | None:
@@ -84,8 +90,9 @@ def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> Lo
     _check_inputs(source, contract)
     cases = read_examples(staging, contract)
     _require_rows(contract, cases)
+    batches = read_calibration(staging, contract)
     attach_sources(rebuilt.module, staging / SOURCES_FILE)
-    return LoadedDelivery(contract, rebuilt.module, cases, findings)
+    return LoadedDelivery(contract, rebuilt.module, cases, findings, batches)
 
 
 def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
@@ -133,7 +140,9 @@ def _check_files(staging: Path, source: ModuleSource) -> None:
         )
     blobs = {f"{child.name}.pt" for child in source.children if child.layer is None}
     expected = blobs | {STATE_FILE, MODULE_FILE, INIT_FILE, CONTRACT_FILE}
-    present = {path.name for path in staging.iterdir()} - {EXAMPLES_FILE, SOURCES_FILE}
+    present = {path.name for path in staging.iterdir()} - {
+        CALIBRATION_FILE, EXAMPLES_FILE, SOURCES_FILE,
+    }  # fmt: skip
     odd = sorted(expected ^ present)
     if odd:
         raise refuse(

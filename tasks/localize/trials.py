@@ -168,6 +168,8 @@ def trial_environment(job: LocalizeJob) -> dict[str, str]:
     # What this process has found out about the machine by compiling is there.
     found = {"ATEN_CPU_CAPABILITY": capability, "TORCHINDUCTOR_CACHE_DIR": cache_dir()}
     if capability != native_cpu_target().capability:
-        upper = capability.upper()
-        found |= {"ONEDNN_MAX_CPU_ISA": upper, "MKL_ENABLE_INSTRUCTIONS": upper}
+        found |= {
+            "ONEDNN_MAX_CPU_ISA": job.target.onednn_level,
+            "MKL_ENABLE_INSTRUCTIONS": capability.upper(),
+        }
     return found

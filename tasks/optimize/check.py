@@ -16,7 +16,13 @@ from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.optimize.exporting import ExportBroken
 from handoff.tasks.optimize.folding import ModuleMemory, changes_between
-from handoff.tasks.optimize.passes.base import Pass, PassBroken, apply_pass, held_tensors
+from handoff.tasks.optimize.passes.base import (
+    Calibration,
+    Pass,
+    PassBroken,
+    apply_pass,
+    held_tensors,
+)
 from handoff.tasks.optimize.running import (
     Outputs,
     compute,
@@ -42,15 +48,17 @@ class PassCheck:
         inputs: Sequence[Outputs],
         module: torch.fx.GraphModule,
         require_exportable: Exportable,
+        calibration: Calibration,
     ) -> None:
         """Compute what `module` gives on each of `inputs`, in float64.
 
         `require_exportable` is called with each program that a pass modified, and raises
-        `ExportBroken`.
+        `ExportBroken`. Passes that round choose by the `calibration` how.
         """
         self._recipe = recipe
         self._inputs = inputs
         self._require_exportable = require_exportable
+        self._calibration = calibration
         self.memory = ModuleMemory()
         self._outputs = [compute(module, given) for given in inputs]
 
@@ -101,6 +109,7 @@ class PassCheck:
     ) -> PassEffect:
         with _failures_told(chosen, "a pass that ends"):
             chosen.observe(self._inputs, self._recipe)
+            chosen.calibrate(self._calibration)
             modified = apply_pass(chosen, program)
         largest = 0.0
         if modified:

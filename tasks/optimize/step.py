@@ -17,6 +17,7 @@ from handoff.artifacts.recipe.recipe import PassChoice
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
+from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture, describe_outputs
 from handoff.tasks.optimize.check import Exportable, PassCheck
 from handoff.tasks.optimize.exporting import ExportBroken, is_data_dependent, require_exportable
@@ -78,8 +79,9 @@ def _run_passes(
     contract = delivery.contract
     module = snapshot(delivery.module)
     check = PassCheck(
-        job.recipe, _check_inputs(delivery), module, _export_check(delivery, is_each_exported)
-    )
+        job.recipe, _check_inputs(delivery), module, _export_check(delivery, is_each_exported),
+        calibration_of(delivery),
+    )  # fmt: skip
     effects = []
     for choice, p in first:
         module, effect = check.apply(choice, p, module)

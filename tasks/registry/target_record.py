@@ -11,6 +11,7 @@ from dataclasses import replace
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from handoff.artifacts.machine.driver import host_gpu_capabilities
+from handoff.artifacts.recipe.recipe import INT8_QUANTIZER
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.artifacts.release.manifest import TargetRecord
@@ -148,7 +149,8 @@ def with_search(
 def require_effect(variant: OptimizeResult, plain: OptimizeResult) -> tuple[PassEffect, ...]:
     """Return what a variant's own passes did; raise `BlessingRefused` where they did nothing."""
     effects = variant.effects[len(plain.effects) :]
-    if any(effect.modified for effect in effects):
+    int8 = [effect for effect in effects if effect.name == INT8_QUANTIZER]
+    if any(effect.modified for effect in int8 or effects):
         return effects
     raise BlessingRefused(
         "the variant would be the plain package",

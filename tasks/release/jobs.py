@@ -96,9 +96,9 @@ class Jobs:
         """The folder of the C++ runner's programs."""
         return self.workspace.parent / "programs"
 
-    def variant(self, passes: tuple[PassChoice, ...]) -> OptimizeJob:
-        """Return the job that runs further passes behind the recipe's."""
-        folder = self.workspace / "variants" / "+".join(chosen.name for chosen in passes)
+    def variant(self, name: str, passes: tuple[PassChoice, ...]) -> OptimizeJob:
+        """Return the job that runs the further passes of a variant behind the recipe's."""
+        folder = self.workspace / "variants" / name
         recipe = replace(self.recipe, passes=(*self.recipe.passes, *passes))
         return OptimizeJob(self.staging, folder, recipe)
 

@@ -115,7 +115,7 @@ class Processes:
             return self._started(ProcessPlan("run", preload, extensions))
         caps = {
             "ATEN_CPU_CAPABILITY": target.capability,
-            "ONEDNN_MAX_CPU_ISA": target.capability.upper(),
+            "ONEDNN_MAX_CPU_ISA": target.onednn_level,
             "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
         }
         return self._started(ProcessPlan(f"run-{target.slug}", preload, extensions, caps))

@@ -46,6 +46,8 @@ def vector_isa(isa: Isa, shared: Path | None = None) -> VecISA:
     """
     chosen: VecISA = {
         "avx2": VecAVX2, "avx512": _PlainAVX512, "avx512-bf16": VecAVX512, "amx": VecAMX,
+        # What they have beyond that is oneDNN's to use.
+        "avx2-vnni": VecAVX2, "avx512-vnni": _PlainAVX512,
     }[isa]()  # fmt: skip
     known = shared is not None and level_marker(shared, isa).exists()
     with (

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import (
+    CALIBRATION_FILE,
     CONTRACT_FILE,
     EXAMPLES_FILE,
     IGNORED_FOLDER,
@@ -25,7 +26,15 @@ from handoff.tasks.intake.refusal import refuse
 
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,199}\.pt")
 _NAMED_FILES = frozenset(
-    {CONTRACT_FILE, EXAMPLES_FILE, INIT_FILE, MODULE_FILE, SOURCES_FILE, STATE_FILE}
+    {
+        CALIBRATION_FILE,
+        CONTRACT_FILE,
+        EXAMPLES_FILE,
+        INIT_FILE,
+        MODULE_FILE,
+        SOURCES_FILE,
+        STATE_FILE,
+    }
 )
 _REQUIRED = (MODULE_FILE, INIT_FILE, STATE_FILE)
 _MAX_FILES = 10_000

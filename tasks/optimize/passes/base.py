@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -26,6 +27,17 @@ Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 
 class PassBroken(Exception):
     """A pass's condition before or after it does not hold; the message says which."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Inputs as they are served, of the model's own shapes and dtypes; `told` says whose they are.
+
+    There is one batch at least.
+    """
+
+    batches: Sequence[tuple[torch.Tensor, ...]]
+    told: str
 
 
 class Pass(ABC, Generic[Program]):
@@ -52,11 +64,8 @@ class Pass(ABC, Generic[Program]):
     def observe(self, inputs: Sequence[tuple[torch.Tensor, ...]], recipe: Recipe) -> None:
         """Look at inputs of the plan and at the tolerances, before `call`; most passes don't."""
 
-    def calibrate(self, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
-        """Look at the delivery's calibration batches, before `call`; most passes don't.
-
-        They are inputs of the model's own shapes and dtypes, one batch at least.
-        """
+    def calibrate(self, calibration: Calibration) -> None:
+        """Look at inputs as they are served, before `call`; most passes don't."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.optimize.int8.layers import LINEAR, Layer, find_layers, influence, observe_grids
 from handoff.tasks.optimize.int8.rewriting import Rewriter
+from handoff.tasks.optimize.passes.base import Calibration
 from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import drop_unused_state
@@ -61,7 +62,7 @@ class QuantizeInt8(LayoutPass):
                 remedy="Mend that pass in the recipe",
             )
         self._is_static = kind == _STATIC
-        self._batches: Sequence[tuple[torch.Tensor, ...]] = ()
+        self._calibration = Calibration((), "")
         self._kept: dict[str, float] = {}
         self._notes: tuple[str, ...] = ()
 
@@ -70,9 +71,9 @@ class QuantizeInt8(LayoutPass):
         """How many layers compute in int8, and which don't, with what they would have moved."""
         return self._notes
 
-    def calibrate(self, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    def calibrate(self, calibration: Calibration) -> None:
         """Keep the batches to choose ranges by."""
-        self._batches = batches
+        self._calibration = calibration
 
     def choose(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the layers to change."""
@@ -81,15 +82,16 @@ class QuantizeInt8(LayoutPass):
     def call(self, program: ExportedProgram) -> bool:
         """Choose ranges and layers, and put int8 operators in their places."""
         self._kept, self._notes = {}, ()
-        layers = self._layers(program)
-        grids = observe_grids(program, layers, self._batches) if self._is_static else {}
+        layers, batches = self._layers(program), self._calibration.batches
+        grids = observe_grids(program, layers, batches) if self._is_static else {}
         count = math.ceil(self._share * len(layers))
         if count:
-            moved = influence(program, layers, grids, self._batches[0])
+            moved = influence(program, layers, grids, batches[0])
             worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
             self._kept = {layer.node.name: moved[layer] for layer in worst}
         self._rewriter = Rewriter(program, grids)
-        self._notes = (*_told(layers, self._kept),)
+        whose = (self._calibration.told,) if self._is_static and layers else ()
+        self._notes = (*_told(layers, self._kept), *whose)
         return super().call(program)
 
     def change(self, program: ExportedProgram, node: torch.fx.Node) -> None:

@@ -126,7 +126,7 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
             variation = Search.variation(name)
             if variation.passes:
                 found = processes.optimizer().run(
-                    processes.jobs.variant(variation.passes), limit_s=_LIMIT_S
+                    processes.jobs.variant(name, variation.passes), limit_s=_LIMIT_S
                 )
                 plain, optimized = optimized, found
                 require_effect(optimized, plain)

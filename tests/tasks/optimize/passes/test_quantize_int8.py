@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.tasks.optimize.passes.base import apply_pass
+from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
 from tests.tasks.optimize.passes.exporting import count, export
 
 _ATEN, _OWN = torch.ops.aten, torch.ops.handoff
 CONVOLUTION, LINEAR = _OWN.int8_convolution.default, _OWN.int8_linear.default
+WHOSE = "ranges of two batches"
 MEASURED = _OWN.int8_linear_measured.default
 
 
@@ -47,7 +48,7 @@ def quantized(
     module: nn.Module, x: Tensor, kind: str = "static", keep: str = "0"
 ) -> tuple[ExportedProgram, QuantizeInt8]:
     program, chosen = export(module, x), QuantizeInt8({"activations": kind, "keep": keep})
-    chosen.calibrate([(x,), (x[:3] * 0.5,)])
+    chosen.calibrate(Calibration([(x,), (x[:3] * 0.5,)], WHOSE))
     assert apply_pass(chosen, program)
     return program, chosen
 
@@ -64,7 +65,7 @@ def test_every_layer_computes_in_int8_and_the_outputs_move_by_some_percent_at_mo
     assert count(program, CONVOLUTION) == 4
     assert count(program, LINEAR) == 1
     assert count(program, _ATEN.conv2d.default) == count(program, _ATEN.linear.default) == 0
-    assert chosen.notes == ("5 of 5 layers compute in int8",)
+    assert chosen.notes == ("5 of 5 layers compute in int8", WHOSE)
     for size in (6, 3):
         assert 1e-5 < relative_error(module, program, images(size)) < 0.05
     floats = [t for t in program.state_dict.values() if t.dtype is torch.float32]
@@ -101,7 +102,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scores = torch.softmax(self.q(x) @ self.k(x).transpose(1, 2), -1)
-        return scores @ self.v(x)
+        return scores @ self.v(x)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("kind", "operator"), [("static", LINEAR), ("dynamic", MEASURED)])
@@ -173,7 +174,7 @@ def test_a_layer_whose_input_is_written_to_later_stays_and_nothing_is_mixed_up()
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     module, program = Overwritten().eval(), export(Overwritten().eval(), x)
     chosen = QuantizeInt8({"activations": "static", "keep": "0"})
-    chosen.calibrate([(x,)])
+    chosen.calibrate(Calibration([(x,)], WHOSE))
     apply_pass(chosen, program)
     assert relative_error(module, program, x) < 0.02
 
@@ -187,7 +188,7 @@ class Computed(nn.Module):
 def test_where_there_is_no_such_layer_nothing_is_changed(module: nn.Module) -> None:
     x = torch.randn(6, 3, 8) if isinstance(module, nn.Conv1d) else torch.randn(6, 8)
     chosen = QuantizeInt8({"activations": "static", "keep": "0"})
-    chosen.calibrate([(x,)])
+    chosen.calibrate(Calibration([(x,)], WHOSE))
     assert not apply_pass(chosen, export(module.eval(), x))
     assert chosen.notes == ()
 
