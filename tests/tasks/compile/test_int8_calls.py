@@ -1,0 +1,89 @@
+"""A package that is to compute in int8 does, on processors that compute it rightly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.recipe.target import TARGETS
+from handoff.tasks.compile.packages import extract_library
+from handoff.tasks.compile.reading.int8_calls import require_int8, require_int8_level
+from handoff.tasks.optimize.passes.base import Calibration, apply_pass
+from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
+from tests.tasks.optimize.passes.exporting import export
+
+X = torch.randn(6, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.head = nn.Conv2d(4, 8, 3), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.convolution(x))
+        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def quantized() -> ExportedProgram:
+    program = export(Net(), X)
+    chosen = QuantizeInt8({"activations": "static", "keep": "0"})
+    chosen.calibrate(Calibration([(X,)], "ranges of one batch"))
+    assert apply_pass(chosen, program)
+    return program
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return AOTInductor's packages of the net as it is and in int8."""
+    folder = tmp_path_factory.mktemp("packages")
+    programs = {"float32": export(Net(), X), "int8": quantized()}
+    for name, program in programs.items():
+        with torch.no_grad():
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(folder / f"{name}.pt2"),
+                inductor_configs={"freezing": True},
+            )  # fmt: skip
+        extract_library(folder / f"{name}.pt2", folder / f"{name}.so")
+    return {name: folder / f"{name}.pt2" for name in programs}
+
+
+@pytest.mark.compile
+def test_the_package_computes_what_the_graph_does_to_the_bit(packages: dict[str, Path]) -> None:
+    compiled = torch._inductor.aoti_load_package(str(packages["int8"]))
+    program = quantized().module()
+    with torch.no_grad():
+        for size in (1, 2, 6):
+            assert torch.equal(compiled(X[:size]), program(X[:size]))
+
+
+@pytest.mark.compile
+def test_a_package_that_computes_in_float32_is_refused_where_int8_was_wanted(
+    packages: dict[str, Path],
+) -> None:
+    wanted, file = quantized(), packages["float32"]
+    with pytest.raises(BlessingRefused, match="is to compute in int8 and doesn't") as caught:
+        require_int8(wanted, file, file.with_suffix(".so"))
+    assert "2 layers" in caught.value.expected
+    assert "0 such calls" in caught.value.got
+    file = packages["int8"]
+    require_int8(wanted, file, file.with_suffix(".so"))
+    # Nothing is wanted of a graph without such layers.
+    require_int8(export(Net(), X), packages["float32"], file.with_suffix(".so"))
+
+
+def test_int8_is_for_levels_with_int8_dot_products_alone() -> None:
+    program, plain = quantized(), export(Net(), X)
+    for slug, target in TARGETS.items():
+        require_int8_level(plain, target)
+        if slug in ("cpu-avx2-vnni", "cpu-avx512-vnni", "cpu-amx"):
+            require_int8_level(program, target)
+            continue
+        with pytest.raises(BlessingRefused, match=f"int8 isn't for {slug}"):
+            require_int8_level(program, target)

@@ -1,0 +1,83 @@
+"""What is served comes with the delivery, once each, for int8 to choose its ranges by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from handoff.artifacts.delivery.contract import CALIBRATION_FILE
+from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.deliver import calibrating
+from handoff.tasks.deliver.step import deliver
+from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.optimize.calibration import calibration_of
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.layer(batch["x"]) + batch["y"]  # type: ignore[no-any-return]
+
+
+def example(rows: int, seed: int = 0) -> tuple[dict[str, Tensor]]:
+    made = torch.Generator().manual_seed(seed)
+    return ({"x": torch.randn(rows, 4, generator=made), "y": torch.ones(rows, 1)},)
+
+
+def test_batches_are_kept_once_each_by_the_inputs_names(tmp_path: Path) -> None:
+    given = [example(3, 1), example(5, 2), example(3, 1)]
+    deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=given)
+    loaded = read_delivery(tmp_path / "d")
+    assert [tuple(x.shape) for x, _ in loaded.calibration] == [(3, 4), (5, 4)]
+    assert torch.equal(loaded.calibration[1][0], given[1][0]["x"])
+    found = calibration_of(loaded)
+    assert found.batches == loaded.calibration
+    assert found.told == "ranges of 2 batches of calibration.safetensors"
+
+
+def test_without_any_the_examples_are_taken_and_that_is_said(tmp_path: Path) -> None:
+    deliver(Scores(), example(2), tmp_path / "d", name="scores")
+    assert not (tmp_path / "d" / CALIBRATION_FILE).exists()
+    found = calibration_of(read_delivery(tmp_path / "d"))
+    assert torch.equal(found.batches[0][0], example(2)[0]["x"])
+    assert "examples alone: deliver(..., calibration=batches) brings more" in found.told
+
+
+def test_where_sizes_are_fixed_only_batches_of_those_are_kept(tmp_path: Path) -> None:
+    deliver(
+        Scores(), example(2), tmp_path / "d", name="scores", dynamic={}, calibration=[example(2, 3)]
+    )
+    assert len(read_delivery(tmp_path / "d").calibration) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ([torch.zeros(2, 4)], "batch 0 .*expected a tuple of forward's arguments, got a tensor"),
+        ([example(2), ({"x": torch.zeros(2, 4)},)], "batch 1 .*expected the tensors"),
+    ],
+)
+def test_what_is_no_call_of_forward_is_told(
+    given: Sequence[Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageProblem, match=match):
+        deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=given)
+    assert not (tmp_path / "d").exists()
+
+
+def test_more_than_a_delivery_holds_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrating, "CALIBRATION_BATCHES", 2)
+    many = [example(2, seed) for seed in range(3)]
+    with pytest.raises(UsageProblem, match="at most 2 batches"):
+        deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=many)
+    deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=many[:2])
