@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import UsageProblem, first_line
-from handoff.artifacts.recipe.recipe import PassChoice
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
@@ -100,15 +101,20 @@ def _run_passes(
                 reference = save_program(program, job.folder / REFERENCE_FILE)
     names = contract.structure.output_names
     outputs, computed = describe_outputs(program, contract.signature, names)
-    job.recipe.require_outputs(spec.name for spec in outputs)
-    job.recipe.require_attainable(
-        (spec.name, spec.dtype, size) for spec, size in zip(outputs, check.sizes, strict=True)
-    )
+    _require_fitting(job.recipe, outputs, check.sizes)
     with _passes_suspected(effects, is_each_exported):
         saved = save_program(program, job.folder / PROGRAM_FILE)
     told, graphs = fold_evidence(effects, delivery.module, program, check.memory)
     calls = tuple(sorted(calls_of(program)))
     return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls)
+
+
+def _require_fitting(recipe: Recipe, outputs: Sequence[TensorSpec], sizes: Sequence[float]) -> None:
+    """Raise `UsageProblem` unless the recipe's tolerances name outputs and can be kept by them."""
+    recipe.require_outputs(spec.name for spec in outputs)
+    recipe.require_attainable(
+        (spec.name, spec.dtype, size) for spec, size in zip(outputs, sizes, strict=True)
+    )
 
 
 def _export_check(delivery: LoadedDelivery, is_each_exported: bool) -> Exportable:

@@ -217,9 +217,11 @@ def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
         "replace-operator": RELU_TO_LEAKY | {"new": "relu6.default"},
         "lower-precision": {"dtype": "bfloat16", "operators": "linear"},
         "prune-low-influence": {"share": "0.001"},
+        "quantize-int8": {"activations": "static", "keep": "0"},
     }
     passes = (PassChoice(name, parameters.get(name, {})),)
-    room = 0.05 if name in {"lower-precision", "quantize-weights"} else 1e-5
+    rounding = {"lower-precision", "quantize-int8", "quantize-weights"}
+    room = 0.05 if name in rounding else 1e-5
     module = Pooled() if name == "pool-with-attention" else Everything()
     right = run(tmp_path / "right", *passes, module=module, tolerance=room)
     assert right.effects[0].modified
