@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from handoff.artifacts.delivery.contract import Lineage
+    from handoff.artifacts.delivery.metric import Metric
     from handoff.artifacts.errors import (
         BlessingRefused,
         BudgetSpent,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "artifacts.delivery.contract": ("Lineage",),
+    "artifacts.delivery.metric": ("Metric",),
     "artifacts.errors": (
         "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
         "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
@@ -92,7 +94,7 @@ _MODULE_OF = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliverResult", "DeliveryUnreachable",
     "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "HandoffError",
-    "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "NightFailed",
+    "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric", "NightFailed",
     "NotShownYet", "PackageRefused", "Pass", "PatternPass", "PullResult", "Recipe",
     "RegistryFailed", "Released", "StepCrashed", "StoreFailed", "Trust", "UsageProblem", "deliver",
     "inspect", "load", "promote", "pull", "release", "trusted_keys",

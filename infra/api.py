@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.evidence import Finding
@@ -21,6 +22,7 @@ from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.registry.messages import PullJob, PullResult
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -64,6 +66,8 @@ def deliver(
     batch_invariant: bool = True,
     lineage: Lineage | None = None,
     calibration: Iterable[Sequence[Any]] = (),
+    evaluation: Iterable[tuple[Sequence[Any], torch.Tensor | None]] = (),
+    metric: str | Metric | None = None,
 ) -> DeliverResult:
     """Write a delivery of `module` to the new folder `folder`; return its contract and notes.
 
@@ -73,7 +77,10 @@ def deliver(
     model does with them, and a note tells of each that is only the example's. `lineage` says where
     the model comes from; without it the git checkout is asked in which the process runs.
     `calibration` are batches of what is served, each what forward is called with, by which int8
-    chooses its ranges. `module` is left as it was.
+    chooses its ranges. `evaluation` are samples, each what forward is called with and the labels of
+    its rows (None for a metric that compares with the model itself), `metric` what is computed of
+    them: what a package in lower precision loses of it may be agreed on in place of a tolerance.
+    `module` is left as it was.
 
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.
@@ -86,7 +93,8 @@ def deliver(
     return write_delivery(
         module, example_inputs, whole_path(Path(folder)), name=name, example_kwargs=example_kwargs,
         dynamic=dynamic, dimensions=dimensions, ranges=ranges, batch_invariant=batch_invariant,
-        lineage=replace(said, created=created), calibration=calibration,
+        lineage=replace(said, created=created), calibration=calibration, evaluation=evaluation,
+        metric=metric,
     )  # fmt: skip
 
 

@@ -3,12 +3,14 @@
     delivery.toml          the contract: who, from what commit, which inputs and ranges
     examples.safetensors   example inputs and what the original module made of them
     calibration.safetensors   inputs as they are served, by which int8 chooses its ranges; may lack
+    evaluation.safetensors   samples with their labels, by which a metric is measured; may lack
     sources.json           for each node of the graph the line of the model's code that made it
     module.py, __init__.py, state_dict.pt, <child>.pt ...   exactly as `to_folder` wrote them
 
 `examples.safetensors` names its tensors `<case>/inputs/<input name>` and `<case>/outputs/<index>`;
 cases are numbered from 0, and case 0 is the example that the module was traced with.
-`calibration.safetensors` names its tensors in the same way, and holds inputs alone.
+`calibration.safetensors` names its tensors in the same way, and holds inputs alone;
+`evaluation.safetensors` has beside them `<case>/labels`, with a row for each of the inputs'.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.artifacts.files.strict_toml import parse_toml
@@ -161,6 +164,7 @@ class DeliveryContract:
     batch_invariant: bool = True
     format: int = FORMAT
     left_out: tuple[str, ...] = later(())
+    metric: Metric | None = later(None)
 
     def __post_init__(self) -> None:
         """Check the format number and the signature."""
@@ -239,6 +243,8 @@ def format_contract(contract: DeliveryContract) -> str:
         lines += ["", f"[{section}]", *_pairs(plain[section])]
     if contract.structure != Structure():
         lines += ["", "[structure]", *_pairs(plain["structure"])]
+    if contract.metric:
+        lines += ["", "[metric]", *_pairs(plain["metric"])]
     for section in ("inputs", "outputs"):
         for spec in plain[section]:
             lines += ["", f"[[{section}]]", *_pairs(spec)]

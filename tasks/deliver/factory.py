@@ -24,7 +24,7 @@ from handoff.tasks.deliver.golden import one_line
 
 OPTIONS = (
     "name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage",
-    "calibration",
+    "calibration", "evaluation", "metric",
 )  # fmt: skip
 # Names of functions that say nothing of the model: the module's name is taken instead.
 _PLAIN_NAMES = ("build", "build_model", "create", "create_model", "factory", "make", "make_model",

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.contract import DeliveryContract, Lineage, ModelSection
+from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
 from handoff.infra.engine.looking import searched
@@ -30,7 +31,12 @@ from handoff.tasks.deliver.arguments import (
     require_on_cpu,
     unwrap,
 )
-from handoff.tasks.deliver.calibrating import take_calibration
+from handoff.tasks.deliver.beside import (
+    Beside,
+    measure_eager,
+    take_calibration,
+    take_evaluation,
+)
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import gravest
 from handoff.tasks.deliver.factory import Made, default_name, take_model
@@ -56,6 +62,8 @@ def deliver(
     batch_invariant: bool = True,
     lineage: Lineage | None = None,
     calibration: Iterable[Sequence[Any]] = (),
+    evaluation: Iterable[tuple[Sequence[Any], torch.Tensor | None]] = (),
+    metric: str | Metric | None = None,
 ) -> DeliverResult:
     """Write a delivery of `module` to `folder`, all or nothing; return its contract and notes.
 
@@ -73,7 +81,9 @@ def deliver(
     What nothing tells is the example's own smallest and largest, with a note.
     `batch_invariant=False` declares that the output for one row depends on the other rows on
     purpose. `calibration` are batches of what is served, each what forward is called with: int8
-    chooses its ranges by them, and by the example without any.
+    chooses its ranges by them, and by the example without any. `evaluation` are samples, each what
+    forward is called with and the labels of its rows, of which `metric` is computed: what a package
+    in lower precision loses of it may be agreed on in place of a tolerance.
 
     The module is delivered in evaluation mode, without its dropouts and losses, and is afterwards
     what it was before. `torch.fx` captures it; what that can't capture rightly or `to_folder`
@@ -88,7 +98,11 @@ def deliver(
     call, inputs = describe_call(module, example_inputs, example_kwargs or {})
     require_on_cpu(module, inputs)
     signature = describe_inputs(call.names, inputs, dynamic, dimensions, ranges)
-    batches = take_calibration(module, call, calibration, example_kwargs or {})
+    keywords = example_kwargs or {}
+    beside = Beside(
+        take_calibration(module, call, calibration, keywords),
+        take_evaluation(module, call, evaluation, keywords, metric),
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         undisturbed(module),
@@ -108,17 +122,19 @@ def deliver(
             structure=goldens.structure,
             draw=goldens.draw,
             batch_invariant=batch_invariant,
+            metric=beside.evaluation.metric if beside.evaluation else None,
         )
+        told = _measure(module, goldens, beside)
         # The name ends up in module.py, beside each .pt file.
         built = Path(scratch) / (folder.name if _CLEAN_NAME.fullmatch(folder.name) else "delivery")
-        work = Work(module, goldens.call, goldens, built, calibration=batches)
+        work = Work(module, goldens.call, goldens, built, beside=beside)
         result = work.build(contract)
         if result is None and dynamic is None and contract.dimensions:
             result = work.build_fixed(contract)
         if result is None:
             raise gravest(module, work.failures)
         built.rename(folder)
-    return replace(result, folder=folder, notes=(*guesses, *result.notes))
+    return replace(result, folder=folder, notes=(*guesses, *result.notes, *told))
 
 
 def _make_goldens(
@@ -141,6 +157,14 @@ def _make_goldens(
             raise refusal from None
         note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.got}"
         return signature, replace(goldens, notes=(note, *goldens.notes))
+
+
+def _measure(module: nn.Module, goldens: Goldens, beside: Beside) -> tuple[str, ...]:
+    """Return what the model itself makes of the evaluation, where there is one."""
+    if beside.evaluation is None:
+        return ()
+    names = goldens.structure.output_names
+    return (measure_eager(module, goldens.call, beside.evaluation, names),)
 
 
 def require_free(folder: Path) -> None:

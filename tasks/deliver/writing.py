@@ -22,8 +22,10 @@ from handoff.artifacts.delivery.contract import (
     DeliveryContract,
     format_contract,
 )
+from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
+from handoff.tasks.deliver.beside import NOTHING, Beside, Evaluation
 from handoff.tasks.deliver.capture.calls import Call
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
 from handoff.tasks.deliver.capture.lines import line_of_trace, written_line
@@ -52,8 +54,7 @@ class Work:
     goldens: Goldens
     folder: Path
     failures: list[Failure] = field(default_factory=list)
-    # Batches by the names of the call's tensors.
-    calibration: tuple[dict[str, torch.Tensor], ...] = ()
+    beside: Beside = NOTHING
 
     def build(self, contract: DeliveryContract) -> DeliverResult | None:
         """Write the delivery by the first road whose result is right when it is read back."""
@@ -73,14 +74,11 @@ class Work:
             for spec, tensor in zip(contract.inputs, example.inputs, strict=True)
         )
         shapes = {name: t.shape for name, t in zip(self.call.names, example.inputs, strict=True)}
-        fitting = tuple(
-            batch for batch in self.calibration
-            if all(batch[name].shape == shape for name, shape in shapes.items())
-        )  # fmt: skip
-        alone = replace(
-            self, goldens=replace(self.goldens, cases=(example,)), failures=[], calibration=fitting
-        )
-        result = alone.build(replace(contract, inputs=specs, dimensions={}))
+        beside = self.beside.of_shapes(shapes)
+        goldens = replace(self.goldens, cases=(example,))
+        alone = replace(self, goldens=goldens, failures=[], beside=beside)
+        metric = contract.metric if beside.evaluation else None
+        result = alone.build(replace(contract, inputs=specs, dimensions={}, metric=metric))
         if result is None:
             return None
         note = describe_fixing(contract, example.inputs, self.failures)
@@ -114,7 +112,9 @@ class Work:
         left_out = (*captured.notes, *self._left_behind(captured, kept[0]))
         narrowed = replace(narrowed, left_out=left_out)
         _write(captured, narrowed, kept, self.folder)
-        write_calibration(self.calibration, narrowed, self.folder)
+        write_calibration(self.beside.calibration, narrowed, self.folder)
+        if self.beside.evaluation:
+            write_evaluation(self.beside.evaluation, narrowed, self.folder)
         own = own_namespaces(captured.module.graph.nodes)
         loaded = read_delivery(self.folder, BUILT_IN | own)
         for case in kept:
@@ -210,14 +210,30 @@ def write_calibration(
     They are of its shapes and dtypes. Without any, nothing is written.
     """
     if batches:
-        _save(
-            {
-                f"{number}/inputs/{spec.name}": batch[spec.name].detach().contiguous().clone()
-                for number, batch in enumerate(batches)
-                for spec in contract.inputs
-            },
-            folder / CALIBRATION_FILE,
-        )
+        _save(_inputs_by_key(batches, contract), folder / CALIBRATION_FILE)
+
+
+def write_evaluation(evaluation: Evaluation, contract: DeliveryContract, folder: Path) -> None:
+    """Write `evaluation.safetensors`, of batches of which each has the contract's inputs by name.
+
+    They are of its shapes and dtypes.
+    """
+    labels = {
+        f"{number}/labels": labels.detach().contiguous().clone()
+        for number, labels in enumerate(evaluation.labels)
+        if labels is not None
+    }
+    _save(_inputs_by_key(evaluation.batches, contract) | labels, folder / EVALUATION_FILE)
+
+
+def _inputs_by_key(
+    batches: Sequence[Mapping[str, torch.Tensor]], contract: DeliveryContract
+) -> dict[str, torch.Tensor]:
+    return {
+        f"{number}/inputs/{spec.name}": batch[spec.name].detach().contiguous().clone()
+        for number, batch in enumerate(batches)
+        for spec in contract.inputs
+    }
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:

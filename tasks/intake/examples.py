@@ -1,4 +1,4 @@
-"""Reads a delivery's examples and calibration batches, and holds them against its contract."""
+"""Reads a delivery's examples, calibration and evaluation, and holds them against its contract."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from handoff.artifacts.delivery.contract import (
     EXAMPLES_FILE,
     DeliveryContract,
 )
+from handoff.artifacts.delivery.metric import (
+    EVALUATION_BATCHES,
+    EVALUATION_BYTES,
+    EVALUATION_FILE,
+)
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.intake.refusal import DAMAGED, refuse
 
-_KEY = re.compile(r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outputs/([0-9]{1,4}))")
+_KEY = re.compile(
+    r"(0|[1-9][0-9]{0,3})/(?:inputs/([A-Za-z_][A-Za-z0-9_]*)|outputs/([0-9]{1,4})|(labels))"
+)
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,25 @@ class ExampleCase:
     outputs: tuple[torch.Tensor, ...] | None
 
 
+@dataclass(frozen=True)
+class Labelled:
+    """Samples of an evaluation: inputs in the contract's order, and what is right for their rows.
+
+    Inputs are of the contract's shapes and dtypes, labels `[rows, ...]`; None for a metric that
+    compares with eager.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    labels: torch.Tensor | None
+
+
 def read_examples(folder: Path, contract: DeliveryContract) -> tuple[ExampleCase, ...]:
     """Return the example cases in `folder`, in order; none when there is no such file.
 
     Raises `DeliveryUnreadable` when they don't fit the contract's dtypes, shapes and ranges.
     """
-    return _Reader(EXAMPLES_FILE, contract).read(folder)
+    cases = _Reader(EXAMPLES_FILE, contract).read(folder)
+    return tuple(ExampleCase(case.inputs, case.outputs) for case in cases)
 
 
 def read_calibration(
@@ -48,15 +68,35 @@ def read_calibration(
     Each is of the contract's shapes and dtypes, in its order. Raises `DeliveryUnreadable` when they
     don't fit that, or are too many or too large.
     """
-    path, reader = folder / CALIBRATION_FILE, _Reader(CALIBRATION_FILE, contract)
-    if path.exists() and path.stat().st_size > CALIBRATION_BYTES:
-        raise reader.refuse(f"at most {CALIBRATION_BYTES} bytes", path.stat().st_size)
-    batches = reader.read(folder)
-    if len(batches) > CALIBRATION_BATCHES:
-        raise reader.refuse(f"at most {CALIBRATION_BATCHES} batches", len(batches))
-    if any(batch.outputs is not None for batch in batches):
-        raise reader.refuse("inputs alone", "outputs")
+    reader = _Reader(CALIBRATION_FILE, contract, has_outputs=False)
+    batches = reader.read_bounded(folder, CALIBRATION_BATCHES, CALIBRATION_BYTES)
     return tuple(batch.inputs for batch in batches)
+
+
+def read_evaluation(folder: Path, contract: DeliveryContract) -> tuple[Labelled, ...]:
+    """Return the evaluation's samples in `folder`, in order; none when there is no such file.
+
+    Raises `DeliveryUnreadable` when they don't fit the contract, are too many or too large, lack
+    their labels, or where the contract names no metric for them.
+    """
+    reader = _Reader(EVALUATION_FILE, contract, has_outputs=False, has_labels=True)
+    batches = reader.read_bounded(folder, EVALUATION_BATCHES, EVALUATION_BYTES)
+    metric = contract.metric
+    if (metric is None) != (not batches):
+        expected = "samples for the contract's metric" if metric else "a [metric] in the contract"
+        raise reader.refuse(expected, "neither file nor samples" if metric else "samples alone")
+    if metric and metric.kind.labels and any(batch.labels is None for batch in batches):
+        raise reader.refuse(f"labels for each case, which {metric.name} needs", "none")
+    return tuple(Labelled(batch.inputs, batch.labels) for batch in batches)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A case as it lies in its file: inputs in the contract's order, and what is beside them."""
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...] | None
+    labels: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -65,13 +105,26 @@ class _Reader:
 
     file: str
     contract: DeliveryContract
+    has_outputs: bool = True
+    has_labels: bool = False
 
-    def read(self, folder: Path) -> tuple[ExampleCase, ...]:
+    def read_bounded(self, folder: Path, most: int, most_bytes: int) -> tuple[_Case, ...]:
+        """Return the cases in order; there may be as many, and the file as large."""
+        path = folder / self.file
+        if path.exists() and path.stat().st_size > most_bytes:
+            raise self.refuse(f"at most {most_bytes} bytes", path.stat().st_size)
+        cases = self.read(folder)
+        if len(cases) > most:
+            raise self.refuse(f"at most {most} batches", len(cases))
+        return cases
+
+    def read(self, folder: Path) -> tuple[_Case, ...]:
         """Return the cases in order."""
         if not (folder / self.file).exists():
             return ()
         inputs: dict[int, dict[str, torch.Tensor]] = {}
         outputs: dict[int, dict[int, torch.Tensor]] = {}
+        labels: dict[int, torch.Tensor] = {}
         for key, tensor in self._load(folder / self.file).items():
             match = _KEY.fullmatch(key)
             if match is None:
@@ -79,17 +132,30 @@ class _Reader:
             case, name, index = int(match[1]), match[2], match[3]
             if name is not None:
                 inputs.setdefault(case, {})[name] = tensor
-            else:
+            elif index is not None and self.has_outputs:
                 outputs.setdefault(case, {})[int(index)] = tensor
-        if set(outputs) - set(inputs) or sorted(inputs) != list(range(len(inputs))):
+            elif index is None and self.has_labels:
+                labels[case] = tensor
+            else:
+                raise self.refuse(self._kinds, key)
+        beside = set(outputs) | set(labels)
+        if beside - set(inputs) or sorted(inputs) != list(range(len(inputs))):
             found = ", ".join(map(str, sorted(inputs)))
             raise self.refuse("cases numbered from 0, each with its inputs", found)
         return tuple(
-            ExampleCase(
-                self._order_inputs(case, inputs[case]), self._order_outputs(case, outputs.get(case))
+            _Case(
+                self._order_inputs(case, inputs[case]),
+                self._order_outputs(case, outputs.get(case)),
+                labels.get(case),
             )
             for case in range(len(inputs))
         )
+
+    @property
+    def _kinds(self) -> str:
+        if self.has_outputs:
+            return "inputs and outputs"
+        return "inputs and labels" if self.has_labels else "inputs alone"
 
     def _load(self, path: Path) -> dict[str, torch.Tensor]:
         from safetensors import SafetensorError

@@ -22,10 +22,17 @@ from handoff.artifacts.delivery.contract import (
     DeliveryContract,
     read_contract,
 )
+from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.engine.budget import memory_bytes
 from handoff.tasks.intake.arithmetic import require_small
-from handoff.tasks.intake.examples import ExampleCase, read_calibration, read_examples
+from handoff.tasks.intake.examples import (
+    ExampleCase,
+    Labelled,
+    read_calibration,
+    read_evaluation,
+    read_examples,
+)
 from handoff.tasks.intake.files.sources import attach_sources
 from handoff.tasks.intake.findings import gather_findings
 from handoff.tasks.intake.rebuild import rebuild
@@ -43,7 +50,8 @@ class LoadedDelivery:
     """A delivery in memory: contract, module in evaluation mode, examples, what was noticed.
 
     `calibration` are batches of inputs as they are served, of the contract's shapes and dtypes in
-    its order; there may be none.
+    its order, `evaluation` further ones with labels, of which the contract's metric is computed;
+    there may be none.
     """
 
     contract: DeliveryContract
@@ -51,6 +59,7 @@ class LoadedDelivery:
     cases: tuple[ExampleCase, ...]
     findings: tuple[Finding, ...]
     calibration: tuple[tuple[torch.Tensor, ...], ...] = ()
+    evaluation: tuple[Labelled, ...] = ()
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...] | None:
@@ -90,9 +99,9 @@ def read_delivery(staging: Path, namespaces: frozenset[str] | None = None) -> Lo
     _check_inputs(source, contract)
     cases = read_examples(staging, contract)
     _require_rows(contract, cases)
-    batches = read_calibration(staging, contract)
+    batches, labelled = read_calibration(staging, contract), read_evaluation(staging, contract)
     attach_sources(rebuilt.module, staging / SOURCES_FILE)
-    return LoadedDelivery(contract, rebuilt.module, cases, findings, batches)
+    return LoadedDelivery(contract, rebuilt.module, cases, findings, batches, labelled)
 
 
 def read_bare(staging: Path) -> tuple[ModuleSource, torch.fx.GraphModule]:
@@ -141,7 +150,7 @@ def _check_files(staging: Path, source: ModuleSource) -> None:
     blobs = {f"{child.name}.pt" for child in source.children if child.layer is None}
     expected = blobs | {STATE_FILE, MODULE_FILE, INIT_FILE, CONTRACT_FILE}
     present = {path.name for path in staging.iterdir()} - {
-        CALIBRATION_FILE, EXAMPLES_FILE, SOURCES_FILE,
+        CALIBRATION_FILE, EVALUATION_FILE, EXAMPLES_FILE, SOURCES_FILE,
     }  # fmt: skip
     odd = sorted(expected ^ present)
     if odd:

@@ -19,6 +19,7 @@ from handoff.artifacts.delivery.contract import (
     SOURCES_FILE,
     STATE_FILE,
 )
+from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.new_folder import scratch_folder
@@ -29,6 +30,7 @@ _NAMED_FILES = frozenset(
     {
         CALIBRATION_FILE,
         CONTRACT_FILE,
+        EVALUATION_FILE,
         EXAMPLES_FILE,
         INIT_FILE,
         MODULE_FILE,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.contract import CALIBRATION_FILE
 from handoff.artifacts.errors import UsageProblem
-from handoff.tasks.deliver import calibrating
+from handoff.tasks.deliver import beside
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.calibration import calibration_of
@@ -76,7 +76,7 @@ def test_what_is_no_call_of_forward_is_told(
 def test_more_than_a_delivery_holds_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrating, "CALIBRATION_BATCHES", 2)
+    monkeypatch.setattr(beside, "CALIBRATION_BATCHES", 2)
     many = [example(2, seed) for seed in range(3)]
     with pytest.raises(UsageProblem, match="at most 2 batches"):
         deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=many)

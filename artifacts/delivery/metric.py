@@ -1,0 +1,187 @@
+"""What a model is judged by where it is used: a metric, of one output, over samples with labels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+EVALUATION_FILE = "evaluation.safetensors"
+EVALUATION_BATCHES = 4096
+EVALUATION_BYTES = 1 << 30
+
+_COUNTED = re.compile(r"(top-|ndcg@)([1-9][0-9]{0,3})")
+# An extension's.
+_OWN = re.compile(r"own:[a-z][a-z0-9_.-]{0,62}")
+# What labels hold that counts for nothing: as in torch's losses.
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What sets a metric apart: what it is compared with, and what a drop of it means.
+
+    `labels` tells whether samples have labels; without, eager's own output stands for them. With
+    `is_error` smaller is better, and a drop is told as a share of eager's own error.
+    """
+
+    labels: bool = True
+    is_error: bool = False
+
+
+# `top-K` and `ndcg@K` are there for every K.
+KINDS: dict[str, Kind] = {
+    "top-K": Kind(),
+    "auc": Kind(),
+    "log-loss": Kind(is_error=True),
+    "log-loss-of-probabilities": Kind(is_error=True),
+    "rmse": Kind(is_error=True),
+    "mae": Kind(is_error=True),
+    "ndcg@K": Kind(),
+    "cosine": Kind(labels=False),
+    "agreement": Kind(labels=False),
+}
+# One of an extension's is a share of 0 to 1, of which more is better.
+_EXTENSIONS = Kind()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Which metric, of which output: the first one where none is named.
+
+    `top-K` (labels among the K highest classes), `auc`, `log-loss` (of logits, or
+    `log-loss-of-probabilities`), `rmse`, `mae`, `ndcg@K` (labels are relevances), `cosine` and
+    `agreement` (with eager itself, no labels), or `own:NAME` for a metric of an extension's.
+    """
+
+    name: str
+    output: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if not ((self.is_known and "K" not in self.name) or _OWN.fullmatch(self.name)):
+            raise ValueError(
+                f"expected a metric among {', '.join(KINDS)}, or own:NAME for an extension's, "
+                f"got {self.name[:60]!r}"
+            )
+
+    @property
+    def family(self) -> str:
+        """Its name in `KINDS`: `top-K` for `top-5`."""
+        return _COUNTED.sub(r"\1K", self.name)
+
+    @property
+    def count(self) -> int:
+        """Its K; 0 for one without."""
+        counted = _COUNTED.fullmatch(self.name)
+        return int(counted[2]) if counted else 0
+
+    @property
+    def kind(self) -> Kind:
+        """What sets it apart."""
+        return KINDS.get(self.family, _EXTENSIONS)
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether it is one of ours."""
+        return self.family in KINDS
+
+    def place(self, outputs: tuple[str, ...]) -> int:
+        """Return the place of its output among those names; raise `ValueError` for none of them."""
+        if not self.output:
+            return 0
+        if self.output not in outputs:
+            raise ValueError(f"expected an output among {', '.join(outputs)}, got {self.output!r}")
+        return outputs.index(self.output)
+
+
+Standing = Literal["kept", "broken", "not known", "not agreed"]
+
+
+@dataclass(frozen=True)
+class MetricRule:
+    """How much of the delivery's metric a package may lose, and how sure that has to be.
+
+    For shares (top-K, AUC, NDCG, cosine, agreement) the drop is the difference: 0.97 to 0.965 is
+    0.005. For errors (log loss, RMSE, MAE) it is the growth relative to eager's own.
+    """
+
+    max_drop: float
+    """From 0 to 1."""
+    confidence: float = 0.95
+    """With this probability the drop on all that is like these samples is below the bound that has
+    to be below `max_drop`; 0.5 to 0.9999."""
+
+    def __post_init__(self) -> None:
+        """Check both ranges."""
+        if not 0.0 <= self.max_drop <= 1.0:
+            raise ValueError(f"expected max_drop from 0 to 1, got {self.max_drop}")
+        if not 0.5 <= self.confidence <= 0.9999:
+            raise ValueError(f"expected confidence from 0.5 to 0.9999, got {self.confidence}")
+
+
+@dataclass(frozen=True)
+class MeasuredMetric:
+    """A metric of eager and of a package on the same samples, and what the package loses of it.
+
+    `low` and `high` bound the drop, each with the probability `confidence`; `max_drop` is what was
+    agreed, None where nothing was. `enough` is how many such samples would tell, where these don't:
+    0 where no number would, or none is asked for. `data` is the digest of the samples.
+    """
+
+    name: str
+    output: str
+    samples: int
+    eager: float
+    package: float
+    drop: float
+    low: float
+    high: float
+    is_error: bool
+    confidence: float
+    data: str
+    max_drop: float | None = None
+    enough: int = 0
+
+    @property
+    def standing(self) -> Standing:
+        """What the samples say about what was agreed."""
+        if self.max_drop is None:
+            return "not agreed"
+        if self.high <= self.max_drop:
+            return "kept"
+        return "broken" if self.low > self.max_drop else "not known"
+
+    @property
+    def figures(self) -> str:
+        """Both values and the drop: `0.972 by eager, 0.970 by the package, ...`."""
+        unit = "of eager's " if self.is_error else ""
+        lost = self._told(self.drop)
+        return (
+            f"{self.name} of {self.samples} samples is {self.eager:.4g} by eager and "
+            f"{self.package:.4g} by the package: a drop of {lost} {unit}"
+            f"({self._told(self.low)} to {self._told(self.high)}, {self.confidence:.4g} sure)"
+        )
+
+    @property
+    def told(self) -> str:
+        """The figures with what they mean for what was agreed."""
+        if self.max_drop is None:
+            return f"{self.figures}; the recipe agrees on no max_drop under [metric]"
+        agreed = f"{self.max_drop:.4g} is agreed"
+        if self.standing == "kept":
+            return f"{self.figures}; at most {agreed}"
+        if self.standing == "broken":
+            return f"{self.figures}, which is more than the recipe allows: {agreed}"
+        if self.enough:
+            return (
+                f"{self.figures}, which is not enough samples to tell: {agreed}, and some "
+                f"{self.enough} samples like these would show it. Deliver more of them"
+            )
+        return (
+            f"{self.figures}, which is not enough samples to tell, and more of them would not "
+            f"help as it looks: {agreed}"
+        )
+
+    def _told(self, drop: float) -> str:
+        return f"{drop:.2%}" if self.is_error else f"{drop:.4f}"

@@ -1,0 +1,1 @@
+"""An agreed metric: computed for each sample, by eager and by a package, and what is lost of it."""
