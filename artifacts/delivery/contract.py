@@ -151,7 +151,7 @@ class DeliveryContract:
     `draw` says where further inputs come from: random draws within the declared ranges, or rows of
     the example, for a model that doesn't run on anything else. `batch_invariant` is false for a
     model whose output for one row depends on the other rows on purpose. `left_out` tells what of
-    the original is not in the graph.
+    the original is not in the graph, `metric` what is to be computed of the evaluation.
     """
 
     model: ModelSection
@@ -176,6 +176,28 @@ class DeliveryContract:
     def signature(self) -> ModelSignature:
         """The inputs, outputs and dynamic dimensions as one value."""
         return ModelSignature(self.inputs, self.outputs, self.dimensions)
+
+    def output_names(self, count: int) -> tuple[str, ...]:
+        """Return what `count` outputs are called: by their paths, or by their places."""
+        names = self.structure.output_names
+        return names if len(names) == count else tuple(f"output{place}" for place in range(count))
+
+    def covered(self, count: int) -> int | None:
+        """Return which of `count` outputs the metric is of; None where there is no metric.
+
+        Raises `DeliveryUnreadable` where it is of one that there isn't.
+        """
+        if self.metric is None:
+            return None
+        try:
+            return self.metric.place(self.output_names(count))
+        except ValueError as error:
+            raise DeliveryUnreadable(
+                f"the metric {self.metric.name} is of an output that the model doesn't have",
+                expected=f"one of {', '.join(self.output_names(count))}",
+                got=one_line(self.metric.output)[:60], where=CONTRACT_FILE,
+                remedy="Mend the output under [metric] in delivery.toml, or leave it out",
+            ) from error  # fmt: skip
 
 
 def read_contract(folder: Path) -> DeliveryContract:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.delivery.signature import require_identifier
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.strict_toml import parse_toml
@@ -236,6 +237,9 @@ class Recipe:
     """Which variants are tried beside the plain package."""
     promotion: Promotion = later(USUAL_PROMOTION)
     """How much worse than what it replaces a promoted version may be."""
+    metric: MetricRule | None = later(None)
+    """How much of the delivery's metric may be lost; then passes that round may move its output
+    beyond the tolerance."""
     captures: bool = later(False)
     """Whether the capture table is filled, which the report shows: what each capture technology
     makes of the model. That takes half a minute or more."""

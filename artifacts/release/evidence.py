@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.record import later
 from handoff.artifacts.release.interval import Interval
@@ -162,7 +163,8 @@ class Candidate:
     `ratios` the plain package's time by its own in the same round, with a 95 % interval each.
     `reasons` say why one is out of the running: it crashed, broke the tolerance, fixed a dimension,
     or there was no time.
-    `effects` are those of the passes that it has beyond the recipe's.
+    `effects` are those of the passes that it has beyond the recipe's, `metric` what it loses of
+    the delivery's own.
     """
 
     name: str
@@ -176,6 +178,7 @@ class Candidate:
     ratios_low: tuple[float, ...] = ()
     ratios_high: tuple[float, ...] = ()
     effects: tuple[PassEffect, ...] = later(())
+    metric: MeasuredMetric | None = later(None)
 
     def is_faster(self, goal: Goal = "all") -> bool:
         """Tell whether it is faster than the plain one for sure somewhere, and slower nowhere."""

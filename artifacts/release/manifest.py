@@ -8,6 +8,7 @@ from typing import Literal
 
 from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.delivery.contract import Lineage, require_model_name
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused
@@ -84,7 +85,8 @@ class TargetRecord:
     the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
     tell how the errors of the first outputs lie. `taken_over` is the package of the same code
     whose timings and mechanics these are, but for the replays. One that is refused because a step
-    `crashed` may be accepted the next time: nothing was shown to be wrong.
+    `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
+    package loses of the delivery's own.
     """
 
     slug: str
@@ -109,6 +111,7 @@ class TargetRecord:
     crashed: bool = later(False)
     taken_over: TakenOver | None = later(None)
     atomic_sums: tuple[str, ...] = later(())
+    metric: MeasuredMetric | None = later(None)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

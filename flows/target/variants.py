@@ -85,6 +85,7 @@ def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult)
         compile_s=compiled.compile_s,
         size_bytes=compiled.library.size_bytes,
         max_abs=largest_difference(verified.deviations) or 0.0,
+        metric=verified.metric,
     )
     return Variant(job.folder, compiled, verified, told)
 
@@ -102,7 +103,8 @@ def compare(
     verifying = VerifyJob(
         job.folder, reference, processes.jobs.recipe, compiled.library.digest, compiled.assumed,
         names, slug, processes.jobs.staging, tapped.program if tapped else work.optimized.reference,
-        compiled.atomic_sums,
+        compiled.atomic_sums, None if tapped else work.reference.evaluation,
+        None if tapped else processes.jobs.rounded(work.optimized),
     )  # fmt: skip
     return verify(work.processes.runner(work.target), verifying, slug)
 
@@ -174,7 +176,7 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
     compiled = compile_variant(work, name, job, limit_s)
     target_record.require_new(compiled, made)
     made[compiled.library.digest] = name
-    checked = check(work, name, job, compiled, limit_s)
+    checked = check(replace(work, optimized=optimized), name, job, compiled, limit_s)
     return replace(checked, told=replace(checked.told, effects=effects))
 
 

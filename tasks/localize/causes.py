@@ -19,7 +19,7 @@ from handoff.tasks.localize.messages import LeaveOut, LocalizeJob, Subsystem
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture
-from handoff.tasks.optimize.check import PassCheck
+from handoff.tasks.optimize.check import PassCheck, covered_by_metric
 from handoff.tasks.optimize.exporting import require_exportable
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.verify.loading import Tensors
@@ -99,7 +99,10 @@ def find_pass(job: LocalizeJob, delivery: LoadedDelivery, inputs: Tensors) -> tu
     """
     recipe = replace(job.recipe, broken_passes="refuse")
     exportable = partial(require_exportable, delivery=delivery)
-    check = PassCheck(recipe, [inputs], delivery.module, exportable, calibration_of(delivery))
+    check = PassCheck(
+        recipe, [inputs], delivery.module, exportable, calibration_of(delivery),
+        covered=covered_by_metric(recipe, delivery),
+    )  # fmt: skip
     chosen = [(choice, PASSES[choice.name](choice.parameters)) for choice in recipe.passes]
     module = delivery.module
     name = ""

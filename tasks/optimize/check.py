@@ -11,9 +11,11 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from handoff.artifacts.errors import BlessingRefused, HandoffError, first_line
+from handoff.artifacts.delivery.metric import EVALUATION_FILE
+from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem, first_line
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.release.evidence import PassEffect
+from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.exporting import ExportBroken
 from handoff.tasks.optimize.folding import ModuleMemory, changes_between
 from handoff.tasks.optimize.passes.base import (
@@ -49,11 +51,14 @@ class PassCheck:
         module: torch.fx.GraphModule,
         require_exportable: Exportable,
         calibration: Calibration,
+        *,
+        covered: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         """Compute what `module` gives on each of `inputs`, in float64.
 
         `require_exportable` is called with each program that a pass modified, and raises
-        `ExportBroken`. Passes that round choose by the `calibration` how.
+        `ExportBroken`. Passes that round choose by the `calibration` how, and may move the output
+        that an agreed metric is of, which `covered` tells of so many, as far as they do.
         """
         self._recipe = recipe
         self._inputs = inputs
@@ -61,6 +66,7 @@ class PassCheck:
         self._calibration = calibration
         self.memory = ModuleMemory()
         self._outputs = [compute(module, given) for given in inputs]
+        self._covered = covered(len(self._outputs[0])) if self._outputs else None
 
     @property
     def sizes(self) -> tuple[float, ...]:
@@ -151,7 +157,8 @@ class PassCheck:
                 raise _refusal(chosen, wanted, f"the strides {new.stride()}")
             apart, is_outside = difference(new, old, self._recipe)
             largest = max(largest, apart)
-            if is_outside and not choice.intended:
+            is_agreed = choice.intended or (chosen.rounds and index == self._covered)
+            if is_outside and not is_agreed:
                 bound = self._recipe.tolerance_for("float32")
                 where = first_difference(*programs, self._inputs[place], self._recipe)
                 raise _refusal(
@@ -161,6 +168,24 @@ class PassCheck:
                     + (f", first seen at {where}" if where else ""),
                 )
         return largest
+
+
+def covered_by_metric(recipe: Recipe, delivery: LoadedDelivery) -> Callable[[int], int | None]:
+    """Return what tells which of so many outputs an agreed metric is of; none without one.
+
+    Raises `UsageProblem` where the recipe agrees on a metric and the delivery brings none.
+    """
+    contract = delivery.contract
+    if recipe.metric is None:
+        return lambda _: None
+    if contract.metric is None:
+        raise UsageProblem(
+            "the recipe agrees on a metric, and the delivery brings no evaluation",
+            expected=f"{EVALUATION_FILE}, and its metric in the contract", got="neither",
+            remedy='Deliver with evaluation=[((x,), labels), ...] and metric="top-1", or take '
+            "[metric] out of the recipe",
+        )  # fmt: skip
+    return contract.covered
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,9 @@
 
 A recipe names them with the digest of their code, because they are run: what isn't the code that
 somebody has looked at isn't imported. A module registers operators with `torch.library`, and may
-hold `PASSES`, a tuple of classes derived from `tasks.optimize.passes.base.Pass`.
+hold `PASSES`, a tuple of classes derived from `tasks.optimize.passes.base.Pass`, and `METRICS`,
+functions by their names, of a model's output and the labels of its rows, which give a number from 0
+to 1 for each row.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.looking import find_extension, let_be_imported
 from handoff.tasks.optimize.operators import allow_namespaces, registered_namespaces
+from handoff.tasks.verify.metric.samples import OWN_METRICS
 
 
 def load_extension(named: str) -> None:
@@ -42,11 +45,13 @@ def load_extension(named: str) -> None:
     passes = tuple(getattr(imported, "PASSES", ()))
     if passes:
         _add_passes(module, passes)
-    if not added and not passes:
+    metrics = dict(getattr(imported, "METRICS", {}))
+    OWN_METRICS.update(metrics)
+    if not added and not passes and not metrics:
         raise UsageProblem(
             f"the extension {module} brings nothing",
-            expected="operators in a namespace of its own, or PASSES",
-            got="neither",
+            expected="operators in a namespace of its own, PASSES or METRICS",
+            got="none of them",
             remedy="Mend the name under 'extensions' in the recipe",
         )
 

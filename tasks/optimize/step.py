@@ -20,7 +20,7 @@ from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture, describe_outputs
-from handoff.tasks.optimize.check import Exportable, PassCheck
+from handoff.tasks.optimize.check import Exportable, PassCheck, covered_by_metric
 from handoff.tasks.optimize.exporting import ExportBroken, is_data_dependent, require_exportable
 from handoff.tasks.optimize.folding import fold_evidence
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
@@ -81,7 +81,7 @@ def _run_passes(
     module = snapshot(delivery.module)
     check = PassCheck(
         job.recipe, _check_inputs(delivery), module, _export_check(delivery, is_each_exported),
-        calibration_of(delivery),
+        calibration_of(delivery), covered=covered_by_metric(job.recipe, delivery),
     )  # fmt: skip
     effects = []
     for choice, p in first:
@@ -106,7 +106,9 @@ def _run_passes(
         saved = save_program(program, job.folder / PROGRAM_FILE)
     told, graphs = fold_evidence(effects, delivery.module, program, check.memory)
     calls = tuple(sorted(calls_of(program)))
-    return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls)
+    rounding = {p.name for _, p in (*first, *then) if p.rounds}
+    rounds = any(effect.modified and effect.name in rounding for effect in effects)
+    return OptimizeResult(saved, reference, outputs, computed, told, graphs, calls, rounds)
 
 
 def _require_fitting(recipe: Recipe, outputs: Sequence[TensorSpec], sizes: Sequence[float]) -> None:

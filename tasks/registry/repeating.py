@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.recipe.recipe import KNOBS, PassChoice, Search
 from handoff.artifacts.recipe.target import installed_torch, parse_target
-from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.signing import read_trust
 from handoff.artifacts.site import Stores
@@ -43,14 +44,24 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
         _require_the_same(manifest, taken, delivery)
         optimized = processes.graph.run(jobs.optimize())
         reference = processes.runner().run(jobs.reference(optimized))
+        if passes := _passes_of_variant(record):
+            # The package was compiled from what these made of the program.
+            optimized = processes.graph.run(jobs.variant(record.chosen, passes))
         names = tuple(spec.name for spec in manifest.signature.outputs)
         job = VerifyJob(
             folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
             target=slug, staging=jobs.staging, program=optimized.reference,
-            atomic_sums=record.atomic_sums,
+            atomic_sums=record.atomic_sums, evaluation=reference.evaluation,
+            rounded=jobs.rounded(optimized),
         )  # fmt: skip
         verified = processes.runner(target).run(job)
     return _tell(manifest, slug, reference, verified)
+
+
+def _passes_of_variant(record: TargetRecord) -> tuple[PassChoice, ...]:
+    """Return the passes of the variant that was chosen; none of the plain package."""
+    words = record.chosen.split("+")
+    return Search.variation(record.chosen).passes if all(word in KNOBS for word in words) else ()
 
 
 def verify_released(

@@ -47,6 +47,7 @@ def bless(
         notes=(*verified.notes, *_notes_of(slug, timed)),
         spreads=verified.spreads,
         atomic_sums=compiled.atomic_sums,
+        metric=verified.metric,
     )
 
 
@@ -99,6 +100,7 @@ def with_inside(
         (*outside.notes, f"measured inside the graph instead, at {', '.join(nodes)}"),
         spreads=outside.spreads,
         incomparable=outside.incomparable,
+        metric=outside.metric,
     )
 
 

@@ -157,6 +157,10 @@ class Jobs:
         plan, file = self.recipe.verify, self.reference_file
         return ReferenceJob(self.staging, optimized.reference, plan, file, known)
 
+    def rounded(self, optimized: OptimizeResult) -> Path | None:
+        """Return the program whose rounding an agreed metric judges; None for a tolerance."""
+        return optimized.program if self.recipe.metric and optimized.rounds else None
+
     @property
     def reference_file(self) -> Path:
         """Where the reference's outputs lie."""

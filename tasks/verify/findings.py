@@ -30,6 +30,7 @@ from handoff.tasks.verify.figures import OUTPUTS_COUNTED, SpreadCount
 from handoff.tasks.verify.loading import Tensors
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase
+from handoff.tasks.verify.rounded import Rounded
 from handoff.tasks.verify.scale import Scale, find_scale
 from handoff.tasks.verify.special import NOT_FINITE
 
@@ -56,12 +57,13 @@ class Findings:
     job: VerifyJob
     yardsticks: Sequence[Yardstick]
     model: Callable[[], Callable[..., object]] | None = None
+    rounded: Rounded | None = None
     deviations: list[Deviation] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     spreads: dict[int, SpreadCount] = field(default_factory=dict)
     wrong: int = 0
-    conditioned: dict[str, Conditioning] = field(default_factory=dict)
+    conditioned: dict[tuple[str, bool], Conditioning] = field(default_factory=dict)
     # How many times eager's own error rounding moves an output by, once a case of usual values has
     # asked: the others needn't.
     more_exact: dict[int, float] = field(default_factory=dict)
@@ -121,6 +123,8 @@ class Findings:
         agreed = self.job.recipe.tolerance_for(
             str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
         )
+        if self._is_rounded(index):
+            agreed = Rounded.tolerance(agreed, yardstick.typical)
 
         def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
             typical = replace(yardstick.typical, more_exact=self.more_exact.get(index, 0.0))
@@ -149,14 +153,14 @@ class Findings:
         if self.model is None:
             return None
         model, most = self.model, FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
+        key = case.name, self._is_rounded(index)
 
         def moved(runs: int) -> torch.Tensor:
             # Only now is the model read: most packages never ask.
-            if case.name not in self.conditioned:
-                self.conditioned[case.name] = Conditioning(
-                    model(), case.inputs, case.eager, case.name
-                )
-            moves = self.conditioned[case.name].moved(index, int(min(runs, most)))
+            if key not in self.conditioned:
+                own = self.rounded.model if self.rounded and key[1] else model()
+                self.conditioned[key] = Conditioning(own, case.inputs, case.eager, case.name)
+            moves = self.conditioned[key].moved(index, int(min(runs, most)))
             eager = case.eager[index]
             drawn = case.values == "drawn" and eager.is_floating_point()
             if drawn and runs >= FEWEST_RUNS and index not in self.more_exact:
@@ -164,6 +168,9 @@ class Findings:
             return moves
 
         return moved
+
+    def _is_rounded(self, index: int) -> bool:
+        return self.rounded is not None and self.rounded.place == index
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
@@ -33,7 +34,8 @@ class ReferenceResult:
 
     `plan` is the digest of all names and inputs that follow from delivery and recipe; `asked` names
     the further cases by the known faults that they ask for. `conditions` is the digest of what the
-    process that runs models and packages has of the machine.
+    process that runs models and packages has of the machine. `evaluation` is the file of eager's
+    outputs that the delivery's metric is of, where it brings an evaluation.
     """
 
     file: Path
@@ -42,6 +44,7 @@ class ReferenceResult:
     plan: Digest
     conditions: str = ""
     asked: dict[str, str] = field(default_factory=dict)
+    evaluation: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class VerifyJob(Job["VerifyResult"]):
     with the delivery in `staging`, or with the program in the file `program` where the reference is
     that program's; with neither, nothing but the agreed tolerance has room. Where there are
     `atomic_sums` in the package, further calls are judged by their numbers and not by their bits.
+
+    Where the delivery brings an `evaluation`, its metric is computed of the package's outputs and
+    of eager's, which are in that file. Where the recipe agrees on it, and passes round, `rounded`
+    is the program that was compiled: the output that the metric is of is compared with its.
     """
 
     folder: Path
@@ -66,6 +73,8 @@ class VerifyJob(Job["VerifyResult"]):
     staging: Path | None = None
     program: Path | None = None
     atomic_sums: tuple[str, ...] = ()
+    evaluation: Path | None = None
+    rounded: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class VerifyResult:
     `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
     nothing, because they are the same number at every input, `incomparable` those of which rounding
     alone moves more than a tenth of the elements by about their own size. `spreads` tell how the
-    errors of the first outputs lie.
+    errors of the first outputs lie, `metric` what is lost of the delivery's own.
     """
 
     deviations: tuple[Deviation, ...]
@@ -84,6 +93,7 @@ class VerifyResult:
     blind: tuple[int, ...] = ()
     spreads: tuple[ErrorSpread, ...] = ()
     incomparable: tuple[int, ...] = ()
+    metric: MeasuredMetric | None = None
 
     @property
     def accepted(self) -> bool:

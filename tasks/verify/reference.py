@@ -20,6 +20,7 @@ from handoff.tasks.timing.conditions import digest_conditions, half_of_the_threa
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
+from handoff.tasks.verify.metric.evaluating import run_eager
 from handoff.tasks.verify.open_casts import OpenCasts
 from handoff.tasks.verify.plan import (
     CaseSpec,
@@ -41,6 +42,8 @@ from handoff.tasks.verify.special import (
 
 Tensors = tuple[torch.Tensor, ...]
 
+# What eager makes of the evaluation.
+EAGER_FILE = "evaluation.pt"
 
 # Up to how many bytes of intermediate results a size is run on special values.
 _CHEAP_BYTES = 2**27
@@ -103,12 +106,15 @@ def run(job: ReferenceJob) -> ReferenceResult:
                 skipped.append(f"{planned.name}: the model itself fails: {why}")
     job.file.parent.mkdir(parents=True, exist_ok=True)
     save_cases(cases, job.file)
+    evaluation = run_eager(delivery, job.file.with_name(EAGER_FILE))
     names = tuple(case.name for case in cases)
     # What a table adds isn't the same wherever the delivery and the recipe are.
     added = set(planner.asked.values())
     plan = _digest_inputs([case for case in cases if case.name not in added])
     asked = {fault: case for fault, case in planner.asked.items() if case in names}
-    return ReferenceResult(job.file, names, tuple(skipped), plan, digest_conditions(), asked)
+    return ReferenceResult(
+        job.file, names, tuple(skipped), plan, digest_conditions(), asked, evaluation
+    )
 
 
 class _LeftOpen(Exception):

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import first_line
 from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
@@ -35,7 +37,9 @@ from handoff.tasks.verify.loading import (
     open_shared_library,
 )
 from handoff.tasks.verify.messages import VerifyJob, VerifyResult
+from handoff.tasks.verify.metric.evaluating import evaluate
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
+from handoff.tasks.verify.rounded import Rounded
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW = 2
@@ -50,14 +54,19 @@ def run(job: VerifyJob) -> VerifyResult:
     packages to give the same bits for a few cases. The library's calls are made again, from several
     threads, and with inputs that are laid out differently: what it takes has to be computed right.
     """
-    cases = load_cases(job.reference)
+    cases, rounded = load_cases(job.reference), _rounded(job)
+    if rounded:
+        cases = rounded.beside(cases)
     device = device_of(job.target)
-    found = Findings(job, yardsticks_of(cases), _model_of(job), reasons=[*_other_libraries(job)])
+    found = Findings(
+        job, yardsticks_of(cases), _model_of(job), rounded, reasons=[*_other_libraries(job)]
+    )
     library = from_the_host(open_shared_library(job.folder / SHARED_LIBRARY, device), device)
     given = _compare_all(found, library, cases)
     if not found.reasons:
         _try_manners(found, library, cases, given)
     found.reasons += _unchecked_inputs(library, cases)
+    measured = _measure_metric(found, library)
     # Its copy of the weights goes with it, before another comes.
     del library
     package = from_the_host(open_package(job.folder / PACKAGE, device), device)
@@ -73,7 +82,7 @@ def run(job: VerifyJob) -> VerifyResult:
     return VerifyResult(
         tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
         tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
-        found.not_comparable(),
+        found.not_comparable(), measured,
     )  # fmt: skip
 
 
@@ -90,6 +99,35 @@ def _model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
         return read_delivery(job.staging).module
 
     return model
+
+
+def _rounded(job: VerifyJob) -> Rounded | None:
+    """Return the program whose output the metric judges; None where a tolerance judges all."""
+    if job.rounded is None or job.staging is None:
+        return None
+    place = read_contract(job.staging).covered(len(job.outputs))
+    return None if place is None else Rounded(job.rounded, place)
+
+
+def _measure_metric(found: Findings, library: Package) -> MeasuredMetric | None:
+    """Compute the metric of the delivery's evaluation; refuse what loses more than was agreed.
+
+    Where nothing was rounded, the tolerance is kept, and too few samples are no reason.
+    """
+    job = found.job
+    if job.evaluation is None or job.staging is None:
+        return None
+    try:
+        measured = evaluate(job.staging, job.evaluation, library, job.recipe)
+    except RuntimeError as error:
+        found.reasons.append(f"evaluation: the package failed: {first_line(error)}")
+        return None
+    is_open = measured.standing == "not known" and found.rounded is not None
+    if measured.standing == "broken" or is_open:
+        found.reasons.append(f"metric: {measured.told}")
+    else:
+        found.notes.append(measured.told)
+    return measured
 
 
 def _compare_all(

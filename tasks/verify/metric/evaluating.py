@@ -1,0 +1,88 @@
+"""The evaluation that a delivery brings: eager's outputs of it, and what a package loses beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.delivery.metric import EVALUATION_FILE, MeasuredMetric
+from handoff.artifacts.digest import digest_file
+from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.intake.examples import read_evaluation
+from handoff.tasks.intake.loading import LoadedDelivery
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.loading import Tensors, copies
+from handoff.tasks.verify.metric.measuring import Pair, measure_metric, value_of
+from handoff.tasks.verify.metric.samples import NotComputable
+
+
+def run_eager(delivery: LoadedDelivery, file: Path) -> Path | None:
+    """Write the delivered module's outputs that the metric is of to `file`; return it.
+
+    None where the delivery brings no evaluation. Raises `DeliveryUnreadable` where the metric isn't
+    made of such outputs and labels.
+    """
+    metric = delivery.contract.metric
+    if metric is None:
+        return None
+    outputs = []
+    with torch.no_grad():
+        for batch in delivery.evaluation:
+            given = flat_tensors(delivery.module(*copies(batch.inputs)))
+            place = delivery.contract.covered(len(given))
+            assert place is not None
+            outputs.append(given[place].clone())
+    labelled = zip(outputs, delivery.evaluation, strict=True)
+    try:
+        # Only to find out whether it can be computed, before anything is compiled.
+        value_of(metric, ((o, o if one.labels is None else one.labels) for o, one in labelled))
+    except NotComputable as error:
+        raise _not_computable(metric.name, error) from error
+    torch.save(outputs, file)
+    return file
+
+
+def evaluate(
+    staging: Path, eager: Path, package: Callable[[Tensors], Tensors], recipe: Recipe
+) -> MeasuredMetric:
+    """Return the delivery's metric by eager, whose outputs lie in the file `eager`, and a package.
+
+    That takes and gives tensors flattened, of the contract's shapes and dtypes. Raises
+    `RuntimeError` where it fails, and `DeliveryUnreadable` where the metric can't be computed of
+    what it gives.
+    """
+    contract = read_contract(staging)
+    assert contract.metric is not None
+    samples = read_evaluation(staging, contract)
+    by_eager = torch.load(eager, weights_only=True, mmap=True)
+    names: list[str] = []
+
+    def pairs() -> Iterator[Pair]:
+        for batch, want in zip(samples, by_eager, strict=True):
+            outputs = package(copies(batch.inputs))
+            place = contract.covered(len(outputs))
+            assert place is not None
+            names.append(contract.output_names(len(outputs))[place])
+            yield want, outputs[place], batch.labels
+
+    data = digest_file(staging / EVALUATION_FILE)
+    try:
+        # The name is known when the first pair is.
+        measured = measure_metric(contract.metric, "", recipe.metric, data, pairs())
+    except NotComputable as error:
+        raise _not_computable(contract.metric.name, error) from error
+    return MeasuredMetric(**{**vars(measured), "output": names[0]})
+
+
+def _not_computable(name: str, error: NotComputable) -> DeliveryUnreadable:
+    expected, _, got = str(error).removeprefix("expected ").rpartition(", got ")
+    return DeliveryUnreadable(
+        f"{name} can't be computed of the evaluation",
+        expected=expected or got, got=got if expected else "something else",
+        where=EVALUATION_FILE,
+        remedy="Deliver the evaluation again, with labels that the metric is made of",
+    )  # fmt: skip
