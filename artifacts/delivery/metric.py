@@ -126,7 +126,9 @@ class MeasuredMetric:
 
     `low` and `high` bound the drop, each with the probability `confidence`; `max_drop` is what was
     agreed, None where nothing was. `enough` is how many such samples would tell, where these don't:
-    0 where no number would, or none is asked for. `data` is the digest of the samples.
+    0 where no number would, or none is asked for. `data` is the digest of the samples. `output` is
+    the name of the output at `place`; where the package rounds on purpose, and a drop was agreed
+    on, the metric `decides` about that output, and no tolerance does.
     """
 
     name: str
@@ -142,6 +144,8 @@ class MeasuredMetric:
     data: str
     max_drop: float | None = None
     enough: int = 0
+    place: int = 0
+    decides: bool = False
 
     @property
     def standing(self) -> Standing:
@@ -153,14 +157,46 @@ class MeasuredMetric:
         return "broken" if self.low > self.max_drop else "not known"
 
     @property
+    def lost(self) -> str:
+        """What is lost: `0.0012`, or of an error `1.20%`, by which it has grown."""
+        return self._told(self.drop)
+
+    @property
+    def bounds(self) -> str:
+        """Between what the drop lies."""
+        return f"{self._told(self.low)} to {self._told(self.high)}"
+
+    @property
+    def agreed(self) -> str:
+        """How much may be lost; `-` where nothing was agreed."""
+        return "-" if self.max_drop is None else self._told(self.max_drop)
+
+    @property
+    def brief(self) -> str:
+        """The package's value and what may be lost: `top-1 0.970, at most 0.0040 lost`."""
+        return f"{self.name} {self.package:.4g}, at most {self._told(max(self.high, 0.0))} lost"
+
+    def beaten_by(self, other: MeasuredMetric) -> bool | None:
+        """Tell whether the other package's value is better by more than may be lost.
+
+        None where the two can't be compared: other samples, another metric, or nothing agreed.
+        """
+        if (self.name, self.output, self.data) != (other.name, other.output, other.data):
+            return None
+        if self.max_drop is None:
+            return None
+        if self.is_error:
+            return self.package > other.package * (1.0 + self.max_drop)
+        return self.package < other.package - self.max_drop
+
+    @property
     def figures(self) -> str:
         """Both values and the drop: `0.972 by eager, 0.970 by the package, ...`."""
         unit = "of eager's " if self.is_error else ""
-        lost = self._told(self.drop)
         return (
             f"{self.name} of {self.samples} samples is {self.eager:.4g} by eager and "
-            f"{self.package:.4g} by the package: a drop of {lost} {unit}"
-            f"({self._told(self.low)} to {self._told(self.high)}, {self.confidence:.4g} sure)"
+            f"{self.package:.4g} by the package: a drop of {self.lost} {unit}"
+            f"({self.bounds}, {self.confidence:.4g} sure)"
         )
 
     @property
@@ -168,7 +204,7 @@ class MeasuredMetric:
         """The figures with what they mean for what was agreed."""
         if self.max_drop is None:
             return f"{self.figures}; the recipe agrees on no max_drop under [metric]"
-        agreed = f"{self.max_drop:.4g} is agreed"
+        agreed = f"{self.agreed} is agreed"
         if self.standing == "kept":
             return f"{self.figures}; at most {agreed}"
         if self.standing == "broken":

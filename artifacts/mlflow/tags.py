@@ -124,6 +124,13 @@ def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
     yield "size_bytes", float(target.size_bytes)
     yield "max_abs", target.max_abs
     yield "rmse_ratio", target.rmse_ratio
+    if target.metric:
+        # MLflow takes no other marks in a name.
+        name = target.metric.name.replace("@", " at ").replace(":", " ")
+        yield name, target.metric.package
+        yield f"{name} by eager", target.metric.eager
+        yield f"{name} lost", target.metric.drop
+        yield f"{name} lost at most", target.metric.high
     if target.timings:
         largest = target.timings[-1]
         yield "speedup", largest.speedup

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.record import later
 from handoff.artifacts.release.interval import Interval
 from handoff.artifacts.release.manifest import TargetRecord
@@ -21,7 +22,8 @@ class PackageFigures:
     those of the package's own record, and `why` says why they weren't measured. `rmse_ratio` is the
     largest RMSE of an output to float64, in multiples of eager's, and `speed` how many times as
     fast as eager it is at the largest timed input. Size and compile seconds are always the
-    record's, `torch` is the one that it was built with, and `reused` what came from a cache.
+    record's, `torch` is the one that it was built with, and `reused` what came from a cache. So is
+    the delivery's `metric`.
     """
 
     target: str
@@ -34,6 +36,7 @@ class PackageFigures:
     compile_s: float
     reused: Literal["", "code", "package"] = ""
     why: str = ""
+    metric: MeasuredMetric | None = later(None)
 
     @property
     def compiled_s(self) -> float | None:
@@ -156,4 +159,5 @@ def recorded_figures(record: TargetRecord, version: int, why: str = "") -> Packa
         compile_s=record.compile_s,
         reused=record.reused,
         why=why,
+        metric=record.metric,
     )

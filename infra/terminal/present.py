@@ -8,7 +8,7 @@ from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds, size
 from handoff.infra.terminal.echoing import echo
-from handoff.tasks.report.search import SEARCH_COLUMNS, search_rows
+from handoff.tasks.report.search import search_columns, search_rows
 
 
 def release_object(
@@ -39,6 +39,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "notes": list(target.notes),
         "max_abs": target.max_abs,
         "rmse_ratio": target.rmse_ratio,
+        "metric": to_plain(target.metric),
         "speedup": target.speedup,
         "timings": to_plain(target.timings),
         "taken_over": to_plain(target.taken_over),
@@ -69,7 +70,8 @@ def print_release(
         print_table("", _TIMING_COLUMNS, timings)
     for target in manifest.targets:
         if target.candidates:
-            print_table(f"{target.slug}: the search", SEARCH_COLUMNS, search_rows(target))
+            columns = search_columns(target)
+            print_table(f"{target.slug}: the search", columns, search_rows(target))
         told = (
             *(f"not compared at {text}" for text in target.skipped),
             *target.notes,
@@ -78,7 +80,8 @@ def print_release(
         )
         for text in told:
             echo("  " + fitted(f"{target.slug}: {text}", 2))
-    print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
+    rows = [_summary_row(manifest, target) for target in manifest.targets]
+    print_table("", _COLUMNS, rows)
     if report:
         echo(f"In {report.rpartition('/')[0]}, with its report")
 
@@ -125,9 +128,12 @@ def _told_tolerance(manifest: Manifest, target: TargetRecord) -> str:
     for deviation in target.deviations:
         name = outputs[deviation.output] if deviation.output < len(outputs) else ""
         agreed = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug).rtol
+        decided = target.metric and target.metric.decides
+        if target.metric and decided and deviation.output == target.metric.place:
+            continue
         if agreed > 0 and not deviation.special:
             calls.append((deviation.required_rtol / agreed, deviation.required_rtol, agreed))
     if not calls:
-        return "-"
+        return target.metric.brief if target.metric and target.metric.decides else "-"
     _, needed, agreed = max(calls)
     return f"{needed:.1g} of {agreed:.1g}"

@@ -4,6 +4,9 @@ Where both packages run on the promoting machine, speed and error are measured t
 Else they are compared by what both were measured beside: the speed-up over eager with its 95 %
 interval, of as many threads, and the RMSE to float64 in multiples of eager's. Times of two
 releases, measured on different days, are never compared with each other.
+
+Of a package about which the delivery's metric decides, an error says nothing: the metric is
+compared instead, where both were measured on the same samples.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ def judge(
     if broken:
         return "worse", broken
     gained = (
+        *_more_right(after, before),
         *(f"faster: {one}" for one in measured if one.low > rules.slowdown),
         *(() if measured else _faster(after, before, rules)),
         *_more_accurate(after, before, rules, measured),
@@ -83,11 +87,34 @@ def _worse(
         yield from (f"slower: {one}" for one in measured if one.high * rules.slowdown < 1.0)
     else:
         yield from _slower(after, before, rules)
+    yield from _less_right(after, before)
+    if _is_by_metric(after):
+        return
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and new > max(old, 1.0) * rules.error_growth:
         yield (
             f"{after.slug}: less accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
         )
+
+
+def _is_by_metric(target: TargetRecord) -> bool:
+    return target.metric is not None and target.metric.decides
+
+
+def _less_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
+    """Tell of a metric that is worse than what it replaces has, by more than may be lost."""
+    new, old = after.metric, before.metric
+    if new and old and new.beaten_by(old):
+        yield (
+            f"{after.slug}: {new.name} is {new.package:.4g}, where it was {old.package:.4g} on the "
+            f"same samples: more than {new.agreed} lost"
+        )
+
+
+def _more_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
+    new, old = after.metric, before.metric
+    if new and old and old.beaten_by(new):
+        yield f"{after.slug}: {new.name} is {new.package:.4g}, where it was {old.package:.4g}"
 
 
 def _slower(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iterator[str]:
@@ -121,6 +148,8 @@ def _faster(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
 def _more_accurate(
     after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
 ) -> Iterator[str]:
+    if _is_by_metric(before):
+        return
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and old > max(new, 1.0) * rules.error_growth:
         yield (

@@ -21,7 +21,7 @@ from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
 from handoff.tasks.report.latency_picture import draw_latency
 from handoff.tasks.report.numbers import comparisons_table, needs_table
 from handoff.tasks.report.pictures import Picture
-from handoff.tasks.report.search import SEARCH_COLUMNS, draw_search, search_rows
+from handoff.tasks.report.search import draw_search, search_columns, search_rows
 from handoff.tasks.report.view import Cell, Table, captures_table, table
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def render_release(manifest: Manifest) -> str:
             manifest=manifest,
             verdict=view.judge(manifest),
             targets=view.targets_table(manifest),
+            metrics=view.metrics_table(manifest),
             signature=view.signature_table(manifest),
             lineage=view.lineage_table(manifest),
             findings=view.findings_table(manifest),
@@ -130,7 +131,7 @@ def _view(manifest: Manifest, place: int) -> TargetView:
         latency=draw_latency(f"{own}-latency", target) if is_drawn else None,
         timings=view.timings_table(manifest, target),
         search=draw_search(f"{own}-search", target) if is_drawn else None,
-        variants=table("Variants", SEARCH_COLUMNS, search_rows(target)),
+        variants=table("Variants", search_columns(target), search_rows(target)),
         mechanics=table("Without Python", (), mechanics_rows(target.mechanics))
         if target.mechanics
         else None,

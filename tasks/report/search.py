@@ -13,12 +13,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SEARCH_COLUMNS = ("variant", "", "x plain: smallest input", "example", "largest", "max error",
-                  "size", "compile", "why not")  # fmt: skip
 
 _RACED = 3
 # An error of 0 has no place on a logarithmic axis; this is below float32's last digit.
 _NO_ERROR = 1e-9
+
+
+def search_columns(target: TargetRecord) -> tuple[str, ...]:
+    """Return the columns of `search_rows`: with the delivery's metric, where there is one."""
+    return (
+        "variant", "", "x plain: smallest input", "example", "largest", "max error",
+        *(["metric"] if _has_metric(target) else []), "size", "compile", "why not",
+    )  # fmt: skip
+
+
+def _has_metric(target: TargetRecord) -> bool:
+    return any(one.metric for one in target.candidates)
 
 
 def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
@@ -35,6 +45,7 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             _ratio(one, 1) if len(one.ratios) == _RACED else "-",
             _ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
+            *([one.metric.brief if one.metric else "-"] if _has_metric(target) else []),
             f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes else "-",
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
             "; ".join(one.reasons)[:160],

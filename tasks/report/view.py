@@ -113,6 +113,7 @@ def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
     ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
     if ratios:
         yield "RMSE to float64", f"{max(ratios):.2f}", "times eager's own"
+    yield from _metric_figure(manifest)
     aside = [(share, output) for t in manifest.targets for output, share in t.set_aside]
     if aside:
         share, output = max(aside)
@@ -124,6 +125,33 @@ def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
         interval = best.over_eager.span
         measured = ", of the same code" if fastest.taken_over else ""
         yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval}){measured}"
+
+
+def _metric_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
+    """Give the metric of the package that loses most of it."""
+    found = [target.metric for target in manifest.targets if target.metric]
+    if found:
+        worst = max(found, key=lambda one: one.drop)
+        yield worst.name, f"{worst.package:.4g}", f"{worst.eager:.4g} by eager"
+
+
+def metrics_table(manifest: Manifest) -> Table | None:
+    """Return the delivery's metric for each target: both values, what is lost, what was agreed."""
+    columns = (
+        "target", "metric", "of", "samples", "eager", "package", "lost", "bounds", "agreed", "",
+    )  # fmt: skip
+    tones: dict[str, Tone] = {"kept": "good", "broken": "bad"}
+    rows = [
+        (
+            Cell(target.slug, "code"), one.name, Cell(one.output, "code"), str(one.samples),
+            f"{one.eager:.4g}", f"{one.package:.4g}", one.lost,
+            f"{one.bounds}, {one.confidence:.4g} sure each", one.agreed,
+            Cell(one.standing, tones.get(one.standing, "warn")),
+        )
+        for target in manifest.targets
+        if (one := target.metric) is not None
+    ]  # fmt: skip
+    return table("The delivery's metric", columns, rows)
 
 
 def _output(manifest: Manifest, index: int) -> str:

@@ -75,6 +75,17 @@ class _Package:
             return None
         return given
 
+    def as_agreed(self, found: Deviation) -> Deviation:
+        """Return the deviation, without reasons where the metric decides about its output.
+
+        What has no numbers, or another form than eager's, is wrong all the same.
+        """
+        metric = self.record.metric
+        is_decided = metric is not None and metric.decides and found.output == metric.place
+        if not is_decided or found.mismatched_non_finite or not math.isfinite(found.max_abs):
+            return found
+        return replace(found, reasons=())
+
     def wrong(self) -> tuple[str, ...]:
         """Return what is wrong with what it computes here."""
         slug = self.record.slug
@@ -149,7 +160,8 @@ def _compare_outputs(
         conditioning = Conditioning(called, case.inputs, case.eager, case.name)
         for one, given in ((old, was), (new, now)):
             if given is not None:
-                one.deviations += _deviations(job, case, given, typical, conditioning)
+                found = _deviations(job, case, given, typical, conditioning)
+                one.deviations += map(one.as_agreed, found)
         if was is not None and now is not None:
             pairs = zip(apart, was, now, strict=True)
             apart = [max(so_far, _distance(left, right)) for so_far, left, right in pairs]

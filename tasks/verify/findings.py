@@ -81,8 +81,12 @@ class Findings:
             want, exact = case.eager[index], case.float64[index]
             is_special = case.values != "drawn" or name != case.name
             if not is_special and index < OUTPUTS_COUNTED:
-                self.spreads.setdefault(index, SpreadCount(index)).add(got, want, exact)
+                rounded = self._rounded_at(index)
+                own = rounded.eager(case) if rounded else want
+                self.spreads.setdefault(index, SpreadCount(index)).add(got, own, exact)
             found = self._judge(name, case, index, got)
+            if rounded := self._rounded_at(index):
+                found = rounded.beside_eager(found, case, got)
             told = [f"{name}, output {index}: {reason}" for reason in found.reasons]
             if told and case.values in NOT_FINITE:
                 if self.job.recipe.verify.propagation == "note":
@@ -123,7 +127,7 @@ class Findings:
         agreed = self.job.recipe.tolerance_for(
             str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
         )
-        if self._is_rounded(index):
+        if self._rounded_at(index):
             agreed = Rounded.tolerance(agreed, yardstick.typical)
 
         def judge(tolerance: Tolerance, moved: Moves | None) -> Deviation:
@@ -153,12 +157,13 @@ class Findings:
         if self.model is None:
             return None
         model, most = self.model, FEWEST_RUNS if self.wrong >= _WRONG_ENOUGH else math.inf
-        key = case.name, self._is_rounded(index)
+        rounded = self._rounded_at(index)
+        key = case.name, rounded is not None
 
         def moved(runs: int) -> torch.Tensor:
             # Only now is the model read: most packages never ask.
             if key not in self.conditioned:
-                own = self.rounded.model if self.rounded and key[1] else model()
+                own = rounded.model if rounded else model()
                 self.conditioned[key] = Conditioning(own, case.inputs, case.eager, case.name)
             moves = self.conditioned[key].moved(index, int(min(runs, most)))
             eager = case.eager[index]
@@ -169,8 +174,8 @@ class Findings:
 
         return moved
 
-    def _is_rounded(self, index: int) -> bool:
-        return self.rounded is not None and self.rounded.place == index
+    def _rounded_at(self, index: int) -> Rounded | None:
+        return self.rounded if self.rounded and self.rounded.place == index else None
 
     def _name(self, index: int) -> str:
         return self.job.outputs[index] if index < len(self.job.outputs) else ""

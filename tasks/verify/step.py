@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -122,11 +123,18 @@ def _measure_metric(found: Findings, library: Package) -> MeasuredMetric | None:
     except RuntimeError as error:
         found.reasons.append(f"evaluation: the package failed: {first_line(error)}")
         return None
-    is_open = measured.standing == "not known" and found.rounded is not None
+    decides = found.rounded is not None
+    measured = replace(measured, decides=decides)
+    is_open = measured.standing == "not known" and decides
     if measured.standing == "broken" or is_open:
         found.reasons.append(f"metric: {measured.told}")
     else:
         found.notes.append(measured.told)
+    if decides:
+        found.notes.append(
+            f"{measured.output} is judged by {measured.name} instead of a tolerance, and compared "
+            "with what the rounded program gives, to find what the compiler gets wrong"
+        )
     return measured
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,23 +60,24 @@ def evaluate(
     assert contract.metric is not None
     samples = read_evaluation(staging, contract)
     by_eager = torch.load(eager, weights_only=True, mmap=True)
-    names: list[str] = []
+    found: list[tuple[int, str]] = []
 
     def pairs() -> Iterator[Pair]:
         for batch, want in zip(samples, by_eager, strict=True):
             outputs = package(copies(batch.inputs))
             place = contract.covered(len(outputs))
             assert place is not None
-            names.append(contract.output_names(len(outputs))[place])
+            found.append((place, contract.output_names(len(outputs))[place]))
             yield want, outputs[place], batch.labels
 
     data = digest_file(staging / EVALUATION_FILE)
     try:
-        # The name is known when the first pair is.
+        # Which output it is of is known when the first pair is.
         measured = measure_metric(contract.metric, "", recipe.metric, data, pairs())
     except NotComputable as error:
         raise _not_computable(contract.metric.name, error) from error
-    return MeasuredMetric(**{**vars(measured), "output": names[0]})
+    place, name = found[0]
+    return replace(measured, place=place, output=name)
 
 
 def _not_computable(name: str, error: NotComputable) -> DeliveryUnreadable:

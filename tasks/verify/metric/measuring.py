@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ def measure_metric(
     )  # fmt: skip
     if measured.standing != "not known" or rule is None:
         return measured
-    return MeasuredMetric(**{**vars(measured), "enough": drop.enough(rule.max_drop)})
+    return replace(measured, enough=drop.enough(rule.max_drop))
 
 
 def value_of(metric: Metric, outputs: Iterable[tuple[Tensor, Tensor | None]]) -> tuple[float, int]:
