@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.recipe.recipe import (
     DEFAULT_PASSES,
     KNOBS,
@@ -55,6 +56,7 @@ def write_reference() -> str:
         _section("`[verify]`", VerifyPlan),
         _section("`[search]`", Search), _knobs(),
         _section("`[promotion]`", Promotion),
+        _section("`[metric]`", MetricRule),
         f"## `required_lineage`\n\nOf: {names}.",
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
@@ -97,7 +99,7 @@ def _section(title: str, record: type) -> str:
 
 def _type_name(hint: Any) -> str:  # noqa: ANN401 - whatever an annotation may be
     """Return a type the way a person who writes TOML calls it."""
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or hint == MetricRule | None:
         return "table"
     names = {
         str: "string", int: "whole number", float: "number", bool: "true or false",
@@ -117,6 +119,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if field.default is dataclasses.MISSING:
         return "has to be given"
     value = field.default
+    if value is None:
+        return "none"
     if dataclasses.is_dataclass(value):
         return "see below"
     if value == DEFAULT_PASSES:
@@ -155,7 +159,7 @@ def _passes() -> str:
     for name, chosen in PASSES.items():
         told = [f"`{chosen.level}`", "by default" if name in default else "only where it is named"]
         if chosen.rounds:
-            told.append("rounds, and needs a tolerance with room")
+            told.append("rounds, and needs a tolerance with room, or an agreed metric")
         parts.append(f"### {name}\n\n*{', '.join(told)}*\n\n{_prose(chosen)}")
         if chosen.parameters:
             rows = [(f"`{key}`", meaning) for key, meaning in chosen.parameters.items()]

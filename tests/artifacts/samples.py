@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.signer import CryptoSigner, Signer
 
 from handoff.artifacts.delivery.contract import Lineage
+from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_bytes, digest_file
 from handoff.artifacts.recipe.recipe import Recipe
@@ -74,6 +75,18 @@ def sample_target(slug: str, *, flags: tuple[str, ...] = ()) -> TargetRecord:
         timings=(Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2),),
         compile_s=12.5,
     )
+
+
+def sample_metric(
+    package: float = 0.97, *, name: str = "top-1", decides: bool = True, **changes: Any
+) -> MeasuredMetric:
+    """Return a metric of a package that was 0.97 by eager, of which 0.01 may be lost."""
+    drop = 0.97 - package
+    measured = MeasuredMetric(
+        name, "output0", 800, 0.97, package, drop, drop - 0.005, drop + 0.005, is_error=False,
+        confidence=0.95, data="sha256:" + 64 * "0", max_drop=0.01, decides=decides,
+    )  # fmt: skip
+    return replace(measured, **changes)
 
 
 def sample_manifest(*targets: TargetRecord, model: str = "toy") -> Manifest:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from mlflow.utils.validation import _validate_metric_name
+
 from handoff.artifacts.mlflow.tags import run_metrics
-from tests.artifacts.samples import sample_manifest
+from tests.artifacts.samples import sample_manifest, sample_metric
 
 
 def test_the_time_of_a_compiler_is_shown_where_one_compiled() -> None:
@@ -16,3 +19,19 @@ def test_the_time_of_a_compiler_is_shown_where_one_compiled() -> None:
     shown = run_metrics(replace(manifest, targets=(found, *manifest.targets[1:])))
     assert f"{slug}/compile_s" not in shown
     assert f"{slug}/speedup" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("top-1", "top-1"), ("ndcg@5", "ndcg at 5"), ("own:recall", "own recall")]
+)
+def test_an_agreed_metric_is_shown_under_a_name_that_mlflow_takes(name: str, shown: str) -> None:
+    manifest = sample_manifest()
+    target = replace(manifest.targets[0], metric=sample_metric(0.965, name=name))
+    metrics = run_metrics(replace(manifest, targets=(target,)))
+    assert metrics[f"{target.slug}/{shown}"] == 0.965
+    assert metrics[f"{target.slug}/{shown} by eager"] == 0.97
+    assert metrics[f"{target.slug}/{shown} lost at most"] == pytest.approx(0.01)
+    # Where the metric decides, no error to float64 is told in multiples of eager's.
+    assert f"{target.slug}/rmse_ratio" not in metrics
+    for one in metrics:
+        _validate_metric_name(one)  # type: ignore[no-untyped-call]

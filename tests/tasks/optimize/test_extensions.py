@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.errors import BlessingRefused, DeliveryUnreadable, UsageProblem
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe, read_recipe
 from handoff.infra.engine.child import ProcessPlan, StepProcess
@@ -18,6 +19,7 @@ from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.optimize.extensions import digest_extension, load_extension
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.optimize.passes import PASSES
+from handoff.tasks.verify.metric.samples import OWN_METRICS, sample_values
 from tests.tasks.deliveries import write_delivery
 
 LIBRARY = "tests.tasks.optimize.scaling_operators"
@@ -112,6 +114,15 @@ def test_an_extension_that_is_wrong_is_told(
     monkeypatch.delitem(sys.modules, "team_extension", raising=False)
     with pytest.raises(UsageProblem, match=match):
         load_extension(pinned("team_extension"))
+
+
+def test_an_extension_brings_a_metric(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.write_text("METRICS = {'first': lambda output, labels: (output[:, 0] == labels) * 1.0}")
+    monkeypatch.delitem(sys.modules, "team_extension", raising=False)
+    load_extension(pinned("team_extension"))
+    values = sample_values(Metric("own:first"), torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]))
+    assert values.tolist() == [1.0, 0.0]
+    del OWN_METRICS["first"]
 
 
 def test_code_that_nobody_has_looked_at_is_not_imported(module: Path, tmp_path: Path) -> None:

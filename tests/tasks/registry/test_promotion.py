@@ -12,7 +12,7 @@ from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.registry.promotion import broken_rules, judge
-from tests.artifacts.samples import sample_manifest, sample_target
+from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
 
 SLUG = "cpu-avx2"
 RULES = Promotion(slowdown=1.05, error_growth=2.0)
@@ -45,6 +45,40 @@ def beside(ratio: float, was: float | None = None, now: float | None = None) -> 
         (target(error=0.3), target(error=2.5), "better", "more accurate: an error 0.30"),
         (target(error=1.9), target(error=0.1), "equal", ""),
         (target(2.5, 9.0), target(2.0), "worse", "less accurate"),
+        (
+            target(metric=sample_metric(0.95)),
+            target(metric=sample_metric(0.97)),
+            "worse",
+            "top-1 is 0.95, where it was 0.97 on the same samples: more than 0.0100 lost",
+        ),
+        (
+            target(metric=sample_metric(0.97)),
+            target(metric=sample_metric(0.95)),
+            "better",
+            "top-1 is 0.97, where it was 0.95",
+        ),
+        (target(metric=sample_metric(0.965)), target(metric=sample_metric(0.97)), "equal", ""),
+        # Of other samples a value says nothing.
+        (
+            target(metric=sample_metric(0.5, data="other")),
+            target(metric=sample_metric()),
+            "equal",
+            "",
+        ),
+        (
+            target(metric=sample_metric(2.2, is_error=True)),
+            target(metric=sample_metric(2.0, is_error=True)),
+            "worse",
+            "top-1 is 2.2, where it was 2",
+        ),
+        # Where the metric decides, an error says nothing.
+        (target(error=900.0, metric=sample_metric()), target(), "equal", ""),
+        (
+            target(error=900.0, metric=sample_metric(decides=False)),
+            target(),
+            "worse",
+            "less accurate",
+        ),
         (target(mechanics=None), target(), "worse", "no mechanical blessing"),
         (target(), target(accepted=False, unverified="x"), "better", "built, not yet verified"),
     ],

@@ -13,7 +13,7 @@ from handoff.artifacts.release.evidence import Finding, ModuleChange, TakenOver
 from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.page import evidence
-from tests.artifacts.samples import sample_manifest, sample_target
+from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
 from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifest-1.json"
@@ -192,3 +192,13 @@ def test_errors_of_any_size_make_a_page(size: float) -> None:
     spread = replace(sample_spread(), apart=((-40, -40, 9),), package=((16, 9),), eager=((-40, 9),))
     shown = replace(target, deviations=(odd,), spreads=(spread,))
     assert "Tolerance needed" in page_of(full_manifest(shown))
+
+
+def test_the_metric_stands_beside_the_numbers_with_what_was_agreed() -> None:
+    target = replace(sample_target("cpu-avx2"), metric=sample_metric(0.965))
+    text = page_of(sample_manifest(target))
+    words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    assert "The delivery's metric" in words or "The delivery&#39;s metric" in words
+    assert "top-1 output0 800 0.97 0.965 0.0050 0.0000 to 0.0100, 0.95 sure each 0.0100" in words
+    assert "top-1 0.965 0.97 by eager" in words
+    assert "s metric" not in page_of(sample_manifest(sample_target("cpu-avx2")))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from handoff.artifacts.release.evidence import Candidate
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.report.search import draw_search, search_columns, search_rows
-from tests.artifacts.samples import sample_target
+from tests.artifacts.samples import sample_metric, sample_target
 
 TIMED = tuple(
     Candidate(
@@ -63,3 +63,13 @@ def test_a_record_from_before_the_example_was_raced_has_two_sizes() -> None:
     (row,) = search_rows(searched(two))
     assert row[2:5] == ("0.50 (0.40 to 0.60)", "-", "3.00 (2.90 to 3.10)")
     assert search_rows(searched(CRASHED))[0][2:5] == ("-", "-", "-")
+
+
+def test_what_is_lost_of_a_metric_has_a_column_where_there_is_one() -> None:
+    plain = searched(*TIMED)
+    assert "metric" not in search_columns(plain)
+    judged = searched(TIMED[0], replace(TIMED[2], metric=sample_metric(0.965)))
+    place = search_columns(judged).index("metric")
+    rows = search_rows(judged)
+    assert [row[place] for row in rows] == ["-", "top-1 0.965, at most 0.0100 lost"]
+    assert all(len(row) == len(search_columns(judged)) for row in rows)

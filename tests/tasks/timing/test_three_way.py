@@ -20,6 +20,7 @@ from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.timing import three_way
 from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.verify.loading import Tensors, open_shared_library
+from tests.artifacts.samples import sample_metric
 from tests.tasks.built_release import BuiltRelease
 
 pytestmark = pytest.mark.compile
@@ -220,3 +221,29 @@ def test_a_package_that_sleeps_is_slower_for_sure(
     quicker = three_way.run(job(built_release, old=copy))
     assert quicker.verdict == "better"
     assert quicker.reasons[0].startswith(f"faster: {built_release.slug}: ")
+
+
+def test_what_a_metric_decides_about_is_not_wrong_by_a_tolerance(
+    built_release: BuiltRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounded(path: Path, device: str) -> object:
+        library = open_shared_library(path, device)
+        return lambda inputs: tuple(output * 1.01 for output in library(inputs))
+
+    monkeypatch.setattr(three_way, "open_shared_library", rounded)
+    assert three_way.run(job(built_release)).verdict == "worse"
+    decided = replace(record(built_release), metric=sample_metric())
+    assert three_way.run(job(built_release, before=decided, after=decided)).verdict == "equal"
+    monkeypatch.setattr(
+        three_way,
+        "open_shared_library",
+        lambda *_: (
+            lambda inputs: tuple(
+                o * torch.nan
+                for o in open_shared_library(
+                    built_release.folder / built_release.slug / "model.so", "cpu"
+                )(inputs)
+            )
+        ),
+    )
+    assert three_way.run(job(built_release, before=decided, after=decided)).verdict == "worse"
