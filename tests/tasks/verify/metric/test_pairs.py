@@ -99,7 +99,7 @@ def test_enough_samples_show_that_what_was_agreed_is_kept_or_broken() -> None:
     assert kept.standing == "kept"
     assert kept.told == (
         "top-1 of 2000 samples is 1 by eager and 0.9995 by the package: a drop of 0.0005 "
-        "(-0.0023 to 0.0025, 0.95 sure); at most 0.005 is agreed"
+        "(-0.0023 to 0.0025, 0.95 sure); at most 0.0050 is agreed"
     )
 
 
