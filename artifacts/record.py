@@ -12,7 +12,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast
@@ -91,107 +91,201 @@ def from_plain(kind: type[T], plain: object, where: str = "") -> T:
     Raises `RecordInvalid` for a missing or unknown key, or a value of another type, naming the
     place (`inputs[0].shape[1]`), what was expected and what was found.
     """
-    return cast(T, _decode(kind, plain, where or kind.__name__))
+    try:
+        return cast(T, _decoder(cast(Hashable, kind))(plain))
+    except _Unfit as error:
+        raise RecordInvalid(f"{where or kind.__name__}{error.told}") from error.cause
+
+
+class _Unfit(Exception):
+    """A value doesn't fit: what is told of it, with its place within what is decoded before it."""
+
+    def __init__(self, told: str, cause: Exception | None = None) -> None:
+        super().__init__(told)
+        self.told = told
+        self.cause = cause
+
+    def within(self, place: str) -> _Unfit:
+        """Return the same of what holds it at `place`."""
+        return _Unfit(f"{place}{self.told}", self.cause)
+
+
+def _fail(expected: str, got: object) -> _Unfit:
+    text = repr(got)
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return _Unfit(f": expected {expected}, got {shown}")
+
+
+# What makes a value of plain ones. Each kind's is made once: a release has thousands of values, and
+# a serving process decodes them before it answers.
+_Decoder = Callable[[object], object]
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _fail(where: str, expected: str, got: object) -> RecordInvalid:
-    text = repr(got)
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return RecordInvalid(f"{where}: expected {expected}, got {shown}")
-
-
-def _decode(kind: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type form
+def _decoder(kind: Any) -> _Decoder:  # noqa: ANN401 - a type form
     origin = typing.get_origin(kind)
     if origin is Literal:
-        if plain not in typing.get_args(kind):
-            names = ", ".join(repr(choice) for choice in typing.get_args(kind))
-            raise _fail(where, f"one of {names}", plain)
-        return plain
+        return _decoder_of_choices(typing.get_args(kind))
     if origin in (Union, types.UnionType):
-        return _decode_union(typing.get_args(kind), plain, where)
+        return _decoder_of_union(typing.get_args(kind))
     if origin is tuple:
-        if not isinstance(plain, (list, tuple)):
-            raise _fail(where, "a list", plain)
-        (item, _) = typing.get_args(kind)
-        return tuple(_decode(item, value, f"{where}[{i}]") for i, value in enumerate(plain))
+        return _decoder_of_list(typing.get_args(kind)[0])
     if origin in (dict, Mapping):
-        if not isinstance(plain, Mapping):
-            raise _fail(where, "a table", plain)
-        item = typing.get_args(kind)[1]
-        return {str(key): _decode(item, value, f"{where}.{key}") for key, value in plain.items()}
+        return _decoder_of_table(typing.get_args(kind)[1])
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(cast(type, kind), plain, where)
-    return _decode_scalar(kind, plain, where)
+        return _decoder_of_record(cast(type, kind))
+    return _decoder_of_scalar(kind)
 
 
-def _decode_union(choices: tuple[Any, ...], plain: object, where: str) -> object:
-    if plain is None and type(None) in choices:
-        return None
-    errors = []
-    for choice in choices:
-        if choice is type(None):
-            continue
-        try:
-            return _decode(choice, plain, where)
-        except RecordInvalid as error:
-            errors.append((_is_tagged(choice, plain), error))
-    raise max(errors, key=lambda pair: pair[0])[1]
+def _decoder_of_choices(choices: tuple[Any, ...]) -> _Decoder:
+    def decode(plain: object) -> object:
+        if plain in choices:
+            return plain
+        raise _fail(f"one of {', '.join(repr(choice) for choice in choices)}", plain)
+
+    return decode
+
+
+def _decoder_of_union(choices: tuple[Any, ...]) -> _Decoder:
+    takes_none = type(None) in choices
+    kinds = [choice for choice in choices if choice is not type(None)]
+
+    def decode(plain: object) -> object:
+        if plain is None and takes_none:
+            return None
+        errors = []
+        for kind in kinds:
+            try:
+                return _decoder(kind)(plain)
+            except _Unfit as error:
+                errors.append((_is_tagged(kind, plain), error))
+        raise max(errors, key=lambda pair: pair[0])[1]
+
+    return decode
 
 
 def _is_tagged(choice: Any, plain: object) -> bool:  # noqa: ANN401 - a type form
     if not (dataclasses.is_dataclass(choice) and isinstance(plain, Mapping) and "kind" in plain):
         return False
-    return plain["kind"] in typing.get_args(_hints(cast(type, choice)).get("kind"))
+    hints = typing.get_type_hints(cast(type, choice))
+    return plain["kind"] in typing.get_args(hints.get("kind"))
 
 
-def _decode_dataclass(kind: type, plain: object, where: str) -> object:
-    if not isinstance(plain, Mapping):
-        raise _fail(where, "a table", plain)
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
-    unknown = sorted(set(map(str, plain)) - set(fields))
-    if unknown:
-        raise _fail(where, f"no other keys than {', '.join(fields)}", unknown[0])
-    values = {}
-    for name, field in fields.items():
-        if name in plain:
-            values[name] = _decode(_hints(kind)[name], plain[name], f"{where}.{name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise RecordInvalid(f"{where}.{name}: expected a value, got nothing")
-    try:
-        return kind(**values)
-    except RecordInvalid:
-        raise
-    except ValueError as error:
-        raise RecordInvalid(f"{where}: {error}") from error
+def _decoder_of_list(kind: Any) -> _Decoder:  # noqa: ANN401 - a type form
+    item = _decoder(kind)
 
-
-def _decode_scalar(kind: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type
-    if kind is object:
-        return plain
-    if kind is float:
-        if isinstance(plain, str) and plain in ("nan", "inf", "-inf"):
-            return float(plain)
-        if isinstance(plain, (int, float)) and not isinstance(plain, bool):
-            try:
-                return float(plain)
-            except OverflowError:
-                raise _fail(where, "a number that a float can hold", "a longer one") from None
-        raise _fail(where, "a number", plain)
-    if kind is Path and isinstance(plain, str):
-        return Path(plain)
-    if isinstance(kind, type) and issubclass(kind, str) and isinstance(plain, str):
+    def decode(plain: object) -> object:
+        if not isinstance(plain, (list, tuple)):
+            raise _fail("a list", plain)
+        found = []
         try:
-            return kind(plain)
+            for value in plain:
+                found.append(item(value))
+        except _Unfit as error:
+            raise error.within(f"[{len(found)}]") from None
+        return tuple(found)
+
+    return decode
+
+
+def _decoder_of_table(kind: Any) -> _Decoder:  # noqa: ANN401 - a type form
+    item = _decoder(kind)
+
+    def decode(plain: object) -> object:
+        if not isinstance(plain, Mapping):
+            raise _fail("a table", plain)
+        found, key = {}, ""
+        try:
+            for key, value in plain.items():
+                found[str(key)] = item(value)
+        except _Unfit as error:
+            raise error.within(f".{key}") from None
+        return found
+
+    return decode
+
+
+def _decoder_of_record(kind: type) -> _Decoder:
+    @cache
+    def fields() -> dict[str, tuple[_Decoder, bool]]:
+        # Not before it is asked for: a record may hold others of its own kind.
+        hints = typing.get_type_hints(kind)
+        missing = dataclasses.MISSING
+        return {
+            field.name: (
+                _decoder(hints[field.name]),
+                field.default is missing and field.default_factory is missing,
+            )
+            for field in dataclasses.fields(kind)
+            if field.init
+        }
+
+    def decode(plain: object) -> object:
+        if not isinstance(plain, Mapping):
+            raise _fail("a table", plain)
+        known = fields()
+        if unknown := plain.keys() - known.keys():
+            raise _fail(f"no other keys than {', '.join(known)}", min(map(str, unknown)))
+        values, name = {}, ""
+        try:
+            for name, (item, is_needed) in known.items():
+                if name in plain:
+                    values[name] = item(plain[name])
+                elif is_needed:
+                    raise _Unfit(": expected a value, got nothing")
+        except _Unfit as error:
+            raise error.within(f".{name}") from None
+        try:
+            return kind(**values)
+        except RecordInvalid:
+            raise
         except ValueError as error:
-            raise RecordInvalid(f"{where}: {error}") from error
-    if kind is type(None) and plain is None:
-        return None
+            raise _Unfit(f": {error}", error) from error
+
+    return decode
+
+
+_SCALARS: dict[type, str] = {str: "a string", int: "a whole number", bool: "true or false"}
+
+
+def _decoder_of_scalar(kind: Any) -> _Decoder:  # noqa: ANN401 - a type
+    if kind is object:
+        return lambda plain: plain
+    if kind is float:
+        return _decode_float
+    if kind is Path:
+        return lambda plain: Path(plain) if isinstance(plain, str) else _only(Path, plain)
+    if isinstance(kind, type) and issubclass(kind, str):
+        return lambda plain: _decode_text(kind, plain)
+    return lambda plain: plain if type(plain) is kind else _only(kind, plain)
+
+
+def _decode_float(plain: object) -> float:
+    if type(plain) is float:
+        return plain
+    if isinstance(plain, str) and plain in ("nan", "inf", "-inf"):
+        return float(plain)
+    if isinstance(plain, (int, float)) and not isinstance(plain, bool):
+        try:
+            return float(plain)
+        except OverflowError:
+            raise _fail("a number that a float can hold", "a longer one") from None
+    raise _fail("a number", plain)
+
+
+def _decode_text(kind: type[str], plain: object) -> str:
     if type(plain) is kind:
         return plain
-    names = {str: "a string", int: "a whole number", bool: "true or false"}
-    raise _fail(where, names.get(kind, getattr(kind, "__name__", str(kind))), plain)
+    if not isinstance(plain, str):
+        raise _fail(_SCALARS.get(kind, kind.__name__), plain)
+    try:
+        return kind(plain)
+    except ValueError as error:
+        raise _Unfit(f": {error}", error) from error
+
+
+def _only(kind: Any, plain: object) -> object:  # noqa: ANN401 - a type
+    """Return `plain` where it is of just that type; raise `_Unfit` for others."""
+    if type(plain) is kind:
+        return plain
+    raise _fail(_SCALARS.get(kind, getattr(kind, "__name__", str(kind))), plain)

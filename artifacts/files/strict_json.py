@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 # As the C++ runner has it (infra/runner/json.h); no record of ours has a quarter of them.
@@ -26,6 +25,9 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON has no narrower type
     except RecursionError as error:
         raise ValueError(f"expected at most {_MOST_LEVELS} levels") from error
     _check_levels(value)
+    # Half of a pair can't be written in UTF-8 but by its number.
+    if b"\\u" in data:
+        _check_text(value)
     return value
 
 
@@ -49,23 +51,25 @@ def _finite(text: str) -> float:
 
 def _check_levels(value: object) -> None:
     # Level by level and not by recursion, because the depth is what is in doubt.
-    level: list[object] = [value]
+    level: list[Any] = [value]
     for _ in range(_MOST_LEVELS + 1):
-        below: list[object] = []
-        for one in level:
-            if isinstance(one, dict):
-                _check_text(one)
-                below += one.values()
-            elif isinstance(one, list):
-                below += one
-            elif isinstance(one, str):
-                _check_text((one,))
-        if not below:
+        level = [
+            item for one in level if isinstance(one, (dict, list))
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]  # fmt: skip
+        if not level:
             return
-        level = below
     raise ValueError(f"expected at most {_MOST_LEVELS} levels")
 
 
-def _check_text(texts: Iterable[str]) -> None:
-    for text in texts:
-        text.encode()
+def _check_text(value: object) -> None:
+    """Raise `UnicodeEncodeError` for half of a surrogate pair in a text or a key."""
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            key.encode()
+            _check_text(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_text(item)

@@ -34,7 +34,7 @@ from handoff.tasks.compile.cross.release import compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.large_graphs import compiled_in_parts
 from handoff.tasks.compile.machine.here import (
-    SERVING_THREADS,
+    SHIPPED_OPTIONS,
     fit_of,
     has_march_option,
     require_compiler,
@@ -181,7 +181,7 @@ def compile_package(
     assert isinstance(job.target, CpuTarget)
     # A fresh dict: torch writes into the one that it is given.
     options = {
-        **KEEPING_OPTIONS, **SERVING_THREADS, **job.options, **compiler_options(program)
+        **KEEPING_OPTIONS, **SHIPPED_OPTIONS, **job.options, **compiler_options(program)
     }  # fmt: skip
     if has_march_option():
         options["cpp.march"] = job.target.march

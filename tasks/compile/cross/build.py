@@ -19,7 +19,7 @@ from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
 from handoff.tasks.compile.cross.toolkit import find_toolkit, write_driver_stub
-from handoff.tasks.compile.machine.here import SERVING_THREADS, has_march_option
+from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.place import built_apart
 from handoff.tasks.compile.reading.literals import refusal_within
 from handoff.tasks.verify.loading import PACKAGE
@@ -106,7 +106,7 @@ def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
         **options,
         # Whatever the environment has set them to.
         **dict.fromkeys(sorted(NEED_A_GPU), False),
-        **SERVING_THREADS,
+        **SHIPPED_OPTIONS,
         "compile_threads": 1,
         "triton.autotune_at_compile_time": True,
         "aot_inductor.embed_kernel_binary": True,

@@ -25,11 +25,17 @@ _INSTRUCTION_FLAG = re.compile(
 )
 
 
-# As many threads as the serving machine has. Without it, torch 2.15's reductions have room for as
-# many as the building machine has cores and run with as many as there are: on a larger machine they
-# write beyond that (`KernelGroup.parallel` and `CppKernel` in Inductor's codegen/cpp.py;
-# tests/tasks/probe/test_packages.py tells when it is mended).
-SERVING_THREADS: dict[str, object] = {"cpp.dynamic_threads": True}
+# What every package is compiled with.
+SHIPPED_OPTIONS: dict[str, object] = {
+    # As many threads as the serving machine has. Without it, torch 2.15's reductions have room for
+    # as many as the building machine has cores and run with as many as there are: on a larger
+    # machine they write beyond that (`KernelGroup.parallel` and `CppKernel` in Inductor's
+    # codegen/cpp.py; tests/tasks/probe/test_packages.py tells when it is mended).
+    "cpp.dynamic_threads": True,
+}
+if hasattr(torch._inductor.config.aot_inductor, "enable_line_tables"):
+    # For profilers: 1.3 MB of names and lines, which each opening would hash and copy.
+    SHIPPED_OPTIONS["aot_inductor.enable_line_tables"] = False
 
 
 def require_compiler() -> str:

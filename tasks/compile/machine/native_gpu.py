@@ -18,7 +18,7 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.release import GpuPackage
-from handoff.tasks.compile.machine.here import SERVING_THREADS, has_march_option
+from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 
 DEVICE = "cuda"
 
@@ -46,7 +46,7 @@ def compile_natively(
             moved,
             package_path=str(package),
             inductor_configs={
-                **SERVING_THREADS,
+                **SHIPPED_OPTIONS,
                 **options,
                 **march,
                 "cpp.simdlen": 256,

@@ -10,7 +10,7 @@ from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 
 from handoff.tasks.compile.input_checks import checked_inputs
-from handoff.tasks.compile.machine.here import SERVING_THREADS
+from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS
 from handoff.tasks.compile.packing import convolutions_packed
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.names import weights_named
@@ -30,7 +30,7 @@ def generate(program: ExportedProgram, **chosen: object) -> tuple[str, str]:
         found.append((wrapper, kernels))
         raise _Written
 
-    options = {**KEEPING_OPTIONS, **SERVING_THREADS, **chosen, **compiler_options(program)}
+    options = {**KEEPING_OPTIONS, **SHIPPED_OPTIONS, **chosen, **compiler_options(program)}
     with (
         torch.no_grad(), checked_inputs(program), weights_kept_apart(), weights_named(),
         convolutions_packed(), replaced(AotCodeCompiler, "compile", staticmethod(keep)),
