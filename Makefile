@@ -62,7 +62,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready clean
+.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -73,7 +73,7 @@ test: ready lint
 test-all: ready lint
 	$(PYTEST)
 
-bench: bench-served bench-bfloat16 bench-seeds bench-road bench-targets bench-night
+bench: bench-served bench-bfloat16 bench-int8 bench-seeds bench-road bench-targets bench-night
 
 bench-served: ready $(CORPUS)/.served
 	$(CORPUS)/bin/python -m tests.studies.benchmarks.served $(MODELS) --folder $(CORPUS)/served
@@ -81,6 +81,9 @@ bench-served: ready $(CORPUS)/.served
 bench-bfloat16: ready $(CORPUS)/.served
 	$(CORPUS)/bin/python -m tests.studies.benchmarks.served $(MODELS) --folder $(CORPUS)/bfloat16 \
 	  --recipes bfloat16 --float32 $(CORPUS)/served
+
+bench-int8: ready
+	$(BIN)/python -m tests.studies.benchmarks.int8 $(MODELS)
 
 SEEDS_OPTIONS = $(if $(DEVICE),--device $(DEVICE)) $(if $(PRECISION),--precision $(PRECISION)) \
   $(if $(BATCH),--batch $(BATCH)) $(if $(KEEP),--keep $(KEEP))

@@ -220,4 +220,6 @@ class MeasuredMetric:
         )
 
     def _told(self, drop: float) -> str:
-        return f"{drop:.2%}" if self.is_error else f"{drop:.4f}"
+        if self.is_error:
+            return f"{drop:.2%}"
+        return f"{drop:.0e}" if 0.0 < abs(drop) < 5e-5 else f"{drop:.4f}"

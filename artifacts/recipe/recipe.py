@@ -101,6 +101,7 @@ class Variation:
     passes: tuple[PassChoice, ...] = ()
 
 
+_BFLOAT16 = {"dtype": "bfloat16", "operators": "linear,convolution,matmul,attention"}
 # What a candidate of the search is made of: words, joined by '+', and what they stand for.
 KNOBS: dict[str, Variation] = {
     "freezing": Variation({"freezing": True}),
@@ -117,11 +118,12 @@ KNOBS: dict[str, Variation] = {
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
-    "bfloat16": Variation(
+    "bfloat16": Variation(passes=(PassChoice("lower-precision", _BFLOAT16),)),
+    "bfloat16-between": Variation(
         passes=(
             PassChoice(
                 "lower-precision",
-                {"dtype": "bfloat16", "operators": "linear,convolution,matmul,attention"},
+                {**_BFLOAT16, "operators": f"{_BFLOAT16['operators']},between"},
             ),
         )
     ),

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.optimize.passes.base import Pass, PassBroken
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
+from handoff.tasks.optimize.passes.between import carry_on
 from handoff.tasks.optimize.passes.purity import written_tensors
 from handoff.tasks.optimize.passes.state import retype_state, state_name
 
@@ -22,6 +23,7 @@ _REGIONS = {
     "matmul": {_ATEN.matmul.default, _ATEN.bmm.default, _ATEN.mm.default, _ATEN.addmm.default},
     "attention": {_ATEN.scaled_dot_product_attention.default},
 }
+_BETWEEN = "between"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -31,7 +33,9 @@ class LowerPrecision(Pass[ExportedProgram]):
     Before: `y = linear(x, W, b)`. After: `y = float32(linear(bf16(x), bf16(W), bf16(b)))`; weights
     that nothing else uses are kept in the lower precision, at half the size.
 
-    Conditions: the operator's tensors are float32. What is between such operators stays in float32.
+    Conditions: the operator's tensors are float32. What is between such operators stays in float32;
+    with the word `between`, activations, sums, norms, pooling and changes of shape that follow them
+    go on in the lower precision, which rounds more, and moves half the bytes.
     The pass rounds, so it is compared as it computes, and not in float64; the recipe's tolerance
     has to have room for it. The operators are those that autocast lowers on the CPU, too.
     """
@@ -41,24 +45,25 @@ class LowerPrecision(Pass[ExportedProgram]):
     rounds: ClassVar[bool] = True
     parameters: ClassVar[Mapping[str, str]] = {
         "dtype": "bfloat16 or float16",
-        "operators": "which ones, by commas: linear, convolution, matmul, attention",
+        "operators": "which ones, by commas: linear, convolution, matmul, attention, between",
     }
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         """Check the parameters; `UsageProblem` for a dtype or an operator that isn't known."""
         super().__init__(parameters)
         regions = [name.strip() for name in self.given["operators"].split(",")]
-        strange = [name for name in regions if name not in _REGIONS]
+        strange = [name for name in regions if name not in (*_REGIONS, _BETWEEN)]
         if strange or self.given["dtype"] not in _DTYPES:
             raise UsageProblem(
                 f"the pass {self.name} can't be set up",
                 expected=f"a dtype among {', '.join(_DTYPES)} and operators among "
-                f"{', '.join(_REGIONS)}",
+                f"{', '.join(_REGIONS)}, {_BETWEEN}",
                 got=f"{self.given['dtype']} and {self.given['operators']}",
                 remedy="Mend that pass in the recipe",
             )
         self._dtype = _DTYPES[self.given["dtype"]]
-        self._targets = {target for name in regions for target in _REGIONS[name]}
+        self._targets = {target for name in regions for target in _REGIONS.get(name, ())}
+        self._carries_on = _BETWEEN in regions
 
     def call(self, program: ExportedProgram) -> bool:
         """Put casts around every such call."""
@@ -75,6 +80,12 @@ class LowerPrecision(Pass[ExportedProgram]):
                     lowered[given] = self._lower(program, given, set(calls))
             _give(node, {**lowered, **own})
             _raise_again(program, node, self._dtype)
+        if calls and self._carries_on:
+            carry_on(
+                program, self._dtype,
+                lambda given, user: self._cast(program, given, user.prev),
+                lambda node: _raise_again(program, node, self._dtype),
+            )  # fmt: skip
         return bool(calls)
 
     def ensures(self, program: ExportedProgram) -> None:
