@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import handoff
-from examples import digits, resnet18, user_model
+from examples import digits, resnet18
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.recipe.recipe import Recipe, Search, VerifyPlan
 from handoff.artifacts.release.evidence import Candidate
@@ -55,17 +55,11 @@ def _resnet18() -> Made:
     return model, (image[:1].repeat(4, 1, 1, 1),), {"dimensions": {"batch": (1, 8)}}
 
 
-def _user_model() -> Made:
-    model, inputs, options = user_model.build()
-    return model, inputs, dict(options)
-
-
 MODELS: dict[str, Callable[[], Made]] = {
     "digits": digits.build,
     "linears": _linears,
     "encoder": _encoder,
     "resnet18": _resnet18,
-    "user_model": _user_model,
 }
 
 
@@ -80,6 +74,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="handoff-int8-") as scratch:
             os.environ["HANDOFF_HOME"] = str(Path(scratch, "home"))
             rows.append((name, *_row(_release(MODELS[name](), name, Path(scratch)))))
+            print(" | ".join(rows[-1]), flush=True)
     print_table(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, load before: {load:.1f}",
         ("model", "float32 by", "int8 by", "int8 over float32", "over eager", "size", "lost"), rows,
