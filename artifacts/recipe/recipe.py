@@ -118,6 +118,7 @@ KNOBS: dict[str, Variation] = {
     "pool-with-attention": Variation(passes=(PassChoice("pool-with-attention"),)),
     "cpu-attention": Variation(passes=(PassChoice("cpu-attention"),)),
     "int8-weights": Variation(passes=(PassChoice("quantize-weights"),)),
+    "int8-tables": Variation(passes=(PassChoice("quantize-tables"),)),
     "bfloat16": Variation(passes=(PassChoice("lower-precision", _BFLOAT16),)),
     "bfloat16-between": Variation(
         passes=(

@@ -22,6 +22,7 @@ from handoff.tasks.optimize.passes.pointwise_to_linear import PointwiseToLinear
 from handoff.tasks.optimize.passes.pool_with_attention import PoolWithAttention
 from handoff.tasks.optimize.passes.prune_low_influence import PruneLowInfluence
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
+from handoff.tasks.optimize.passes.quantize_tables import QuantizeTables
 from handoff.tasks.optimize.passes.quantize_weights import QuantizeWeights
 from handoff.tasks.optimize.passes.reciprocal_root import ReciprocalRoot
 from handoff.tasks.optimize.passes.replace_operator import ReplaceOperator
@@ -47,6 +48,7 @@ PASSES: dict[str, type[Pass[Any]]] = {
         WidenConv1d,
         ChannelsLast,
         PointwiseToLinear,
+        QuantizeTables,
         QuantizeWeights,
         LowerPrecision,
         QuantizeInt8,

@@ -9,10 +9,10 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.base import WeightPass
-from handoff.tasks.optimize.passes.state import add_buffer, replace_node, state_name
+from handoff.tasks.optimize.passes.int8_rows import Calls, add_int8_rows
+from handoff.tasks.optimize.passes.state import replace_node, state_name
 
 _ATEN = torch.ops.aten
-_LARGEST = 127
 
 
 class QuantizeWeights(WeightPass):
@@ -27,6 +27,7 @@ class QuantizeWeights(WeightPass):
     """
 
     name: ClassVar[str] = "quantize-weights"
+    rounds: ClassVar[bool] = True
 
     def find(self, program: ExportedProgram) -> list[torch.fx.Node]:
         """Return the linear layers with float32 weights."""
@@ -44,15 +45,9 @@ class QuantizeWeights(WeightPass):
         assert isinstance(given, torch.fx.Node)
         assert isinstance(weight, torch.fx.Node)
         name = state_name(program, weight)
-        value = program.state_dict[name].detach()
-        # A row of zeros has no scale of its own, and needs none.
-        scale = (value.abs().amax(dim=1) / _LARGEST).clamp(min=torch.finfo(value.dtype).tiny)
-        integers = (value / scale[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
-        stem = name.replace(".", "_")
-        kept = add_buffer(program, f"{stem}_int8", integers)
-        scales = add_buffer(program, f"{stem}_scale", scale)
+        kept, scales = add_int8_rows(program, name)
         with program.graph.inserting_before(node):
-            calls = _Calls(program.graph)
+            calls = Calls(program.graph)
             wide = calls.add(_ATEN.to.dtype, kept, torch.float32)
             result = calls.add(
                 _ATEN.mul.Tensor, calls.add(_ATEN.linear.default, given, wide), scales
@@ -61,16 +56,3 @@ class QuantizeWeights(WeightPass):
                 result = calls.add(_ATEN.add.Tensor, result, node.args[2])
         result.meta = {**node.meta}
         replace_node(program, node, result)
-
-
-class _Calls:
-    """Adds calls at a graph's place of insertion, with the values that they would have."""
-
-    def __init__(self, graph: torch.fx.Graph) -> None:
-        self._graph = graph
-
-    def add(self, operator: torch._ops.OpOverload, *arguments: object) -> torch.fx.Node:
-        node = self._graph.call_function(operator, arguments)  # type: ignore[arg-type]
-        values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in arguments]
-        node.meta["val"] = operator(*values)
-        return node

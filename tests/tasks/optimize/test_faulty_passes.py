@@ -220,9 +220,9 @@ def test_a_fault_planted_in_any_pass_is_caught_by_that_name(
         "quantize-int8": {"activations": "static", "keep": "0"},
     }
     passes = (PassChoice(name, parameters.get(name, {})),)
-    rounding = {"lower-precision", "quantize-int8", "quantize-weights"}
-    room = 0.05 if name in rounding else 1e-5
-    module = Pooled() if name == "pool-with-attention" else Everything()
+    room = 0.05 if PASSES[name].rounds else 1e-5
+    has_tables = name in {"pool-with-attention", "quantize-tables"}
+    module = Pooled() if has_tables else Everything()
     right = run(tmp_path / "right", *passes, module=module, tolerance=room)
     assert right.effects[0].modified
     monkeypatch.setitem(PASSES, name, _spoiled(name))
