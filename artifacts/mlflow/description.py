@@ -81,8 +81,15 @@ def number_note(version: int, found: int) -> str:
 
 def targets_table(manifest: Manifest) -> str:
     """Return each target's figures as a table in Markdown."""
-    columns = ("target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size")
-    rows = [columns, ("---",) * len(columns), *map(_target_row, manifest.targets)]
+    columns: tuple[str, ...] = (
+        "target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size",
+    )  # fmt: skip
+    rows = [_target_row(target) for target in manifest.targets]
+    if any(target.metric for target in manifest.targets):
+        columns = (*columns, "metric")
+        told = [one.metric.brief if one.metric else "-" for one in manifest.targets]
+        rows = [(*row, metric) for row, metric in zip(rows, told, strict=True)]
+    rows = [columns, ("---",) * len(columns), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

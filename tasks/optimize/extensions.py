@@ -46,7 +46,13 @@ def load_extension(named: str) -> None:
     if passes:
         _add_passes(module, passes)
     metrics = dict(getattr(imported, "METRICS", {}))
-    OWN_METRICS.update(metrics)
+    for name, metric in metrics.items():
+        if OWN_METRICS.setdefault(name, metric) is not metric:
+            raise UsageProblem(
+                f"the extension {module} brings a metric under a name that is taken",
+                expected="a name that no other extension of the recipe has", got=str(name)[:60],
+                remedy="Give the metric another name",
+            )  # fmt: skip
     if not added and not passes and not metrics:
         raise UsageProblem(
             f"the extension {module} brings nothing",

@@ -122,6 +122,9 @@ def test_an_extension_brings_a_metric(module: Path, monkeypatch: pytest.MonkeyPa
     load_extension(pinned("team_extension"))
     values = sample_values(Metric("own:first"), torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]))
     assert values.tolist() == [1.0, 0.0]
+    monkeypatch.delitem(sys.modules, "team_extension")
+    with pytest.raises(UsageProblem, match=r"a metric under a name that is taken: .* got first"):
+        load_extension(pinned("team_extension"))
     del OWN_METRICS["first"]
 
 
