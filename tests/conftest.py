@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.shared_tools import made_once
+
 if TYPE_CHECKING:
     from tests.tasks.built_release import BuiltRelease
 
@@ -76,19 +78,19 @@ def served_s3(address: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def built_release(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
+def built_release() -> BuiltRelease:
     """A recommender that was compiled the way a release does it; once for all tests."""
     from tests.tasks.built_release import build_release
 
-    return build_release(tmp_path_factory.mktemp("release"))
+    return made_once("release", build_release)
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runner() -> Path:
     """The C++ runner, built from the source with every warning an error; once for all tests."""
     from handoff.tasks.probe import build
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror"))
         source = Path(__file__).parents[1] / "infra" / "runner"
-        return build.build_runner(source, tmp_path_factory.mktemp("programs"))[0]
+        return made_once("strict", lambda folder: build.build_runner(source, folder)[0])

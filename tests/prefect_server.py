@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from tests.shared_tools import made_once
 
 _START_LIMIT_S = 120.0
 
@@ -26,6 +30,35 @@ def free_port() -> int:
 @contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
     """Start a server with its database in `home`; yield its API address; stop it."""
+    started_before(home)
+    with _served(home) as address:
+        yield address
+
+
+def started_before(home: Path) -> None:
+    """Let `home` be one in which Prefect's server was started before: its tables are there.
+
+    Making them takes a server four of its ten seconds. `test_embedded_server.py` starts it without.
+    """
+    # A home that can't be made is what one of the tests is about.
+    with suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+        for name in made_once("prefect", _start_once):
+            if not (home / name.name).exists():
+                shutil.copyfile(name, home / name.name)
+
+
+def _start_once(folder: Path) -> list[Path]:
+    with _served(folder):
+        pass
+    with closing(sqlite3.connect(folder / "prefect.db")) as database:
+        # What it wrote last may still stand beside it.
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return [folder / "prefect.db", folder / "memo_store.toml"]
+
+
+@contextmanager
+def _served(home: Path) -> Iterator[str]:
     port = free_port()
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},

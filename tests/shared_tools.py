@@ -1,20 +1,67 @@
-"""What compilations share, made once for all tests of a process: the C++ runner, headers."""
+"""What tests only read and is dear to make, made once for all processes of a test run.
+
+The C++ runner, precompiled headers, a release of a small model, Prefect's empty database.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import pickle
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-_BUILT = tempfile.TemporaryDirectory(prefix="handoff-built-")
+Made = TypeVar("Made")
+_VARIABLE = "TESTS_OF_ONE_RUN_SHARE"
+_TOOLS_LIMIT_S = 600.0
+
+if _VARIABLE not in os.environ:
+    # This is the run's first process: the others inherit the variable, and end before it does.
+    _FOLDER = tempfile.TemporaryDirectory(prefix="handoff-tests-share-")
+    os.environ[_VARIABLE] = _FOLDER.name
+
+
+def made_once(name: str, make: Callable[[Path], Made]) -> Made:
+    """Return what the first process of the run to ask for it has made in the folder given to it.
+
+    The others wait for it. What fails is made again by the next that asks.
+    """
+    folder = Path(os.environ[_VARIABLE], name)
+    with folder.with_name(f"{name}.made").open("a+b") as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        kept.seek(0)
+        if content := kept.read():
+            made: Made = pickle.loads(content)
+            return made
+        folder.mkdir(exist_ok=True)
+        made = make(folder)
+        kept.write(pickle.dumps(made))
+        return made
 
 
 def share_built(builds: Path) -> None:
     """Let every folder of builds have what the first one made."""
+    built = Path(os.environ[_VARIABLE])
     # A home that can't be made is what one of the tests is about.
     with contextlib.suppress(OSError):
         builds.mkdir(parents=True, exist_ok=True)
         for name in ("programs", "compiler"):
-            built = Path(_BUILT.name, name)
-            built.mkdir(exist_ok=True)
-            (builds / name).symlink_to(built)
+            (built / name).mkdir(exist_ok=True)
+            (builds / name).symlink_to(built / name)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Alone, the first release makes them. Of two that begin at once each would.
+        made_once("tools", _make_tools)
+
+
+def _make_tools(folder: Path) -> None:
+    from handoff.artifacts.recipe.recipe import Recipe
+    from handoff.artifacts.recipe.target import native_cpu_target
+    from handoff.tasks.release.processes import Processes
+
+    for name in ("programs", "compiler"):
+        (folder / name).symlink_to(folder.parent / name)
+    with Processes(folder / "workspace", Recipe(), delivery=folder) as processes:
+        processes.tools(native_cpu_target()).result(_TOOLS_LIMIT_S)

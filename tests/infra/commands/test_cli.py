@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
+from tests.prefect_server import started_before
 from tests.shared_tools import share_built
 
 COMMANDS = (
@@ -29,6 +30,7 @@ def handoff(
     """Run `handoff` with its state in `home`; return what it printed and its exit code."""
     if arguments[0] == "release":
         share_built(home / "builds")
+        started_before(home / "prefect")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "handoff", *arguments],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import InputsRefused
-from handoff.artifacts.serve.loader import load
+from handoff.artifacts.serve.loader import LoadedModel, load
+from handoff.tasks.deliver.messages import DeliverResult
 from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as judge
@@ -131,11 +132,59 @@ CASES = {
 }  # fmt: skip
 
 
-def write(case: Case, folder: Path) -> tuple[TensorSpec, ...]:
+class Together(nn.Module):
+    """All of them in one model: their ids, in the cases' order, to what each makes of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([case.make() for case in CASES.values()])
+
+    def forward(  # noqa: PLR0917 - as many as the models have
+        self, user: Tensor, item: Tensor, words: Tensor, seen: Tensor, offered: Tensor,
+        ids: Tensor, masked: Tensor, mask: Tensor, tokens: Tensor, positions: Tensor, types: Tensor,
+    ) -> Any:  # fmt: skip
+        ranks, bags, shares, hashes, masks, places = self.parts
+        return (
+            ranks(user, item), bags(words), shares(seen, offered),
+            hashes(ids), masks(masked, mask), places(tokens, positions, types),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def delivered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], DeliverResult]:
+    """Return what delivers a case: each once, since the tests only read it."""
+
+    @functools.cache
+    def once(name: str) -> DeliverResult:
+        torch.manual_seed(0)
+        case = CASES[name]
+        folder = tmp_path_factory.mktemp("delivered") / "toy"
+        given = deliver(case.make().eval(), tuple(case.example.values()), folder, name="toy")
+        assert given.notes == ()
+        return given
+
+    return once
+
+
+@dataclass(frozen=True)
+class Served:
+    """The package of all models in one, that model itself, and an example of all its inputs."""
+
+    package: LoadedModel
+    model: nn.Module
+    example: tuple[Tensor, ...]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """Release all of the models as one, as each would be alone."""
+    folder = tmp_path_factory.mktemp("served")
     torch.manual_seed(0)
-    given = deliver(case.make().eval(), tuple(case.example.values()), folder, name="toy")
-    assert given.notes == ()
-    return given.contract.inputs
+    model = Together().eval()
+    example = tuple(ids for case in CASES.values() for ids in case.example.values())
+    assert deliver(model, example, folder / "delivery", name="toy").notes == ()
+    built = release_of_delivery(folder)
+    return Served(load(built.folder, keys=built.key, name="toy"), model, example)
 
 
 def bounds(spec: TensorSpec) -> tuple[int, int]:
@@ -145,56 +194,53 @@ def bounds(spec: TensorSpec) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_contract_has_all_ids_of_the_tables_and_says_which(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    specs = write(case, tmp_path / "toy")
-    assert {spec.name: bounds(spec) for spec in specs} == case.ranges
+def test_a_contract_has_all_ids_of_the_tables_and_says_which(
+    name: str, delivered: Callable[[str], DeliverResult]
+) -> None:
+    specs = delivered(name).contract.inputs
+    assert {spec.name: bounds(spec) for spec in specs} == CASES[name].ranges
     assert not any(spec.is_guessed for spec in specs)
     assert all(spec.origin for spec in specs)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_such_a_delivery_is_sound(name: str, tmp_path: Path) -> None:
-    write(CASES[name], tmp_path / "toy")
-    judged = judge(TraceabilityJob(tmp_path / "toy"))
+def test_such_a_delivery_is_sound(name: str, delivered: Callable[[str], DeliverResult]) -> None:
+    judged = judge(TraceabilityJob(delivered(name).folder))
     assert judged.verdict == "sound", judged.findings
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_ends_of_each_range_are_verified(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    given = deliver(case.make().eval(), tuple(case.example.values()), tmp_path / "toy", name="toy")
-    signature = given.contract.signature
+def test_the_ends_of_each_range_are_verified(
+    name: str, delivered: Callable[[str], DeliverResult]
+) -> None:
+    signature = delivered(name).contract.signature
     cases = plan_cases(signature, seeds=1)
     drawn = [draw_inputs(signature, one) for one in cases]
     drawn += [draw_inputs(signature, one) for one in special_cases(signature, cases[-1].sizes)]
-    for place, (low, high) in enumerate(case.ranges.values()):
+    for place, (low, high) in enumerate(CASES[name].ranges.values()):
         values = torch.cat([inputs[place].flatten() for inputs in drawn])
         assert (int(values.min()), int(values.max())) == (low, high)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("name", CASES)
-def test_the_served_package_takes_every_id_and_refuses_the_next(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    write(case, tmp_path / "delivery")
-    built = release_of_delivery(tmp_path)
-    served = load(built.folder, keys=built.key, name="toy")
-    torch.manual_seed(0)
-    model = case.make().eval()
-    example = list(case.example.values())
-    for place, (low, high) in enumerate(case.ranges.values()):
+def test_the_served_package_takes_every_id_and_refuses_the_next(name: str, served: Served) -> None:
+    example, output = list(served.example), list(CASES).index(name)
+    before = [case for case in CASES if list(CASES).index(case) < output]
+    first = sum(len(CASES[case].example) for case in before)
+    for place, (low, high) in enumerate(CASES[name].ranges.values(), first):
         for values in in_batches(low, high, example[place]):
             given = [values if at == place else tensor for at, tensor in enumerate(example)]
             with torch.no_grad():
-                torch.testing.assert_close(served(*given)[0], model(*given))
+                want = served.model(*given)[output]
+            torch.testing.assert_close(served.package(*given)[output], want)
         for beyond in (low - 1, high + 1):
             if LEAST <= beyond <= MOST:
                 wrong = example[place].clone()
                 wrong.view(-1)[-1] = beyond
                 given = [wrong if at == place else tensor for at, tensor in enumerate(example)]
                 with pytest.raises(InputsRefused, match=f"values from {low} to {high}, got"):
-                    served(*given)
+                    served.package(*given)
 
 
 def in_batches(low: int, high: int, like: Tensor) -> list[Tensor]:
