@@ -24,12 +24,17 @@ if _VARIABLE not in os.environ:
     os.environ[_VARIABLE] = _FOLDER.name
 
 
+def run_folder() -> Path:
+    """Return the folder of all that the processes of this run share."""
+    return Path(os.environ[_VARIABLE])
+
+
 def made_once(name: str, make: Callable[[Path], Made]) -> Made:
     """Return what the first process of the run to ask for it has made in the folder given to it.
 
     The others wait for it. What fails is made again by the next that asks.
     """
-    folder = Path(os.environ[_VARIABLE], name)
+    folder = run_folder() / name
     with folder.with_name(f"{name}.made").open("a+b") as kept:
         fcntl.flock(kept, fcntl.LOCK_EX)
         kept.seek(0)
@@ -44,7 +49,7 @@ def made_once(name: str, make: Callable[[Path], Made]) -> Made:
 
 def share_built(builds: Path) -> None:
     """Let every folder of builds have what the first one made."""
-    built = Path(os.environ[_VARIABLE])
+    built = run_folder()
     # A home that can't be made is what one of the tests is about.
     with contextlib.suppress(OSError):
         builds.mkdir(parents=True, exist_ok=True)

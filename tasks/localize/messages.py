@@ -28,8 +28,9 @@ class LocalizeJob(Job["LocalizeResult"]):
 
     `program` is what the optimize step wrote, `staging` the delivery that it was made from and
     `reference` the file of the reference step. `cases` names the cases that failed; none stands for
-    all. Trials work in `folder`; the script that repeats the fault is written to the folder
-    `reproduction`. At most `compiles` packages are built in at most `seconds`.
+    all. Trials work in `folder`, and read what compilations share in `shared`, where it is named;
+    the script that repeats the fault is written to the folder `reproduction`. At most `compiles`
+    packages are built in at most `seconds`.
     """
 
     program: Path
@@ -43,6 +44,7 @@ class LocalizeJob(Job["LocalizeResult"]):
     cases: tuple[str, ...] = ()
     compiles: int = 10
     seconds: float = 240.0
+    shared: Path | None = None
 
     @property
     def budget(self) -> str:
@@ -123,7 +125,8 @@ class TrialJob(Job["TrialResult"]):
     """Compile the exported program in `program`, run it on all `inputs`, keep what it gives.
 
     `inputs` and `outputs` are files of a list of tuples of tensors. `left_out` is what the compiler
-    has to do without; operators whose lowering is left out run as ATen's own kernels.
+    has to do without; operators whose lowering is left out run as ATen's own kernels. Precompiled
+    headers are taken from `shared`, or made once more.
     """
 
     program: Path
@@ -133,6 +136,7 @@ class TrialJob(Job["TrialResult"]):
     folder: Path
     options: dict[str, object]
     left_out: tuple[LeaveOut, ...] = ()
+    shared: Path | None = None
 
 
 @dataclass(frozen=True)

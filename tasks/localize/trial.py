@@ -39,7 +39,9 @@ def run(job: TrialJob) -> TrialResult:
     Raises `BlessingRefused` for what can't be compiled; what the package raises reaches the caller
     as `StepCrashed`.
     """
-    plain = CompileJob(job.program, job.target, job.folder, job.options, fresh=True)
+    plain = CompileJob(
+        job.program, job.target, job.folder, job.options, fresh=True, shared=job.shared
+    )
     with left_out(job.left_out) as sites:
         compiled = compiling.run(plain)
     # ATen's kernels in the place of lowerings may be called by a table that only the `.pt2` has.

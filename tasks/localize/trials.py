@@ -74,7 +74,8 @@ class Trials:
         job.folder.mkdir(parents=True, exist_ok=True)
         plan = ProcessPlan(
             "trials", ("compile.step",), job.recipe.extensions, trial_environment(job),
-            reads=(job.program, job.staging), writes=(job.folder, Path(cache_dir())),
+            reads=(job.program, job.staging, *((job.shared,) if job.shared else ())),
+            writes=(job.folder, Path(cache_dir())),
         )  # fmt: skip
         self._process = StepProcess(plan, job.folder / "trials.log")
 
@@ -123,7 +124,7 @@ class Trials:
         torch.save(inputs, folder / "inputs.pt")
         trial = TrialJob(
             program, folder / "inputs.pt", folder / "outputs.pt", self.job.target,
-            folder / "package", options, left_out,
+            folder / "package", options, left_out, self.job.shared,
         )  # fmt: skip
         try:
             result = self._process.run(trial, limit_s=self.left_s)

@@ -132,6 +132,7 @@ class Jobs:
             reproduction=self.workspace / "reproduction" / target.slug,
             cases=tuple(dict.fromkeys(wrong)),
             seconds=self.recipe.verify.localize_seconds,
+            shared=self.shared,
         )
 
     def probe(

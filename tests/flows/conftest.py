@@ -18,7 +18,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = handoff(
         "deliver", "small:build", "--to", "delivery", "--name", "small", home=folder, cwd=folder
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     return folder
 
 
@@ -27,6 +27,6 @@ def home(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which the small network was released once."""
     folder = tmp_path_factory.mktemp("home")
     result = handoff("release", str(training / "delivery"), "--json", home=folder)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     (folder / "released.json").write_text(result.stdout)
     return folder

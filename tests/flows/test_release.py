@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from mlflow import MlflowClient
 
 from handoff.tasks.optimize.extensions import digest_extension
 from handoff.tasks.release.jobs import names_in_order
+from tests.conftest import served_s3
 from tests.flows.small_delivery import deliver_and_release, released
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.prefect_server import prefect_server
@@ -147,26 +150,6 @@ def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
         shown = handoff("show", reference, "--json", home=home)
         assert shown.returncode == 0, shown.stderr
         assert json.loads(shown.stdout) == expected
-
-
-def test_a_second_release_of_the_same_is_found_again_unless_its_files_are_gone(
-    training: Path, tmp_path: Path
-) -> None:
-    home = tmp_path / "home"
-    first = handoff("release", str(training / "delivery"), "--json", home=home)
-    assert first.returncode == 0, first.stderr
-    command = ["release", str(training / "delivery"), "--json"]
-    again = json.loads(handoff(*command, home=home).stdout)
-    assert again == json.loads(first.stdout)
-    other_alias = json.loads(handoff(*command, "--alias", "trial", home=home).stdout)
-    assert other_alias["version"] == 1
-    assert other_alias["aliases"] == ["candidate", "trial"]
-    # Its files may be gone from the store: then it is built again, and the same bytes mend it.
-    (victim,) = [f for t in again["targets"] for f in t["files"] if f["path"].endswith(".so")]
-    stored = home / "store" / "objects" / "sha256" / victim["digest"].removeprefix("sha256:")
-    stored.unlink()
-    assert json.loads(handoff(*command, home=home).stdout)["version"] == 1
-    assert stored.exists()
 
 
 def test_list_names_the_model_its_version_and_its_alias(home: Path) -> None:
@@ -346,28 +329,44 @@ def found_on(address: str, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_named_prefect_server_records_the_run_and_its_steps(
-    training: Path, tmp_path: Path
-) -> None:
-    with prefect_server(tmp_path / "prefect") as address:
-        result = handoff(
-            "release",
-            str(training / "delivery"),
-            home=tmp_path / "home",
-            PREFECT_API_URL=address,
-        )
+@dataclass(frozen=True)
+class Served:
+    """A home whose releases a Prefect server records and a bucket keeps, and what one printed."""
+
+    home: Path
+    prefect: str
+    settings: dict[str, str]
+    answer: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def served(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Release the small network with servers for all that a home would have in files."""
+    folder = tmp_path_factory.mktemp("served")
+    with (
+        prefect_server(folder / "prefect") as address,
+        served_s3(os.environ.get("HANDOFF_TEST_S3", "")) as s3,
+    ):
+        settings = {**s3, "HANDOFF_STORE": "s3://models/handoff", "PREFECT_API_URL": address}
+        arguments = ("release", str(training / "delivery"), "--json")
+        result = handoff(*arguments, home=folder / "home", settings=settings)
         assert result.returncode == 0, result.stderr
-        steps = {"take in", "optimize", "reference", "upload", "sign and append", "catalogue"}
-        deadline = time.monotonic() + 30
-        names: set[str] = set()
-        while not steps <= names and time.monotonic() < deadline:
-            names = {
-                run["name"]
-                for run in found_on(address, "task_runs")
-                if run["state_type"] == "COMPLETED"
-            }
-            time.sleep(0.5)
-        ((run,), (report,)) = found_on(address, "flow_runs"), found_on(address, "artifacts")
+        yield Served(folder / "home", address, settings, json.loads(result.stdout))
+
+
+def test_a_named_prefect_server_records_the_run_and_its_steps(served: Served) -> None:
+    address = served.prefect
+    steps = {"take in", "optimize", "reference", "upload", "sign and append", "catalogue"}
+    deadline = time.monotonic() + 30
+    names: set[str] = set()
+    while not steps <= names and time.monotonic() < deadline:
+        names = {
+            run["name"]
+            for run in found_on(address, "task_runs")
+            if run["state_type"] == "COMPLETED"
+        }
+        time.sleep(0.5)
+    ((run,), (report,)) = found_on(address, "flow_runs"), found_on(address, "artifacts")
     assert steps <= names
     assert (report["key"], report["flow_run_id"]) == ("release-small", run["id"])
     assert report["data"].startswith("**small@1** is released as @candidate.")
@@ -375,7 +374,7 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(
     # Prefect's pages show entities as they are written.
     assert "&" not in report["data"]
     # And back: MLflow's page of the version leads to the run's.
-    client = MlflowClient(f"sqlite:///{tmp_path / 'home' / 'mlflow' / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{served.home / 'mlflow' / 'mlflow.db'}")
     page = address.removesuffix("/api")
     description = client.get_model_version("small", "1").description
     assert description is not None
@@ -383,18 +382,31 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(
 
 
 def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
-    training: Path, tmp_path: Path, s3_environment: dict[str, str]
+    served: Served, tmp_path: Path
 ) -> None:
-    home = tmp_path / "home"
-    settings = {**s3_environment, "HANDOFF_STORE": "s3://models/handoff"}
-    delivery = str(training / "delivery")
-    result = handoff("release", delivery, "--json", home=home, settings=settings)
-    assert result.returncode == 0, result.stderr
-    answer = json.loads(result.stdout)
-    assert answer["report"] == "s3://models/handoff/models/small/versions/1/report.html"
+    home, settings = served.home, served.settings
+    assert served.answer["report"] == "s3://models/handoff/models/small/versions/1/report.html"
     pulled = tmp_path / "pulled"
     result = handoff("pull", "small@candidate", "--to", str(pulled), home=home, settings=settings)
     assert result.returncode == 0, result.stderr
     assert handoff("verify", str(pulled), home=home).returncode == 0
     assert not (home / "store").exists()
     assert not (home / "mlflow" / "artifacts").exists()
+
+
+def test_a_second_release_of_the_same_is_found_again_unless_its_files_are_gone(
+    training: Path, home: Path
+) -> None:
+    # The last test: others look at what it gives another alias to.
+    command = ["release", str(training / "delivery"), "--json"]
+    again = json.loads(handoff(*command, home=home).stdout)
+    assert again == released(home)
+    other_alias = json.loads(handoff(*command, "--alias", "trial", home=home).stdout)
+    assert other_alias["version"] == 1
+    assert other_alias["aliases"] == ["candidate", "trial"]
+    # Its files may be gone from the store: then it is built again, and the same bytes mend it.
+    (victim,) = [f for t in again["targets"] for f in t["files"] if f["path"].endswith(".so")]
+    stored = home / "store" / "objects" / "sha256" / victim["digest"].removeprefix("sha256:")
+    stored.unlink()
+    assert json.loads(handoff(*command, home=home).stdout)["version"] == 1
+    assert stored.exists()

@@ -41,6 +41,7 @@ from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.verify import reference
 from handoff.tasks.verify.messages import ReferenceJob
 from handoff.tasks.verify.reference import ReferenceCase
+from tests.shared_tools import run_folder, share_built
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.passes.exporting import export
 
@@ -94,9 +95,10 @@ class Job:
         optimized = optimize.run(OptimizeJob(staging, folder / "program", recipe))
         file = folder / "reference.pt"
         reference.run(ReferenceJob(staging, None, recipe.verify, file))
+        share_built(folder / "builds")
         self.job = LocalizeJob(
             optimized.program, staging, file, native_cpu_target(), recipe.options, recipe,
-            folder / "work", folder / "reproduction",
+            folder / "work", folder / "reproduction", shared=folder / "builds" / "compiler",
         )  # fmt: skip
 
     def run(self) -> LocalizeResult:
@@ -173,6 +175,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepProcess]:
         "trials",
         ("compile.step",),
         (PLANTED,),
+        reads=(run_folder(),),
         writes=(tmp_path_factory.getbasetemp(),),
     )
     started = StepProcess(plan, tmp_path_factory.mktemp("process") / "trials.log")
