@@ -15,6 +15,7 @@ from torch import nn
 
 from handoff.artifacts.delivery.contract import CALIBRATION_BATCHES, CALIBRATION_BYTES
 from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYTES, Metric
+from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.golden import undisturbed
@@ -130,6 +131,22 @@ def take_evaluation(
     return Evaluation(_metric(metric), tuple(batches), tuple(labels))
 
 
+def require_fitting(beside: Beside, signature: ModelSignature) -> None:
+    """Raise `UsageProblem` for a batch of sizes that the signature doesn't declare."""
+    evaluation = beside.evaluation.batches if beside.evaluation else ()
+    for kind, batches in (("calibration", beside.calibration), ("evaluation", evaluation)):
+        for number, batch in enumerate(batches):
+            try:
+                signature.measure({spec.name: tuple(batch[spec.name].shape)
+                                   for spec in signature.inputs})  # fmt: skip
+            except ValueError as error:
+                raise UsageProblem(
+                    f"batch {number} of the {kind} can't be delivered",
+                    expected="sizes that are served", got=str(error),
+                    remedy="Give smaller batches, or declare what is served: dimensions={...}",
+                ) from error  # fmt: skip
+
+
 def _metric(metric: str | Metric) -> Metric:
     try:
         return Metric(metric) if isinstance(metric, str) else metric
@@ -160,6 +177,8 @@ def measure_eager(
             pairs.append((_covered(metric, outputs, names), labels))
     try:
         value, samples = value_of(metric, pairs)
+    except ImportError as error:
+        return f"{metric.name} is computed at a release: {error.name} isn't installed here"
     except NotComputable as error:
         expected, _, got = str(error).removeprefix("expected ").rpartition(", got ")
         raise UsageProblem(

@@ -34,6 +34,7 @@ from handoff.tasks.deliver.arguments import (
 from handoff.tasks.deliver.beside import (
     Beside,
     measure_eager,
+    require_fitting,
     take_calibration,
     take_evaluation,
 )
@@ -114,6 +115,7 @@ def deliver(
         signature, goldens = _make_goldens(
             module, call, inputs, signature, chosen=dimensions is not None
         )
+        require_fitting(beside, signature)
         contract = DeliveryContract(
             model=_model_section(name, module),
             inputs=signature.inputs,
