@@ -15,7 +15,9 @@ from handoff.artifacts.errors import EnvironmentLacking
 EXTRAS = {"s3": ("boto3",), "release": ("prefect", "mlflow"), "stack": ("supervisor",)}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*).*; extra == ['\"]([a-z0-9]+)['\"]")
 # Packages that are imported by another name than they are installed by.
-_IMPORTED_AS = {"markdown-it-py": "markdown_it", "psycopg2-binary": "psycopg2"}
+_IMPORTED_AS = {
+    "markdown-it-py": "markdown_it", "psycopg2-binary": "psycopg2", "scikit-learn": "sklearn",
+}  # fmt: skip
 # What is imported here and comes with one of an extra's packages.
 _COMES_WITH = {"botocore": "boto3", "httpx": "prefect", "requests": "mlflow"}
 

@@ -78,11 +78,14 @@ def served_s3(address: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def built_release() -> BuiltRelease:
-    """A recommender that was compiled the way a release does it; once for all tests."""
+def built_release(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
+    """A recommender that was compiled the way a release does it; once for a process's tests.
+
+    Not for all processes': each signs with a key of its own.
+    """
     from tests.tasks.built_release import build_release
 
-    return made_once("release", build_release)
+    return build_release(tmp_path_factory.mktemp("release"))
 
 
 @pytest.fixture(scope="session")

@@ -222,4 +222,4 @@ class MeasuredMetric:
     def _told(self, drop: float) -> str:
         if self.is_error:
             return f"{drop:.2%}"
-        return f"{drop:.0e}" if 0.0 < abs(drop) < 5e-5 else f"{drop:.4f}"
+        return f"{drop:.0e}" if 1e-9 < abs(drop) < 5e-5 else f"{drop:.4f}"

@@ -152,6 +152,26 @@ def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
         assert json.loads(shown.stdout) == expected
 
 
+def test_a_second_release_of_the_same_is_found_again_unless_its_files_are_gone(
+    training: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    first = handoff("release", str(training / "delivery"), "--json", home=home)
+    assert first.returncode == 0, first.stderr
+    command = ["release", str(training / "delivery"), "--json"]
+    again = json.loads(handoff(*command, home=home).stdout)
+    assert again == json.loads(first.stdout)
+    other_alias = json.loads(handoff(*command, "--alias", "trial", home=home).stdout)
+    assert other_alias["version"] == 1
+    assert other_alias["aliases"] == ["candidate", "trial"]
+    # Its files may be gone from the store: then it is built again, and the same bytes mend it.
+    (victim,) = [f for t in again["targets"] for f in t["files"] if f["path"].endswith(".so")]
+    stored = home / "store" / "objects" / "sha256" / victim["digest"].removeprefix("sha256:")
+    stored.unlink()
+    assert json.loads(handoff(*command, home=home).stdout)["version"] == 1
+    assert stored.exists()
+
+
 def test_list_names_the_model_its_version_and_its_alias(home: Path) -> None:
     result = handoff("list", home=home)
     assert result.returncode == 0, result.stderr
@@ -392,21 +412,3 @@ def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
     assert handoff("verify", str(pulled), home=home).returncode == 0
     assert not (home / "store").exists()
     assert not (home / "mlflow" / "artifacts").exists()
-
-
-def test_a_second_release_of_the_same_is_found_again_unless_its_files_are_gone(
-    training: Path, home: Path
-) -> None:
-    # The last test: others look at what it gives another alias to.
-    command = ["release", str(training / "delivery"), "--json"]
-    again = json.loads(handoff(*command, home=home).stdout)
-    assert again == released(home)
-    other_alias = json.loads(handoff(*command, "--alias", "trial", home=home).stdout)
-    assert other_alias["version"] == 1
-    assert other_alias["aliases"] == ["candidate", "trial"]
-    # Its files may be gone from the store: then it is built again, and the same bytes mend it.
-    (victim,) = [f for t in again["targets"] for f in t["files"] if f["path"].endswith(".so")]
-    stored = home / "store" / "objects" / "sha256" / victim["digest"].removeprefix("sha256:")
-    stored.unlink()
-    assert json.loads(handoff(*command, home=home).stdout)["version"] == 1
-    assert stored.exists()

@@ -23,7 +23,12 @@ from handoff.tasks.optimize.passes.state import add_buffer, replace_node, state_
 
 _ATEN = torch.ops.aten
 # oneDNN's names for what it does to a result on its way out.
-_POST = {_ATEN.relu.default: "relu", _ATEN.relu_.default: "relu"}
+_POST = {
+    _ATEN.relu: "relu", _ATEN.relu_: "relu", _ATEN.hardswish: "hardswish",
+    _ATEN.hardswish_: "hardswish", _ATEN.silu: "swish", _ATEN.silu_: "swish",
+    _ATEN.relu6: "hardtanh:0:6", _ATEN.relu6_: "hardtanh:0:6",
+}  # fmt: skip
+_HARDTANH = (_ATEN.hardtanh, _ATEN.hardtanh_)
 _CONVOLUTION, _LINEAR, _MEASURED = INT8_LAYERS
 # The last arguments of each.
 _ONTO, _ACTIVATION = -2, -1
@@ -55,11 +60,12 @@ class Rewriter:
         assert isinstance(given, torch.fx.Node)
         rounded = self._onto_grid(given)
         users = list(node.users)
-        last = users[0] if len(users) == 1 and users[0].target in _POST else node
+        activation = _activation(users[0], node) if len(users) == 1 else ""
+        last = users[0] if activation else node
         with graph.inserting_before(node):
             made = self._add_layer(node, rounded)
-        if last is not node:
-            _set(made, _ACTIVATION, _POST[last.target])  # type: ignore[index]
+        if activation:
+            _set(made, _ACTIVATION, activation)
         describe_as(made, last)
         if last in self._grids:
             self._grids[made] = self._grids.pop(last)
@@ -125,6 +131,17 @@ class Rewriter:
             add_buffer(self._program, f"{stem}_int8", value.steps),
             add_buffer(self._program, f"{stem}_scales", value.scales),
         )
+
+
+def _activation(node: torch.fx.Node, layer: torch.fx.Node) -> str:
+    """Return what oneDNN calls an activation that it may do behind a layer; '' for others."""
+    operator = getattr(node.target, "overloadpacket", None)
+    if operator is _ATEN.gelu and layer.target is not CONVOLUTION:
+        return f"gelu:{arguments_of(node)['approximate']}"
+    if operator in _HARDTANH:
+        told = arguments_of(node)
+        return f"hardtanh:{float(told['min_val'])!r}:{float(told['max_val'])!r}"
+    return _POST.get(operator, "") if operator else ""
 
 
 def _set(node: torch.fx.Node, place: int, value: Any) -> None:  # noqa: ANN401 - an argument

@@ -27,6 +27,14 @@ def _result(onto: Sequence[float]) -> tuple[float, int, torch.dtype]:
     return (onto[0], int(onto[1]), torch.uint8) if onto else (1.0, 0, torch.float32)
 
 
+def _after(activation: str) -> tuple[str, list[float], str]:
+    """Return the activation as oneDNN takes it: its name, its numbers, and how it is computed."""
+    name, *more = activation.split(":")
+    if name == "hardtanh":
+        return name, [float(number) for number in more], ""
+    return name, [], "".join(more)
+
+
 @torch.library.triton_op("handoff::int8_convolution", mutates_args=())
 def int8_convolution(
     steps: Tensor,
@@ -44,14 +52,15 @@ def int8_convolution(
 ) -> Tensor:
     """Return the convolution of uint8 `[N, C, H, W]` with an int8 weight `[out, C/groups, h, w]`.
 
-    `bias` is float32 `[out]`; `activation` is oneDNN's name of one, or `none`. The result is
+    `bias` is float32 `[out]`; `activation` is `none`, `relu`, `hardswish`, `swish` (which is SiLU),
+    `hardtanh:LOW:HIGH` or `gelu:HOW`, as oneDNN calls them. The result is
     `[N, out, H', W']`, with channels last.
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     form = (list(stride), list(padding), list(dilation), groups)
     packed = _ONEDNN.qconv_prepack(weight, scales, scale, zero, *form, None)
     made: Tensor = _ONEDNN.qconv_pointwise.default(
-        steps, scale, zero, packed, scales, zeros, bias, *form, *_result(onto), activation, [], ""
+        steps, scale, zero, packed, scales, zeros, bias, *form, *_result(onto), *_after(activation)
     )
     return made
 
@@ -69,12 +78,12 @@ def int8_linear(
 ) -> Tensor:
     """Return uint8 `[..., in]` times the transposed int8 weight `[out, in]`: `[..., out]`.
 
-    `bias` is float32 `[out]`; `activation` is oneDNN's name of one, or `none`.
+    `bias` is float32 `[out]`; `activation` is as `int8_convolution` has it.
     """
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     packed = _ONEDNN.qlinear_prepack(weight, None)
     made: Tensor = _ONEDNN.qlinear_pointwise.default(
-        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), activation, [], ""
+        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), *_after(activation)
     )
     return made
 
@@ -97,6 +106,6 @@ def int8_linear_measured(
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     packed = _ONEDNN.qlinear_prepack(weight, None)
     made: Tensor = _ONEDNN.qlinear_pointwise.tensor(
-        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), activation, [], ""
+        steps, scale, zero, packed, scales, zeros, bias, *_result(onto), *_after(activation)
     )
     return made

@@ -230,20 +230,13 @@ def test_what_a_metric_decides_about_is_not_wrong_by_a_tolerance(
         library = open_shared_library(path, device)
         return lambda inputs: tuple(output * 1.01 for output in library(inputs))
 
+    def numberless(path: Path, device: str) -> object:
+        library = open_shared_library(path, device)
+        return lambda inputs: tuple(output * torch.nan for output in library(inputs))
+
     monkeypatch.setattr(three_way, "open_shared_library", rounded)
     assert three_way.run(job(built_release)).verdict == "worse"
     decided = replace(record(built_release), metric=sample_metric())
     assert three_way.run(job(built_release, before=decided, after=decided)).verdict == "equal"
-    monkeypatch.setattr(
-        three_way,
-        "open_shared_library",
-        lambda *_: (
-            lambda inputs: tuple(
-                o * torch.nan
-                for o in open_shared_library(
-                    built_release.folder / built_release.slug / "model.so", "cpu"
-                )(inputs)
-            )
-        ),
-    )
+    monkeypatch.setattr(three_way, "open_shared_library", numberless)
     assert three_way.run(job(built_release, before=decided, after=decided)).verdict == "worse"

@@ -81,6 +81,35 @@ def test_a_result_that_such_a_layer_takes_stays_int8_and_what_goes_past_takes_it
     assert activations == ["relu", "relu", "none", "none"]
 
 
+@pytest.mark.parametrize(
+    ("activation", "told"),
+    [
+        (nn.ReLU6(), "hardtanh:0:6"),
+        (nn.Hardtanh(-1.0, 2.5), "hardtanh:-1.0:2.5"),
+        (nn.Hardswish(inplace=True), "hardswish"),
+        (nn.SiLU(), "swish"),
+        (nn.GELU(), "gelu:none"),
+        (nn.GELU("tanh"), "gelu:tanh"),
+        (nn.Softplus(), "none"),
+    ],
+)
+def test_an_activation_behind_a_layer_is_the_layers_own_where_onednn_has_it(
+    activation: nn.Module, told: str
+) -> None:
+    torch.manual_seed(0)
+    pairs = (
+        (nn.Sequential(nn.Conv2d(3, 8, 3), activation, nn.Conv2d(8, 4, 3)), images()),
+        (nn.Sequential(nn.Linear(16, 32), activation, nn.Linear(32, 4)), images()[..., 0, :]),
+    )
+    for module, x in pairs:
+        program, _ = quantized(module.eval(), x)
+        first, _ = [n for n in program.graph.nodes if n.target in (CONVOLUTION, LINEAR)]
+        # It has no gelu behind convolutions.
+        is_done = first.target == LINEAR or not told.startswith("gelu")
+        assert first.args[-1].replace(".0", "") == (told if is_done else "none").replace(".0", "")
+        assert relative_error(module, program, x) < 0.05
+
+
 def test_the_layers_that_move_the_outputs_most_are_kept_as_many_as_is_said_and_told() -> None:
     module = Residual().eval()
     whole, _ = quantized(module, images())
