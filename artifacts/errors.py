@@ -157,6 +157,12 @@ def first_line(error: BaseException, limit: int = 300) -> str:
     return one_line((str(error).strip().splitlines() or [type(error).__name__])[0][:limit])
 
 
+def expected_and_got(text: str) -> tuple[str, str]:
+    """Return both parts of a message such as `expected a name, got 7`, for a refusal."""
+    expected, _, got = text.removeprefix("expected ").rpartition(", got ")
+    return (expected, got) if expected else (got, "something else")
+
+
 def error_from_record(record: dict[str, str]) -> HandoffError:
     """Return the error that `as_record` described; an unknown class gives `HandoffError`."""
     kind = ERRORS.get(record["class"], HandoffError)

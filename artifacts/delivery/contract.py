@@ -129,6 +129,14 @@ class Structure:
         """The outputs' paths as identifiers: `['logits']` is `logits`."""
         return identifiers(self.outputs)
 
+    def names_of(self, count: int) -> tuple[str, ...]:
+        """Return what `count` outputs are called: by their paths, or by their places."""
+        names = self.output_names
+        return names if len(names) == count else tuple(f"output{place}" for place in range(count))
+
+
+NO_STRUCTURE = Structure()
+
 
 def identifiers(paths: Sequence[str]) -> tuple[str, ...]:
     """Give each path an identifier of its own: `batch['user'][0]` becomes `batch_user_0`."""
@@ -159,7 +167,7 @@ class DeliveryContract:
     outputs: tuple[TensorSpec, ...] = ()
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     source: Lineage = Lineage()
-    structure: Structure = Structure()
+    structure: Structure = NO_STRUCTURE
     draw: Draw = "random"
     batch_invariant: bool = True
     format: int = FORMAT
@@ -177,11 +185,6 @@ class DeliveryContract:
         """The inputs, outputs and dynamic dimensions as one value."""
         return ModelSignature(self.inputs, self.outputs, self.dimensions)
 
-    def output_names(self, count: int) -> tuple[str, ...]:
-        """Return what `count` outputs are called: by their paths, or by their places."""
-        names = self.structure.output_names
-        return names if len(names) == count else tuple(f"output{place}" for place in range(count))
-
     def covered(self, count: int) -> int | None:
         """Return which of `count` outputs the metric is of; None where there is no metric.
 
@@ -190,11 +193,11 @@ class DeliveryContract:
         if self.metric is None:
             return None
         try:
-            return self.metric.place(self.output_names(count))
+            return self.metric.place(self.structure.names_of(count))
         except ValueError as error:
             raise DeliveryUnreadable(
                 f"the metric {self.metric.name} is of an output that the model doesn't have",
-                expected=f"one of {', '.join(self.output_names(count))}",
+                expected=f"one of {', '.join(self.structure.names_of(count))}",
                 got=one_line(self.metric.output)[:60], where=CONTRACT_FILE,
                 remedy="Mend the output under [metric] in delivery.toml, or leave it out",
             ) from error  # fmt: skip
@@ -263,7 +266,7 @@ def format_contract(contract: DeliveryContract) -> str:
     lines = _pairs({key: plain[key] for key in heads if key in plain})
     for section in ("model", "source"):
         lines += ["", f"[{section}]", *_pairs(plain[section])]
-    if contract.structure != Structure():
+    if contract.structure != NO_STRUCTURE:
         lines += ["", "[structure]", *_pairs(plain["structure"])]
     if contract.metric:
         lines += ["", "[metric]", *_pairs(plain["metric"])]

@@ -157,6 +157,11 @@ class MeasuredMetric:
         return "broken" if self.low > self.max_drop else "not known"
 
     @property
+    def shown_name(self) -> str:
+        """Its name for MLflow, which takes no other marks: `ndcg at 5`."""
+        return self.name.replace("@", " at ").replace(":", " ")
+
+    @property
     def lost(self) -> str:
         """What is lost: `0.0012`, or of an error `1.20%`, by which it has grown."""
         return self._told(self.drop)

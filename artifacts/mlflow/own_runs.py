@@ -108,9 +108,7 @@ def _figures(row: NightRow) -> Mapping[str, float]:
         found[f"{name}/speed over eager"] = one.speed.value if one.speed else None
         found[f"{name}/error to float64 over eager"] = one.rmse_ratio
         if one.metric is not None:
-            found[f"{name}/{one.metric.name.replace('@', ' at ').replace(':', ' ')}"] = (
-                one.metric.package
-            )
+            found[f"{name}/{one.metric.shown_name}"] = one.metric.package
         found[f"{name}/MB"] = one.size_bytes / 1e6
         found[f"{name}/compile s"] = one.compiled_s
     return {name: value for name, value in found.items() if value is not None}

@@ -125,8 +125,7 @@ def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
     yield "max_abs", target.max_abs
     yield "rmse_ratio", target.rmse_ratio
     if target.metric:
-        # MLflow takes no other marks in a name.
-        name = target.metric.name.replace("@", " at ").replace(":", " ")
+        name = target.metric.shown_name
         yield name, target.metric.package
         yield f"{name} by eager", target.metric.eager
         yield f"{name} lost", target.metric.drop

@@ -154,17 +154,21 @@ class TargetRecord:
         return tuple(shares)
 
     @property
+    def decided_by_metric(self) -> int | None:
+        """The output about which the delivery's metric decides, and no tolerance; None for none."""
+        return self.metric.place if self.metric and self.metric.decides else None
+
+    @property
     def rmse_ratio(self) -> float | None:
         """The largest RMSE of an output to float64, in multiples of eager's; below 1 is closer.
 
         Over all ordinary inputs together, because few elements tell little; None without any error
         of eager's to compare with. An output about which a metric decides is left out.
         """
-        metric = self.metric.place if self.metric and self.metric.decides else None
         ratios = []
         for output in {deviation.output for deviation in self.deviations}:
             own = [d for d in self.deviations if d.output == output and not d.special]
-            if output == metric:
+            if output == self.decided_by_metric:
                 continue
             eager = pooled_rmse((d.elements, d.rmse_eager) for d in own)
             package = pooled_rmse((d.elements, d.rmse_package) for d in own)

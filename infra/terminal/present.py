@@ -80,8 +80,7 @@ def print_release(
         )
         for text in told:
             echo("  " + fitted(f"{target.slug}: {text}", 2))
-    rows = [_summary_row(manifest, target) for target in manifest.targets]
-    print_table("", _COLUMNS, rows)
+    print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
     if report:
         echo(f"In {report.rpartition('/')[0]}, with its report")
 
@@ -128,8 +127,7 @@ def _told_tolerance(manifest: Manifest, target: TargetRecord) -> str:
     for deviation in target.deviations:
         name = outputs[deviation.output] if deviation.output < len(outputs) else ""
         agreed = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug).rtol
-        decided = target.metric and target.metric.decides
-        if target.metric and decided and deviation.output == target.metric.place:
+        if deviation.output == target.decided_by_metric:
             continue
         if agreed > 0 and not deviation.special:
             calls.append((deviation.required_rtol / agreed, deviation.required_rtol, agreed))

@@ -13,10 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from handoff.artifacts.delivery.contract import CALIBRATION_BATCHES, CALIBRATION_BYTES
+from handoff.artifacts.delivery.contract import (
+    CALIBRATION_BATCHES,
+    CALIBRATION_BYTES,
+    Structure,
+)
 from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYTES, Metric
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, expected_and_got
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.golden import undisturbed
 from handoff.tasks.verify.float64 import flat_tensors
@@ -151,7 +155,7 @@ def _metric(metric: str | Metric) -> Metric:
     try:
         return Metric(metric) if isinstance(metric, str) else metric
     except ValueError as error:
-        expected, _, got = str(error).removeprefix("expected ").rpartition(", got ")
+        expected, got = expected_and_got(str(error))
         raise UsageProblem(
             "the evaluation can't be delivered", expected=expected, got=got,
             remedy="Mend the metric's name",
@@ -159,12 +163,12 @@ def _metric(metric: str | Metric) -> Metric:
 
 
 def measure_eager(
-    module: nn.Module, call: Call, evaluation: Evaluation, names: tuple[str, ...]
+    module: nn.Module, call: Call, evaluation: Evaluation, structure: Structure
 ) -> str:
     """Return a sentence with the metric of the model itself, in evaluation mode.
 
-    `names` are those of its outputs, '' where they have none. Raises `UsageProblem` where the
-    metric isn't made of such outputs and labels.
+    `structure` names its outputs. Raises `UsageProblem` where the metric isn't made of such outputs
+    and labels.
     """
     metric = evaluation.metric
     if not metric.is_known:
@@ -174,23 +178,23 @@ def measure_eager(
         for batch, labels in zip(evaluation.batches, evaluation.labels, strict=True):
             given = tuple(batch[name] for name in call.names)
             outputs = call.outputs_of(flat_tensors(call.run(module, given)))
-            pairs.append((_covered(metric, outputs, names), labels))
+            pairs.append((_covered(metric, outputs, structure), labels))
     try:
         value, samples = value_of(metric, pairs)
     except ImportError as error:
         return f"{metric.name} is computed at a release: {error.name} isn't installed here"
     except NotComputable as error:
-        expected, _, got = str(error).removeprefix("expected ").rpartition(", got ")
+        expected, got = expected_and_got(str(error))
         raise UsageProblem(
             f"{metric.name} can't be computed of the evaluation",
-            expected=expected or str(error), got=got,
+            expected=expected, got=got,
             remedy="Mend the labels, or name the output: Metric('top-1', output='logits')",
         ) from error  # fmt: skip
     return f"{metric.name} of {samples} samples is {value:.4g} by the model itself"
 
 
-def _covered(metric: Metric, outputs: Tensors, names: tuple[str, ...]) -> torch.Tensor:
-    known = names or tuple(f"output{place}" for place in range(len(outputs)))
+def _covered(metric: Metric, outputs: Tensors, structure: Structure) -> torch.Tensor:
+    known = structure.names_of(len(outputs))
     try:
         return outputs[metric.place(known)].detach()
     except ValueError as error:

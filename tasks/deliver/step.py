@@ -165,8 +165,7 @@ def _measure(module: nn.Module, goldens: Goldens, beside: Beside) -> tuple[str, 
     """Return what the model itself makes of the evaluation, where there is one."""
     if beside.evaluation is None:
         return ()
-    names = goldens.structure.output_names
-    return (measure_eager(module, goldens.call, beside.evaluation, names),)
+    return (measure_eager(module, goldens.call, beside.evaluation, goldens.structure),)
 
 
 def require_free(folder: Path) -> None:

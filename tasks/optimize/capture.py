@@ -12,6 +12,7 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
+from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
@@ -126,13 +127,13 @@ def reason_of(error: Exception) -> str:
 
 
 def describe_outputs(
-    program: ExportedProgram, signature: ModelSignature, output_names: Sequence[str] = ()
+    program: ExportedProgram, signature: ModelSignature, structure: Structure = NO_STRUCTURE
 ) -> tuple[tuple[TensorSpec, ...], dict[str, Dimension]]:
     """Return the program's output specs, and ranges for sizes that are computed from the inputs'.
 
     A size that is itself a dynamic dimension keeps its name; one that is computed from them (twice
     the length, say) gets a name and the range that the computation can give. Outputs are called
-    `output0` and so on where `output_names` doesn't name each of them.
+    `output0` and so on where `structure` doesn't name each of them.
     """
     names = _symbol_names(program, signature)
     computed: dict[str, Dimension] = {}
@@ -154,8 +155,7 @@ def describe_outputs(
                 computed[name] = dimension_of(bounds)
                 shape.append(name)
         dtype = str(value.dtype).removeprefix("torch.")
-        name = output_names[index] if len(output_names) == len(values) else f"output{index}"
-        specs.append(TensorSpec(name, dtype, tuple(shape)))
+        specs.append(TensorSpec(structure.names_of(len(values))[index], dtype, tuple(shape)))
     return tuple(specs), computed
 
 

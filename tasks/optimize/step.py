@@ -99,8 +99,7 @@ def _run_passes(
         if effect.intended and not effect.left_out:
             with _passes_suspected(effects, is_each_exported):
                 reference = save_program(program, job.folder / REFERENCE_FILE)
-    names = contract.structure.output_names
-    outputs, computed = describe_outputs(program, contract.signature, names)
+    outputs, computed = describe_outputs(program, contract.signature, contract.structure)
     _require_fitting(job.recipe, outputs, check.sizes)
     with _passes_suspected(effects, is_each_exported):
         saved = save_program(program, job.folder / PROGRAM_FILE)

@@ -18,6 +18,7 @@ from handoff.artifacts.errors import (
     BlessingRefused,
     DeliveryUnsound,
     UsageProblem,
+    expected_and_got,
 )
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
@@ -57,10 +58,10 @@ def with_source(taken: IntakeResult, model: str, said: Lineage) -> IntakeResult:
             raise ValueError(f"expected the model {model}, got {contract.model.name}")
         source = contract.source.completed(said)
     except ValueError as error:
-        expected, _, got = str(error).partition(", got ")
+        expected, got = expected_and_got(str(error))
         raise UsageProblem(
             "the delivery is not the one that was announced",
-            expected=expected.removeprefix("expected "), got=got,
+            expected=expected, got=got,
             remedy="Announce what the delivery is, or deliver what was announced",
         ) from error  # fmt: skip
     return replace(taken, contract=replace(contract, source=source))

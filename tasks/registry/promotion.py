@@ -88,17 +88,13 @@ def _worse(
     else:
         yield from _slower(after, before, rules)
     yield from _less_right(after, before)
-    if _is_by_metric(after):
+    if after.decided_by_metric is not None:
         return
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and new > max(old, 1.0) * rules.error_growth:
         yield (
             f"{after.slug}: less accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
         )
-
-
-def _is_by_metric(target: TargetRecord) -> bool:
-    return target.metric is not None and target.metric.decides
 
 
 def _less_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
@@ -148,7 +144,7 @@ def _faster(after: TargetRecord, before: TargetRecord, rules: Promotion) -> Iter
 def _more_accurate(
     after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
 ) -> Iterator[str]:
-    if _is_by_metric(before):
+    if before.decided_by_metric is not None:
         return
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and old > max(new, 1.0) * rules.error_growth:

@@ -80,8 +80,7 @@ class _Package:
 
         What has no numbers, or another form than eager's, is wrong all the same.
         """
-        metric = self.record.metric
-        is_decided = metric is not None and metric.decides and found.output == metric.place
+        is_decided = found.output == self.record.decided_by_metric
         if not is_decided or found.mismatched_non_finite or not math.isfinite(found.max_abs):
             return found
         return replace(found, reasons=())

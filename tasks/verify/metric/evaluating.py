@@ -11,7 +11,7 @@ import torch
 from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.metric import EVALUATION_FILE, MeasuredMetric
 from handoff.artifacts.digest import digest_file
-from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.errors import DeliveryUnreadable, expected_and_got
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.intake.examples import read_evaluation
 from handoff.tasks.intake.loading import LoadedDelivery
@@ -67,7 +67,7 @@ def evaluate(
             outputs = package(copies(batch.inputs))
             place = contract.covered(len(outputs))
             assert place is not None
-            found.append((place, contract.output_names(len(outputs))[place]))
+            found.append((place, contract.structure.names_of(len(outputs))[place]))
             yield want, outputs[place], batch.labels
 
     data = digest_file(staging / EVALUATION_FILE)
@@ -81,10 +81,9 @@ def evaluate(
 
 
 def _not_computable(name: str, error: NotComputable) -> DeliveryUnreadable:
-    expected, _, got = str(error).removeprefix("expected ").rpartition(", got ")
+    expected, got = expected_and_got(str(error))
     return DeliveryUnreadable(
         f"{name} can't be computed of the evaluation",
-        expected=expected or got, got=got if expected else "something else",
-        where=EVALUATION_FILE,
+        expected=expected, got=got, where=EVALUATION_FILE,
         remedy="Deliver the evaluation again, with labels that the metric is made of",
     )  # fmt: skip
