@@ -27,7 +27,7 @@
 #
 # HANDOFF_TORCH chooses another torch than the locked one:
 #   HANDOFF_TORCH=cpu               PyTorch's own CPU build, where its index can be reached
-#   HANDOFF_TORCH=torch==2.11.0     or a path to a wheel: whatever uv can install
+#   HANDOFF_TORCH=torch==2.14.1     or a path to a wheel: whatever uv can install
 #   HANDOFF_TORCH=installed         the torch that the system's Python already has
 
 PYTHON ?= python3
@@ -40,7 +40,7 @@ HANDOFF_TORCH ?=
 ifeq ($(HANDOFF_TORCH),)
 TORCH := -r requirements-torch.lock --require-hashes --no-deps
 else ifeq ($(HANDOFF_TORCH),cpu)
-TORCH := 'torch>=2.11,<2.16' --torch-backend cpu
+TORCH := 'torch>=2.13,<2.16' --torch-backend cpu
 else
 TORCH := $(HANDOFF_TORCH)
 endif

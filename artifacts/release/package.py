@@ -70,17 +70,22 @@ def check_release(
     *,
     name: str | None = None,
     version: int | None = None,
+    unverified: bool = False,
 ) -> CheckedRelease:
     """Check the signature, every file's size and digest, that there is no other, and the fit.
 
-    `name` and `version` are those that it has to be. Raises `PackageRefused` with the file or the
-    reason. No package is opened.
+    `name` and `version` are those that it has to be; with `unverified` a package may be one whose
+    numbers nobody has compared yet, since that comes now. Raises `PackageRefused` with the file or
+    the reason. No package is opened.
     """
     manifest, claim = read_release(folder, trust, name=name, version=version)
-    return CheckedRelease(manifest, check_packages(folder, manifest, torch_version), claim)
+    slugs = check_packages(folder, manifest, torch_version, unverified=unverified)
+    return CheckedRelease(manifest, slugs, claim)
 
 
-def check_packages(folder: Path, manifest: Manifest, torch_version: str | None) -> tuple[str, ...]:
+def check_packages(
+    folder: Path, manifest: Manifest, torch_version: str | None, *, unverified: bool = False
+) -> tuple[str, ...]:
     """Check the files of `folder` against a manifest that is known to be right.
 
     Returns the slugs of the targets that are there. Raises `PackageRefused` as `check_release`.
@@ -100,6 +105,15 @@ def check_packages(folder: Path, manifest: Manifest, torch_version: str | None) 
     _refuse_others(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
     for target in present:
         misfit = target.fit.misfit(torch_version) if target.fit else "it was never built"
+        if target.unverified and not misfit:
+            if unverified:
+                continue
+            raise PackageRefused(
+                f"{target.slug} was never run", expected="a package that was verified",
+                got=f"one that was {target.verdict}",
+                remedy="Compare it with its delivery on this machine: "
+                "handoff verify FOLDER --delivery PATH",
+            )  # fmt: skip
         if not target.accepted or misfit:
             raise PackageRefused(
                 f"{target.slug} is not for this machine", expected="a package that fits it",

@@ -36,6 +36,7 @@ from handoff.infra.engine.budget import (
     too_many,
 )
 from handoff.infra.engine.crowds import CROWDS, MOST_THREADS
+from handoff.infra.settings import has_gpu
 from handoff.tasks.steps import step_of
 
 # What the flow announces its steps by, too.
@@ -168,6 +169,7 @@ class StepProcess:
             code = looking.files_of(plan.extensions, places)
             told += [
                 "--confined",
+                *(["--gpu"] if has_gpu() else []),
                 *_each("--read", [*plan.reads, *code]),
                 *_each("--run", plan.runs),
             ]

@@ -71,8 +71,8 @@ class Reach:
         return [(path, rights) for paths, rights in told for path in paths]
 
 
-def confine_to(reach: Reach) -> None:
-    """Confine what this process execs to the system and its reach.
+def confine_to(reach: Reach, *, gpu: bool = False) -> None:
+    """Confine what this process execs to the system and its reach, with a `gpu` if it drives one.
 
     Folders to write to are made. What the kernel or the container doesn't permit is left out, which
     `still_possible` tells. The process must have set `no_new_privs`.
@@ -82,11 +82,11 @@ def confine_to(reach: Reach) -> None:
     _limit_file_size()
     _leave_network()
     rules = [*_system(), *_python(), *_tools(), *reach.rules]
-    if has_gpu():
+    if gpu:
         rules += _gpus()
     confine(rules)
     _drop_capabilities()
-    filter_calls(sockets=has_gpu())
+    filter_calls(sockets=gpu)
 
 
 _ATTEMPTS = """
@@ -116,7 +116,7 @@ def still_possible() -> tuple[str, ...]:
         secret, beside = Path(folder, "secret"), Path(folder, "beside")
         secret.touch(mode=0o600)
         command = isolated(
-            "handoff.infra.engine.sandbox", "--confined", "--",
+            "handoff.infra.engine.sandbox", "--confined", *(["--gpu"] if has_gpu() else []), "--",
             sys.executable, "-I", "-c", _ATTEMPTS, str(secret), str(beside),
         )  # fmt: skip
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -164,6 +164,15 @@ def _holds(path: Path, home: Path) -> bool:
 
 
 def _gpus() -> Iterator[tuple[Path, int]]:
+    """Return what a GPU's driver opens, and where it writes the names of its threads.
+
+    That is what `/proc` says of this very process, which what is execed here goes on being; what
+    that starts needs more (`infra.engine.starting`). The kernel may forget the folder and make it
+    anew, to which the rule wouldn't hold, but not while a descriptor of it is open: it is left so.
+    """
+    threads = os.open("/proc/self/task", os.O_PATH | os.O_DIRECTORY)
+    os.set_inheritable(threads, True)
+    yield Path("/proc/self/task"), USE
     for path in (*Path("/dev").glob("nvidia*"), Path("/dev/dri"), Path("/dev/shm")):  # noqa: S108
         yield path, USE | WRITE
     for name in _OF_GPUS:

@@ -1,7 +1,7 @@
 """The launcher of child processes: it limits itself, drops what the child doesn't need, execs.
 
     python -m handoff.infra.engine.sandbox [--stores | --sources | --keys | --whole | --confined]
-        [--read PATH ...] [--run PATH ...] [--list FOLDER ...] [--write FOLDER ...]
+        [--gpu] [--read PATH ...] [--run PATH ...] [--list FOLDER ...] [--write FOLDER ...]
         [--link FOLDER ...] [--set NAME=VALUE ...] [--bar PATH ...] [--in FOLDER]
         -- COMMAND ARGUMENT ...
 
@@ -11,7 +11,8 @@ the training side's own code, which is delivered from its own environment). Noth
 be read, and, without `--keys` or `--whole`, no signing key of this machine (see
 `infra.engine.landlock`); where the kernel can't do that the command runs all the same, and `handoff
 doctor` says so. `--confined` leaves the command the system, the PATHs and FOLDERs, and little else
-(`infra.engine.confinement`). The command stands in FOLDER; what the environment names by relative
+(`infra.engine.confinement`); with `--gpu` it drives a GPU, and programs that do are started for it
+(`infra.engine.starting`). The command stands in FOLDER; what the environment names by relative
 paths it finds all the same.
 
 It is started as a program and never imported by a step or a flow. A launcher that execs is used
@@ -32,6 +33,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.confinement import Reach, confine_to
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.engine.landlock import bar_reading
+from handoff.infra.engine.starting import STARTER, leave_starter
 from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_PDEATHSIG = 1
@@ -78,7 +80,14 @@ def main(arguments: list[str]) -> None:
         os.chdir(folder)
     bar_reading([*([] if keys or whole else paths_kept_from_steps()), *options.paths("--bar")])
     if "--confined" in options.flags:
-        confine_to(Reach(*(tuple(options.paths(name)) for name in _REACH)))
+        reach, gpu = (
+            Reach(*(tuple(options.paths(name)) for name in _REACH)),
+            "--gpu" in options.flags,
+        )
+        if gpu:
+            starter = leave_starter(lambda: confine_to(reach, gpu=True))
+            environment[STARTER] = str(starter)
+        confine_to(reach, gpu=gpu)
     os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
 
 

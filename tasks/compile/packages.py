@@ -10,6 +10,8 @@ import shutil
 import zipfile
 from pathlib import Path
 
+import torch
+
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_stream
 from handoff.artifacts.errors import BlessingRefused, PackageRefused
 from handoff.artifacts.serve.extern_kernels import require_known_operators
@@ -17,6 +19,8 @@ from handoff.artifacts.serve.extern_kernels import require_known_operators
 # The dates of torch's own archives: none.
 _NO_DATE = (1980, 1, 1, 0, 0, 0)
 _SOURCES = (".cpp", ".o", ".log")
+# Up to 2.12 torch's loader finds what a package says of itself by the name of a source beside it.
+_FOUND_BY_SOURCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 _ID_FILE = ".data/serialization_id"
 _ID_DIGITS = 40
 
@@ -81,9 +85,11 @@ def write_package(original: Path, library: Path, destination: Path) -> None:
         digest = digest_bytes("\n".join([*told, digest_file(library)]).encode())
         number = str(int(digest.hex, 16))[:_ID_DIGITS].zfill(_ID_DIGITS)
         for entry in old.infolist():
-            if entry.filename.endswith(_SOURCES):
-                continue
             kept = zipfile.ZipInfo(entry.filename, _NO_DATE)
+            if entry.filename.endswith(_SOURCES):
+                if _FOUND_BY_SOURCE and entry.filename.endswith(".cpp"):
+                    new.writestr(kept, b"")
+                continue
             if entry.filename == name:
                 kept.file_size = library.stat().st_size
                 with library.open("rb") as source, new.open(kept, "w") as target:

@@ -8,7 +8,6 @@ import os
 import select
 import shlex
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.release.mechanics import Limits, Outcome
+from handoff.infra.engine.starting import Running, started
 
 # The limits are set by a shell that becomes the program: setting them between fork and exec is not
 # safe in a process that has threads.
@@ -54,36 +54,28 @@ def run_limited(program: Path, arguments: Sequence[str], limits: Limits) -> Ende
         else "unlimited"
     )
     with tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(
-            ["sh", "-c", _LIMITED, memory, *command],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-        ) as process:  # fmt: skip
-            try:
-                text, in_time = _read(process, limits.answer_s)
-            finally:
-                process.kill()
+        with started(["sh", "-c", _LIMITED, memory, *command], errors) as running:
+            text, code = _read(running, limits.answer_s)
         errors.seek(0)
         complaint = errors.read().decode(errors="replace")
     lines = tuple(_parse(text))
-    if not in_time:
+    if code is None:
         return Ended(lines, "hung", f"no answer within {limits.answer_s:g} s")
-    return Ended(lines, *_classify(process.returncode, complaint))
+    return Ended(lines, *_classify(code, complaint))
 
 
-def _read(process: subprocess.Popen[bytes], answer_s: float) -> tuple[bytes, bool]:
-    """Return what the process printed, and whether it ended in time."""
-    assert process.stdout is not None
+def _read(running: Running, answer_s: float) -> tuple[bytes, int | None]:
+    """Return what the program printed, and its exit status; None if it didn't end in time."""
     text = b""
-    while select.select([process.stdout], [], [], answer_s)[0]:
-        piece = os.read(process.stdout.fileno(), 65536)
+    while select.select([running.output], [], [], answer_s)[0]:
+        piece = os.read(running.output.fileno(), 65536)
         if not piece:
             try:
-                process.wait(timeout=answer_s)
-            except subprocess.TimeoutExpired:
-                return text, False
-            return text, True
+                return text, running.wait(answer_s)
+            except TimeoutError:
+                return text, None
         text += piece
-    return text, False
+    return text, None
 
 
 def _parse(text: bytes) -> Iterator[dict[str, Any]]:

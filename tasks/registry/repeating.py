@@ -74,7 +74,8 @@ def verify_released(
     """
     folder = scratch / "version"
     pulled = pull(PullJob(model, reference, folder, target, stores, installed_torch()))
-    manifest = check_release(folder, installed_torch(), read_trust(stores.trusted)).manifest
+    trust = read_trust(stores.trusted)
+    manifest = check_release(folder, installed_torch(), trust, unverified=True).manifest
     restored = restore(RestoreJob(stores, model, pulled.version, scratch / "delivery"))
     told = repeat_comparison(folder, manifest, pulled.target, restored.folder)
     return f"{model} version {pulled.version}: {told}"
@@ -98,6 +99,13 @@ def _tell(manifest: Manifest, slug: str, reference: ReferenceResult, verified: V
             expected="every output within the agreed tolerance",
             got="; ".join(verified.reasons[:5]),
             remedy="Compare the toolchains, and release it again",
+        )
+    (record,) = [target for target in manifest.targets if target.slug == slug]
+    if record.unverified:
+        return (
+            f"{slug}: right here in {len(verified.deviations)} comparisons "
+            f"({reference.plan.short}); it stays 'built, not yet verified' until it is released "
+            "where its hardware is"
         )
     same = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
     return (

@@ -2,6 +2,7 @@
 
 That is run in the compiling process itself, so that nothing in it may be but what such a block is
 made of: definitions of kernels, calls of torch's and Triton's own names, values that are counted.
+Where there is a GPU the block goes on: it calls each kernel with random values, to time it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ _IMPORTED = re.compile(
 )
 # What generated code has of torch itself: its dtypes, and how a tensor or a stream is got.
 _OF_TORCH = re.compile(
-    r"torch\.(?:(?:bfloat|float|int|uint|complex)[0-9a-z_]+|bool|device|empty_strided"
-    r"|_C\._dynamo\.guards\._?[a-z_]+|_C\._(?:cuda|xpu)_getCurrentRawStream)"
+    r"torch\.(?:(?:bfloat|float|int|uint|complex)[0-9a-z_]+|bool|device|empty_strided|as_strided"
+    r"|_C\._dynamo\.guards\._?[a-z_]+|_C\._(?:cuda|xpu)_getCurrentRawStream"
+    r"|cuda|cuda\._DeviceGuard)"
 )
+# Where a block that times kernels gets its stream, and on which device it calls them.
+_STREAM = re.compile(r"from torch\._C import _(?:cuda|xpu)_getCurrentRawStream as get_raw_stream")
+_ON_DEVICE = re.compile(r"torch\.cuda\._DeviceGuard\([0-9]+\)")
 _TEXT = re.compile(r"[A-Za-z0-9_ .,:<>=+*/()\[\]'&|!%-]{0,400}")
 _KERNEL = re.compile(r"triton_[A-Za-z0-9_]+")
 # Of what is written in the sources below, this reaches beyond a kernel.
@@ -94,9 +99,9 @@ def _kernel_sources(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def _check(node: ast.AST, made: Collection[str]) -> None:
-    if isinstance(node, _REFUSED):
+    if isinstance(node, _REFUSED) and not _is_on_device(node):
         raise _refuse("statements that kernels are made of", node)
-    if isinstance(node, ast.Import | ast.ImportFrom):
+    if isinstance(node, ast.Import | ast.ImportFrom) and not _STREAM.fullmatch(ast.unparse(node)):
         for name in [node.module] if isinstance(node, ast.ImportFrom) else node.names:
             module = name.name if isinstance(name, ast.alias) else str(name)
             if not _IMPORTED.fullmatch(module):
@@ -116,6 +121,14 @@ def _check(node: ast.AST, made: Collection[str]) -> None:
                                                            whole)  # fmt: skip
         if whole.startswith("torch.") and not known:
             raise _refuse("of torch itself its dtypes, tensors and streams", node)
+
+
+def _is_on_device(node: ast.AST) -> bool:
+    """Tell whether the statement does no more than to choose the device for what it holds."""
+    return isinstance(node, ast.With) and all(
+        item.optional_vars is None and _ON_DEVICE.fullmatch(ast.unparse(item.context_expr))
+        for item in node.items
+    )
 
 
 def _words(node: ast.AST) -> list[str]:

@@ -107,7 +107,8 @@ def _of_torch() -> frozenset[str]:
             found.update(_WORD.findall(text))
             included.update(_INCLUDED.findall(text))
     others = [_INCLUDE / name for name in sorted(included)]
-    for path in [*others, *sorted(_CODEGEN.glob("cpp*.py"))]:
+    writers = [*sorted(_CODEGEN.glob("cpp*.py")), _CODEGEN / "cuda" / "device_op_overrides.py"]
+    for path in [*others, *writers]:
         if path.is_file():
             found.update(_WORD.findall(path.read_text(encoding="utf-8", errors="replace")))
     found.update(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import HandoffError, PackageRefused
-from handoff.artifacts.release.package import check_release
+from handoff.artifacts.release.package import check_packages, check_release
 from handoff.artifacts.serve import loader
 from handoff.artifacts.serve.loader import load
 from handoff.artifacts.serve.sealing import seal_file
@@ -119,6 +120,21 @@ def test_another_release_is_taken_where_nothing_is_pinned(
     tampering = NAMED["another model's signed release in its place, the name pinned"]
     tampering.change(pulled, built)
     assert check_release(pulled.folder, None, sample_key().trust).claim.model == "other"
+
+
+def test_what_was_never_run_is_checked_for_those_alone_who_compare_it_now(pulled: Pulled) -> None:
+    (target, *others) = pulled.manifest.targets
+    waiting = replace(target, accepted=False, unverified="compiled where there is no such GPU")
+    manifest = replace(pulled.manifest, targets=(waiting, *others))
+    with pytest.raises(PackageRefused, match="handoff verify FOLDER --delivery PATH"):
+        check_packages(pulled.folder, manifest, None)
+    slugs = check_packages(pulled.folder, manifest, None, unverified=True)
+    assert slugs == check_packages(pulled.folder, pulled.manifest, None)
+    refused = replace(target, accepted=False, unverified="")
+    with pytest.raises(PackageRefused, match="not for this machine"):
+        check_packages(
+            pulled.folder, replace(manifest, targets=(refused, *others)), None, unverified=True
+        )
 
 
 def test_keys_are_named_by_file_folder_or_both(pulled: Pulled, tmp_path: Path) -> None:

@@ -56,6 +56,22 @@ async_compile.wait(globals())
 del async_compile
 """
 
+# What Inductor goes on with where there is a GPU, as 2.11 and 2.15 write it: it times the kernel.
+TIMED = f"""{BLOCK}
+import triton
+import triton.language as tl
+from torch._inductor.runtime.triton_heuristics import start_graph, end_graph
+from torch._C import _cuda_getCurrentRawStream as get_raw_stream
+generate_example_value = AlgorithmSelectorCache.generate_example_value
+with torch.cuda._DeviceGuard(0):
+    raw_stream0 = get_raw_stream(0)
+_autotune_storage_0 = generate_example_value((64,), (1,), 'cuda:0', torch.float32, 0, (64,))
+buf2 = torch.as_strided(_autotune_storage_0, (4, 16), (16, 1), 0)
+with torch.cuda._DeviceGuard(0):
+    triton_poi_fused_relu_0.run(buf2, 64, stream=raw_stream0)
+del buf2, _autotune_storage_0
+"""
+
 
 def exported(module: nn.Module, *inputs: torch.Tensor) -> ExportedProgram:
     batch = Dim("batch", min=1, max=64)
@@ -206,6 +222,26 @@ def test_code_that_torch_does_not_write_is_refused_by_the_line(line: str) -> Non
 def test_kernels_in_triton_are_read_and_so_is_the_block_that_defines_them() -> None:
     read_python(KERNEL)
     read_python(BLOCK)
+    read_python(TIMED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("_DeviceGuard(0):\n    triton", "_DeviceGuard(load('x')):\n    triton"),
+        ("_DeviceGuard(0):\n    triton", "_DeviceGuard(0) as taken:\n    triton"),
+        ("with torch.cuda._DeviceGuard(0):\n    triton", "with open('x'):\n    triton"),
+        ("with torch.cuda._DeviceGuard(0):\n    triton", "with torch.cuda.device(0):\n    triton"),
+        ("import _cuda_getCurrentRawStream as", "import _cuda_init as"),
+        ("torch.as_strided", "torch.load"),
+        ("torch.as_strided", "torch.cuda.memory._snapshot"),
+        ("'cuda:0'", "__import__('os').system('id')"),
+    ],
+)
+def test_a_block_that_times_kernels_does_nothing_else(old: str, new: str) -> None:
+    assert old in TIMED
+    with pytest.raises(BlessingRefused):
+        read_python(TIMED.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
