@@ -80,11 +80,8 @@ def main(arguments: list[str]) -> None:
         os.chdir(folder)
     bar_reading([*([] if keys or whole else paths_kept_from_steps()), *options.paths("--bar")])
     if "--confined" in options.flags:
-        reach, gpu = (
-            Reach(*(tuple(options.paths(name)) for name in _REACH)),
-            "--gpu" in options.flags,
-        )
-        if gpu:
+        reach = Reach(*(tuple(options.paths(name)) for name in _REACH))
+        if gpu := "--gpu" in options.flags:
             starter = leave_starter(lambda: confine_to(reach, gpu=True))
             environment[STARTER] = str(starter)
         confine_to(reach, gpu=gpu)
