@@ -18,12 +18,13 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
+
+from handoff.artifacts.printable import printable
 
 # Which descriptor the process that starts programs is asked by.
 STARTER = "HANDOFF_STARTER"
@@ -223,6 +224,6 @@ def _and_leave(act: Callable[[], None]) -> None:
         act()
         code = 0
     except Exception as error:  # noqa: BLE001 - it is told, and the process ends
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        os.write(2, f"{type(error).__name__}: {printable(str(error))}\n".encode())
     finally:
         os._exit(code)
