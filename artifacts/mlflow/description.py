@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.statement import Claim
 
@@ -116,14 +117,11 @@ def _changes(manifest: Manifest) -> str:
 
 
 def _target_row(target: TargetRecord) -> tuple[str, ...]:
-    speed = "-"
-    if target.timings:
-        speed = str(target.timings[-1].over_eager)
     return (
         f"`{target.slug}`",
         "-" if target.max_abs is None else f"{target.max_abs:.1e}",
-        "-" if target.rmse_ratio is None else f"{target.rmse_ratio:.2f}",
-        speed,
+        "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
+        target.headline.over_eager.told if target.headline else "-",
         f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
     )
 

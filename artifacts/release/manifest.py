@@ -130,9 +130,15 @@ class TargetRecord:
         return tuple(f"{_listed(names)}{what}" for what, names in cases.items())
 
     @property
+    def headline(self) -> Timing | None:
+        """The timing that stands for all: the delivered example's, else the largest input's."""
+        largest = self.timings[-1] if self.timings else None
+        return next((timing for timing in self.timings if timing.is_example), largest)
+
+    @property
     def speedup(self) -> float | None:
-        """The speed-up over eager at the largest timed input; None where nothing was timed."""
-        return self.timings[-1].speedup if self.timings else None
+        """The headline's speed-up over eager; None where nothing was timed."""
+        return self.headline.speedup if self.headline else None
 
     @property
     def max_abs(self) -> float | None:

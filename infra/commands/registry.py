@@ -162,7 +162,10 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
 
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:
-    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
+    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`.
+
+    What stands for an alias may be the beginning of a record's digest, as reports name a version.
+    """
     name, separator, reference = text.partition("@")
     if not name or (separator and not reference):
         raise UsageProblem(
