@@ -60,7 +60,7 @@ def describe_version(
         f"Delivery: {manifest.verdict}.",
         with_gaps(targets_table(manifest)),
         taken_over(manifest),
-        _changes(manifest),
+        _changes(manifest, claim.version),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
@@ -108,12 +108,16 @@ def taken_over(manifest: Manifest) -> str:
     return "\n\n".join(f"`{slug}`: {earlier.told}." for slug, earlier in told if earlier)
 
 
-def _changes(manifest: Manifest) -> str:
+def _changes(manifest: Manifest, version: int) -> str:
     served = manifest.served
     if served is None:
         return ""
     changed = ", ".join(served.changed)
-    return f"Other than in version {served.version}, which was in production: {changed}."
+    named = f"{manifest.model}@{served.version} {manifest.model}@{version}"
+    return (
+        f"Other than in version {served.version}, which was in production: {changed}. Side by side "
+        f"on a page: `handoff diff {named} --html difference.html`."
+    )
 
 
 def _target_row(target: TargetRecord) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def render_release(manifest: Manifest) -> str:
     """Return the page of a release, accepted or refused; the same record gives the same page."""
     graph = lay_out(manifest)
     return (
-        _environment()
+        environment()
         .get_template("release.html.j2")
         .render(
             manifest=manifest,
@@ -86,7 +86,8 @@ def render_release(manifest: Manifest) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what renders templates: all that they are given is escaped, and made printable."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

@@ -106,8 +106,13 @@ def origin(manifest: Manifest) -> str:
     """Return which release this is, in a line: its record, the commit that it is of, and when."""
     commit = manifest.lineage.commit
     made_from = f"commit {commit[:40]}" if commit else "of a delivery that names no commit"
-    when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
+    when = moment(manifest.created)
     return f"{made_from} · released {when} · record {manifest.digest.short}"
+
+
+def moment(stamp: str) -> str:
+    """Return a moment as people read it: `2026-11-27 00:22:07 UTC`."""
+    return stamp.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
