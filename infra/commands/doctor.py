@@ -6,6 +6,7 @@ import platform
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,8 @@ from handoff.infra.settings import (
     require_writable_home,
     signing_key_scheme,
 )
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.setup import read_setup
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
 
@@ -59,7 +62,7 @@ def examine(*, as_json: bool) -> int:
         checks += [_compiler(), _keys(settings)]
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
-        checks += [_registry(settings), _prefect(settings)]
+        checks += [*_stack(settings), _registry(settings), _prefect(settings)]
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -207,6 +210,24 @@ def _prefect(settings: Settings) -> Check:
     if settings.is_embedded:
         return Check("flows", "ok", "Prefect, embedded (a server is started for each flow run)")
     return _reachable("flows", settings.prefect_api, "PREFECT_API_URL")
+
+
+def _stack(settings: Settings) -> Iterator[Check]:
+    """Compare this shell's store with that of the home's stack, where one was set up."""
+    place = Place(settings.home)
+    setup = read_setup(place)
+    running = place.read_stack()
+    kept = running.store if running else setup.settings.get("HANDOFF_STORE", "") if setup else ""
+    if not kept:
+        return
+    if kept == settings.stores.objects:
+        yield Check("stack", "ok", f"{'runs' if running else 'is down'}, with this store")
+        return
+    yield Check(
+        "stack", "missing", f"it has the store {kept}, and this shell {settings.stores.objects}",
+        f"Run '. {place.environment}', or set HANDOFF_STORE: else what is released here is in "
+        "another store",
+    )  # fmt: skip
 
 
 def _store(settings: Settings) -> Check:
