@@ -62,7 +62,7 @@ def examine(*, as_json: bool) -> int:
         checks += [_compiler(), _keys(settings)]
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
-        checks += [*_stack(settings), _registry(settings), _prefect(settings)]
+        checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -228,6 +228,26 @@ def _stack(settings: Settings) -> Iterator[Check]:
         f"Run '. {place.environment}', or set HANDOFF_STORE: else what is released here is in "
         "another store",
     )  # fmt: skip
+
+
+def _spool(settings: Settings) -> Iterator[Check]:
+    """Tell of commits that wait for the Prefect server, or that it has refused for good."""
+    from handoff.infra.triggers.spool import Spool
+
+    spool = Spool(settings.home)
+    waiting, aside = spool.waiting(), spool.set_aside()
+    if waiting:
+        many = "1 commit waits" if len(waiting) == 1 else f"{len(waiting)} commits wait"
+        yield Check(
+            "spool", "note", f"{many} for the Prefect server, since {waiting[0].since}",
+            "'handoff notify --kept' posts what waits; the webhook does so by itself",
+        )  # fmt: skip
+    if aside:
+        newest = aside[-1]
+        yield Check(
+            "spool", "note", f"{len(aside)} set aside; the last one is {newest.what}: {newest.why}",
+            f"Mend that, tell it again, and remove {settings.home / 'spool' / 'set-aside'}",
+        )  # fmt: skip
 
 
 def _store(settings: Settings) -> Check:
