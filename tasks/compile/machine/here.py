@@ -12,11 +12,12 @@ import torch
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.glibc import needed_glibc
 from handoff.artifacts.recipe.target import (
+    ArmTarget,
     CudaTarget,
     Fit,
     Target,
     host_cpu_flags,
-    native_cpu_target,
+    native_target,
 )
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
@@ -56,7 +57,7 @@ def require_compiler() -> str:
 def require_level(target: Target, used: tuple[str, ...]) -> None:
     """Raise `BlessingRefused` for a package that uses instructions which its target may lack."""
     beyond = sorted(set(used) - target.cpu_flags)
-    if not has_march_option() and (isinstance(target, CudaTarget) or target == native_cpu_target()):
+    if not has_march_option() and (isinstance(target, CudaTarget) or target == native_target()):
         # This torch compiles for the building machine's own processor, and `fit_of` says so.
         beyond = sorted(set(beyond) - host_cpu_flags())
     if beyond:
@@ -85,7 +86,7 @@ def fit_of(target: Target, library: Path) -> Fit:
     return Fit(
         cpu_flags=tuple(sorted(flags)),
         torch=torch.__version__,
-        machine=platform.machine(),
+        machine="aarch64" if isinstance(target, ArmTarget) else platform.machine(),
         gpu_capability=target.sm if isinstance(target, CudaTarget) else 0,
         glibc=needed_glibc(library),
         # Both ways to compile for a GPU go by torch's own CUDA (`tasks.compile.cross.toolkit`).
