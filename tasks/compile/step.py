@@ -40,9 +40,9 @@ from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.large_graphs import compiled_in_parts
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
+    compiler_for,
     fit_of,
     has_march_option,
-    require_compiler,
     require_level,
     toolchain_of,
 )
@@ -82,7 +82,7 @@ def run(job: CompileJob) -> CompileResult:
     The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what ATen
     goes by; the compiler's `-march` alone doesn't hold it back.
     """
-    toolchain = toolchain_of(_compiler(job.target))
+    toolchain = toolchain_of(compiler_for(job.target))
     program = load_program(job.program)
     require_int8_level(program, job.target)
     key = compilation_key(program, job, toolchain)
@@ -105,13 +105,6 @@ def run(job: CompileJob) -> CompileResult:
         files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
         made.kernels, made.code, made.atomic_sums,
     )  # fmt: skip
-
-
-def _compiler(target: Target) -> str:
-    """Return the C++ compiler for the target; raise `EnvironmentLacking` without one."""
-    if isinstance(target, ArmTarget) and target.is_emulated:
-        return find_sysroot().compiler
-    return require_compiler()
 
 
 def _instruction_sets(target: Target, library: Path) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from handoff.artifacts.recipe.target import (
     host_cpu_flags,
     native_target,
 )
+from handoff.tasks.compile.arm.sysroot import find_sysroot
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
 _INSTRUCTION_FLAG = re.compile(
@@ -52,6 +53,13 @@ def require_compiler() -> str:
             got="none",
             remedy="Install one (Debian: apt-get install g++) and run the same command again",
         ) from error
+
+
+def compiler_for(target: Target) -> str:
+    """Return the C++ compiler for a target; raise `EnvironmentLacking` without one."""
+    if isinstance(target, ArmTarget) and target.is_emulated:
+        return find_sysroot().compiler
+    return require_compiler()
 
 
 def require_level(target: Target, used: tuple[str, ...]) -> None:
