@@ -86,7 +86,8 @@ class TargetRecord:
     tell how the errors of the first outputs lie. `taken_over` is the package of the same code
     whose timings and mechanics these are, but for the replays. One that is refused because a step
     `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
-    package loses of the delivery's own.
+    package loses of the delivery's own. One that no processor of its kind has run tells in
+    `emulated` what has, and is never timed.
     """
 
     slug: str
@@ -112,6 +113,7 @@ class TargetRecord:
     taken_over: TakenOver | None = later(None)
     atomic_sums: tuple[str, ...] = later(())
     metric: MeasuredMetric | None = later(None)
+    emulated: str = later("")
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

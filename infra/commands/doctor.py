@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from handoff.artifacts.delivery.uri import without_login
 from handoff.artifacts.errors import HandoffError, UsageProblem
-from handoff.artifacts.recipe.target import TARGETS, host_cpu_flags
+from handoff.artifacts.recipe.target import TARGETS, ArmTarget, host_cpu_flags
 from handoff.artifacts.release.layout import MODELS
 from handoff.artifacts.release.signing import read_trust
 from handoff.infra.engine.confinement import still_possible
@@ -32,6 +32,8 @@ from handoff.infra.stack.place import Place
 from handoff.infra.stack.setup import read_setup
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
+from handoff.tasks.compile.arm.emulation import told_emulator
+from handoff.tasks.compile.arm.sysroot import PACKAGES, is_arm_host, lacking
 
 Answer = Literal["ok", "note", "missing"]
 
@@ -59,7 +61,7 @@ def examine(*, as_json: bool) -> int:
     settings = read_settings()
     checks = [_python(), _package("torch"), *_extras(), _processor(), _gpu(), _home(settings)]
     if has_extra("release"):
-        checks += [_compiler(), _keys(settings)]
+        checks += [_compiler(), _arm(), _keys(settings)]
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
         checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
@@ -116,16 +118,32 @@ def _compiler() -> Check:
     return Check("compiler", "ok", answer.stdout.splitlines()[0])
 
 
+def _arm() -> Check:
+    """Tell whether packages for ARM64 can be built and verified here, or what that lacks."""
+    if is_arm_host():
+        return Check("arm64", "ok", "this machine's own")
+    try:
+        missing, emulator = lacking(), ""
+        if not missing:
+            emulator = told_emulator(ArmTarget("v8.2"))
+    except HandoffError as error:
+        return Check("arm64", "note", error.got, error.remedy)
+    if missing:
+        remedy = f"To build for it: apt-get install {PACKAGES} (Debian), then 'make arm-ready'"
+        return Check("arm64", "note", f"not built here: no {'; no '.join(missing)}", remedy)
+    return Check("arm64", "ok", f"cross-compiled, and run by {emulator}")
+
+
 def _processor() -> Check:
     flags = host_cpu_flags()
     fitting = [
         slug for slug, target in TARGETS.items()
-        if target.kind == "cpu" and target.cpu_flags <= flags
+        if target.kind != "cuda" and target.cpu_flags <= flags
     ]  # fmt: skip
     if not fitting:
         return Check(
             "processor", "missing", f"{platform.machine()} without AVX2",
-            "Packages are built for x86-64 processors with AVX2 or AVX-512",
+            "Packages are built for x86-64 processors with AVX2 or AVX-512, and for ARMv8.2",
         )  # fmt: skip
     extra = sorted(flags & {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"})
     return Check("processor", "ok", ", ".join(fitting) + (f"; {' '.join(extra)}" if extra else ""))

@@ -35,6 +35,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "accepted": target.accepted,
         "reasons": list(target.reasons),
         "unverified": target.unverified,
+        "emulated": target.emulated,
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
         "notes": list(target.notes),
@@ -78,6 +79,7 @@ def print_release(
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
+            *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
         )
         for text in told:
             echo("  " + fitted(f"{target.slug}: {text}", 2))

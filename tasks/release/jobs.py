@@ -15,7 +15,7 @@ from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
-from handoff.artifacts.recipe.target import CpuTarget, Target
+from handoff.artifacts.recipe.target import ArmTarget, CpuTarget, CudaTarget, Target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
 from handoff.tasks.compile.messages import CompileJob, CompileResult, ToolsJob
@@ -140,11 +140,25 @@ class Jobs:
     ) -> ProbeJob:
         """Return the job that runs the target's packages without Python."""
         # A GPU's driver reserves far more address space than it uses.
-        limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
+        limits = Limits(memory_bytes=0) if isinstance(target, CudaTarget) else Limits()
         return ProbeJob(
             self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
             RUNNER_SOURCE, self.programs, self.workspace / "probe" / target.slug, limits,
         )  # fmt: skip
+
+    def calls(
+        self, target: Target, folder: Path, compiled: CompileResult, signature: ModelSignature,
+        reference: Path,
+    ) -> ProbeJob | None:  # fmt: skip
+        """Return how the packages in `folder` are called where this machine can't open them.
+
+        None where it can.
+        """
+        if not (isinstance(target, ArmTarget) and target.is_emulated):
+            return None
+        job = self.probe(target, compiled, signature, reference)
+        workspace = self.workspace / "calls" / target.slug / folder.parent.name / folder.name
+        return replace(job, folder=folder, workspace=workspace)
 
     @property
     def measured(self) -> Path:

@@ -93,7 +93,10 @@ def judge(manifest: Manifest) -> Verdict:
         word, tone = "Accepted", "good"
         both = all(target.mechanics for target in manifest.targets)
         blessed = "Numbers and mechanics are accepted" if both else "Its numbers are accepted"
+        emulated = ", ".join(t.slug for t in manifest.targets if t.emulated)
         sentence = f"{blessed}; released for {names}."
+        if emulated:
+            sentence += f" {emulated} was verified under emulation, and its speed not measured."
     reasons = tuple(
         (t.slug, told[:REASONS_SHOWN], max(0, len(told) - REASONS_SHOWN))
         for t in refused
