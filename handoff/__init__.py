@@ -12,7 +12,8 @@ class for each decision that an operator takes, one sentence with what was expec
 and what to do.
 
 Importing this imports nothing else; each name is imported when it is asked for, and torch where it
-is needed. A serving process, which takes `load` and `pull` alone, needs neither Prefect nor MLflow.
+is needed. A serving process, which takes `load`, `pull` and `follow` alone, needs neither Prefect
+nor MLflow.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         Inspection,
         Released,
         deliver,
+        follow,
         inspect,
         promote,
         pull,
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
         trusted_keys,
     )
     from handoff.tasks.deliver.messages import DeliverResult
+    from handoff.tasks.follow.following import FollowedModel
+    from handoff.tasks.follow.serving import Serving
     from handoff.tasks.optimize.passes.base import Pass
     from handoff.tasks.optimize.passes.pattern import PatternPass
     from handoff.tasks.registry.messages import PullResult
@@ -81,8 +85,10 @@ _PLACES = {
     "tasks.registry.messages": ("PullResult",),
     "artifacts.release.signing": ("Trust",),
     "tasks.deliver.messages": ("DeliverResult",),
+    "tasks.follow.following": ("FollowedModel",),
+    "tasks.follow.serving": ("Serving",),
     "infra.api": (
-        "Inspection", "Released", "deliver", "inspect", "promote", "pull", "release",
+        "Inspection", "Released", "deliver", "follow", "inspect", "promote", "pull", "release",
         "trusted_keys",
     ),
     # For operators and passes of a team's own.
@@ -93,11 +99,11 @@ _MODULE_OF = {name: place for place, names in _PLACES.items() for name in names}
 
 __all__ = [
     "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliverResult", "DeliveryUnreachable",
-    "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "HandoffError",
-    "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric", "NightFailed",
-    "NotShownYet", "PackageRefused", "Pass", "PatternPass", "PullResult", "Recipe",
-    "RegistryFailed", "Released", "StepCrashed", "StoreFailed", "Trust", "UsageProblem", "deliver",
-    "inspect", "load", "promote", "pull", "release", "trusted_keys",
+    "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "FollowedModel",
+    "HandoffError", "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric",
+    "NightFailed", "NotShownYet", "PackageRefused", "Pass", "PatternPass", "PullResult", "Recipe",
+    "RegistryFailed", "Released", "Serving", "StepCrashed", "StoreFailed", "Trust", "UsageProblem",
+    "deliver", "follow", "inspect", "load", "promote", "pull", "release", "trusted_keys",
 ]  # fmt: skip
 
 

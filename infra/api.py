@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import Metric
+from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.evidence import Finding
@@ -24,6 +25,10 @@ from handoff.tasks.registry.messages import PullJob, PullResult
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from handoff.artifacts.serve.loader import FileName, Keys, Layouts
+    from handoff.tasks.follow.following import FollowedModel
+    from handoff.tasks.follow.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,63 @@ def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullRes
     name, wanted = parse_reference(reference)
     stores = read_settings().stores
     return run(PullJob(name, wanted, whole_path(Path(folder)), target, stores, installed_torch()))
+
+
+@naming_extras()
+def follow(
+    reference: str,
+    *,
+    keys: Keys | None = None,
+    target: str = "auto",
+    file: FileName | None = None,
+    runners: int = 1,
+    check_values: bool = True,
+    layouts: Layouts = "refuse",
+    every_s: float = 30.0,
+    jitter: float = 0.2,
+    narrower: bool = False,
+    folder: str | Path | None = None,
+    on_change: Callable[[Serving], object] | None = None,
+) -> FollowedModel:
+    """Pull and load what `NAME@ALIAS` stands for, and go along with promotions and roll backs.
+
+    The store is asked every `every_s` seconds, give or take the share `jitter` of them, so that
+    many processes don't ask at once: with one request where nothing has changed. A version that the
+    alias stands for then is pulled beside the one that is served, verified, opened and called on
+    its examples in a confined process, opened here, called on them once more, and takes over in one
+    step; calls that have begun end on the one before, which is closed behind them. Where anything
+    fails, the one before is served on, and `serves` says why: a store that is away, a package that
+    is refused, crashes or gives other outputs than the original model, a disk that is full. So does
+    a version that takes less than the one before, unless `narrower` is set.
+
+    `keys` are as in `load`, by default those that this machine trusts; so are `target`, `file`,
+    `runners`, `check_values` and `layouts`. What is pulled lies below `folder`, by default that for
+    temporary files, until it is opened. `on_change` is called with what is served, by the thread
+    that follows, whenever that or what is wrong changes.
+
+    Raises as `pull` and `load` do where nothing can be opened at the start, and `UsageProblem` for
+    a version in place of an alias. Call it in each serving process, after that was forked.
+    """
+    from handoff.artifacts.serve.loader import trust_in
+    from handoff.infra.commands.registry import parse_alias
+    from handoff.infra.settings import read_settings
+    from handoff.tasks.follow.following import FollowedModel
+    from handoff.tasks.follow.serving import FollowOptions
+    from handoff.tasks.follow.source import Alias
+
+    name, alias = parse_alias(reference)
+    if not (every_s > 0.0 and 0.0 <= jitter <= 1.0):
+        raise UsageProblem(
+            "an alias can't be followed like this", expected="every_s above 0, jitter from 0 to 1",
+            got=f"every_s={every_s:g}, jitter={jitter:g}", remedy="Mend these",
+        )  # fmt: skip
+    stores = read_settings().stores
+    trust = trusted_keys() if keys is None else trust_in(keys)
+    options = FollowOptions(
+        target, file, runners, check_values, layouts, every_s, jitter, narrower,
+        whole_path(Path(folder)) if folder else None, on_change,
+    )  # fmt: skip
+    return FollowedModel(Alias(stores, trust, name, alias), trust, options)
 
 
 @naming_extras()

@@ -17,6 +17,7 @@ from handoff.tasks.compile import messages as compiling
 from handoff.tasks.conformance import messages as conformance
 from handoff.tasks.deliver import messages as deliver
 from handoff.tasks.fetch import messages as fetch
+from handoff.tasks.follow import messages as follow
 from handoff.tasks.inspect import messages as inspect
 from handoff.tasks.intake import messages as intake
 from handoff.tasks.localize import messages as localize
@@ -125,6 +126,7 @@ CATALOGUE = Step(
 )
 RESTORE = Step("restore", "registry.restore", registry.RestoreJob, registry.RestoreResult, 7200)
 PULL = Step("pull", "registry.pull", registry.PullJob, registry.PullResult, 7200)
+TRY_RELEASE = Step("try release", "follow.trial", follow.TryReleaseJob, follow.TriedRelease, 600)
 COLLECT = Step("collect", "registry.collect", registry.CollectJob, registry.CollectResult, 3600)
 RECORDS = Step("records", "registry.records", registry.RecordsJob, registry.Records, 600)
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)

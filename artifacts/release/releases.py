@@ -279,13 +279,17 @@ class Releases:
             "it", got=got, remedy="See 'handoff list'; 'handoff promote' sets an alias",
         )  # fmt: skip
 
+    def last(self, model: str, since: int) -> int:
+        """Return the number of the newest entry from `since` on, unverified; 0 for none."""
+        return max(self._sequences(model, since), default=0)
+
     def _last(self, model: str, seen: int) -> int:
         """Return the number of the newest entry, 0 where there is none.
 
         A ledger of years costs no more than a short one: what was seen before isn't listed again,
         but for the last of it, without which the ledger went back.
         """
-        last = max(self._sequences(model, seen), default=0)
+        last = self.last(model, seen)
         if last or not seen:
             return last
         return max(self._sequences(model, 0), default=0)

@@ -149,7 +149,7 @@ def load(
     """
     _require_torch()
     place = Path(folder).absolute()
-    manifest, claim = read_release(place, _trust_in(keys), name=name, version=version)
+    manifest, claim = read_release(place, trust_in(keys), name=name, version=version)
     wanted = _Wanted(target, file, runners, check_values, layouts)
     return _open_release(place, manifest, claim.version, wanted)
 
@@ -164,7 +164,8 @@ def load_unreleased(folder: Path, target: str) -> LoadedModel:
     return _open_release(folder.absolute(), read_manifest(folder), 0, wanted)
 
 
-def _trust_in(keys: Keys) -> Trust:
+def trust_in(keys: Keys) -> Trust:
+    """Return the public keys that `load` was given as a `Trust`, or by their places."""
     if isinstance(keys, Trust):
         return keys
     return read_trust((keys,) if isinstance(keys, str | Path) else keys)

@@ -236,3 +236,16 @@ def show_difference(before: str, after: str, page: Path | None, *, as_json: bool
         return
     rows = [(one.section, one.name, one.before or "-", one.after or "-") for one in found]
     print_table("", ("", "", *names), rows)
+
+
+def parse_alias(text: str) -> tuple[str, str]:
+    """Return the name and the alias in `NAME@ALIAS`; raise `UsageProblem` for anything else."""
+    name, wanted = parse_reference(text)
+    if not isinstance(wanted, str):
+        raise UsageProblem(
+            "that names no alias that could be followed", expected="NAME@ALIAS", got=text[:80],
+            remedy=f"Name one, such as {name}@production; a version stays what it is: "
+            "handoff.load opens one that was pulled",
+        )  # fmt: skip
+    require_alias(wanted)
+    return name, wanted

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import nn
 
+from handoff.artifacts.delivery.golden import golden_difference
 from handoff.artifacts.release.evidence import Finding
-from handoff.tasks.inspect.behaviour import Tensors, call, example_fails, same
+from handoff.tasks.inspect.behaviour import Tensors, call, example_fails
 from handoff.tasks.intake.loading import LoadedDelivery
-
-# The golden outputs were computed on the training side's machine, whose kernels sum in another
-# order; a float32 network of a hundred layers moves by less than this from that alone.
-_GOLDEN_RTOL = {torch.float32: 1e-3, torch.float64: 1e-6, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
 
 def compare_goldens(delivery: LoadedDelivery) -> Iterator[Finding]:
@@ -41,26 +37,8 @@ def compare_goldens(delivery: LoadedDelivery) -> Iterator[Finding]:
 def _mismatch(got: Tensors, want: Tensors) -> str:
     if len(got) != len(want):
         return f"{len(got)} outputs"
-    for have, wanted in zip(got, want, strict=True):
-        if wanted.shape != have.shape or wanted.dtype != have.dtype:
-            return f"{have.dtype} of shape {list(have.shape)}"
-        if difference := _difference(have, wanted):
-            return difference
-    return ""
-
-
-def _difference(have: torch.Tensor, want: torch.Tensor) -> str:
-    """Return how `have` differs from `want` beyond what another machine explains, or nothing."""
-    finite = torch.isfinite(want)
-    if not same((have[~finite],), (want[~finite],)):
-        return "other elements that are NaN or infinite"
-    # Infinities stay out of the bound's size: with one in it, any number would do.
-    got, given = have[finite].double(), want[finite].double()
-    rtol = _GOLDEN_RTOL.get(want.dtype, 0.0)
-    atol = rtol * float(given.abs().max()) if given.numel() else 0.0
-    if torch.allclose(got, given, rtol=rtol, atol=atol):
-        return ""
-    return f"a difference of {float((got - given).abs().max()):.3g}"
+    found = (golden_difference(have, wanted) for have, wanted in zip(got, want, strict=True))
+    return next(filter(None, found), "")
 
 
 def _golden_mismatch(

@@ -40,11 +40,25 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
         with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
             fetch(releases, release, _files_for(release, target), Path(scratch), progress)
         return result
-    if _holds(job.to, release, target, releases):
-        return result
-    with becoming(job.to, release.digest) as partial:
-        fetch(releases, release, _files_for(release, target), partial, progress)
+    keep(releases, release, target, job.to, progress)
     return result
+
+
+def keep(
+    releases: Releases,
+    release: SignedRelease,
+    target: TargetRecord,
+    to: Path,
+    progress: Progress | None = None,
+) -> None:
+    """Write a version's record and its packages for one target to the folder `to`, or nothing.
+
+    A folder that holds this very release already stays as it is. Raises as `run` does.
+    """
+    if _holds(to, release, target, releases):
+        return
+    with becoming(to, release.digest) as partial:
+        fetch(releases, release, _files_for(release, target), partial, progress)
 
 
 def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) -> TargetRecord:

@@ -62,11 +62,16 @@ class BuiltRelease:
 
 def build_release(folder: Path) -> BuiltRelease:
     """Compile the recommender for this machine in `folder`, the way a release does."""
+    return release_of(folder, *sample_recommender(), Dimension(1, 2048))
+
+
+def sample_recommender() -> tuple[Recommender, dict[str, Tensor]]:
+    """Return the recommender that is built, and the inputs of its example."""
     torch.manual_seed(0)
     ids = torch.randint(ITEMS, (6, 20))
     ids[0, 0], ids[0, 1] = 0, ITEMS - 1
     inputs = {"ids": ids, "features": torch.randn(6, 64)}
-    return release_of(folder, Recommender().eval(), inputs, Dimension(1, 2048))
+    return Recommender().eval(), inputs
 
 
 def release_of(

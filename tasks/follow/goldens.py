@@ -1,0 +1,98 @@
+"""Warms a model up on its release's examples, and compares with what the original model gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE
+from handoff.artifacts.delivery.golden import golden_difference
+from handoff.artifacts.errors import InputsRefused, PackageRefused, first_line
+from handoff.artifacts.release.manifest import TargetRecord
+from handoff.artifacts.serve.loader import LoadedModel
+from handoff.artifacts.serve.sealing import seal_file
+
+_WORD_OF_EXAMPLES = "example="
+
+
+def warm_up(model: LoadedModel, folder: Path) -> int:
+    """Call the model on the examples in its pulled `folder`; return how many there are.
+
+    Outputs have to be those of the original model, as far as another machine's rounding goes, or as
+    far beside them as the release measured when it was accepted. Raises `PackageRefused` for others
+    and for an example that the package refuses.
+    """
+    examples = _read(model, folder)
+    count = 1 + max((int(name.partition("/")[0]) for name in examples), default=-1)
+    for index in range(count):
+        outputs = _call(model, examples, index)
+        for place, got in enumerate(outputs):
+            want = examples.get(f"{index}/outputs/{place}")
+            if want is None:
+                continue
+            told = golden_difference(got.cpu(), want, room=_measured(model, index, place))
+            if told:
+                raise _other(model, index, place, told)
+    return count
+
+
+def _read(model: LoadedModel, folder: Path) -> Mapping[str, torch.Tensor]:
+    """Return the examples that were signed; none where the release has none."""
+    for file in model.manifest.files:
+        if file.path == EXAMPLES_FILE:
+            sealed = seal_file(folder, file, hold=False)
+            with os.fdopen(sealed, "rb") as stream:
+                stream.seek(0)
+                return load(stream.read())
+    return {}
+
+
+def _call(
+    model: LoadedModel, examples: Mapping[str, torch.Tensor], index: int
+) -> Sequence[torch.Tensor]:
+    device = "cuda" if model.target.startswith("cuda") else "cpu"
+    # Copies, because a model may change its inputs in place.
+    inputs = [
+        examples[f"{index}/inputs/{spec.name}"].clone().to(device)
+        for spec in model.signature.inputs
+    ]
+    try:
+        return model(*inputs)
+    except (RuntimeError, InputsRefused) as error:
+        raise PackageRefused(
+            f"{_named(model)} can't be called on example {index} of its own release",
+            expected="outputs", got=first_line(error),
+            remedy="Don't promote it: look at its report, and release it again",
+        ) from error  # fmt: skip
+
+
+def _measured(model: LoadedModel, index: int, place: int) -> float:
+    """Return how far the output lay from eager's on that example when it was accepted."""
+    (record,) = (target for target in model.manifest.targets if target.slug == model.target)
+    return max(_distances(record, index, place), default=0.0)
+
+
+def _distances(record: TargetRecord, index: int, place: int) -> list[float]:
+    word = f"{_WORD_OF_EXAMPLES}{index}"
+    return [
+        deviation.max_abs
+        for deviation in record.deviations
+        if deviation.output == place and word in deviation.case.split()
+    ]
+
+
+def _other(model: LoadedModel, index: int, place: int, told: str) -> PackageRefused:
+    return PackageRefused(
+        f"{_named(model)} doesn't give the original model's outputs on example {index}",
+        expected="what the release holds, as near as it was when it was accepted",
+        got=f"{told} in output {place}",
+        remedy="Roll back, look at what is other on this machine, and release it again",
+    )  # fmt: skip
+
+
+def _named(model: LoadedModel) -> str:
+    return f"{model.manifest.model} version {model.version}"

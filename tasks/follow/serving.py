@@ -1,0 +1,87 @@
+"""What a followed model serves, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from handoff.artifacts.delivery.signature import ModelSignature
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import PackageRefused
+from handoff.artifacts.release.narrowing import refused_requests
+from handoff.artifacts.serve.loader import FileName, Layouts
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is served, since when, and why it isn't what the alias stands for, if it isn't.
+
+    `commit` is the training side's commit that the version says it comes from ('' for none),
+    `digest` that of its signed record. `since` is when it took over here, and `looked` when the
+    store was last asked with success; both have a time zone. `wanted` is the version that the alias
+    stood for then. `error` is '' where `wanted` is served and the store could be asked; else one
+    sentence.
+    """
+
+    model: str
+    alias: str
+    version: int
+    target: str
+    commit: str
+    digest: Digest
+    since: datetime
+    looked: datetime
+    wanted: int
+    error: str = ""
+
+    @property
+    def is_current(self) -> bool:
+        """Tell whether what is served is what the alias stood for at the last look."""
+        return self.version == self.wanted and not self.error
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """How an alias is followed: see `handoff.follow`."""
+
+    target: str = "auto"
+    file: FileName | None = None
+    runners: int = 1
+    check_values: bool = True
+    layouts: Layouts = "refuse"
+    every_s: float = 30.0
+    jitter: float = 0.2
+    narrower: bool = False
+    folder: Path | None = None
+    on_change: Callable[[Serving], object] | None = None
+
+
+def require_as_wide(model: str, version: int, now: ModelSignature, then: ModelSignature) -> None:
+    """Raise `PackageRefused` where `version` refuses requests that are taken now.
+
+    So does one whose outputs have other names, dtypes or ranks: callers count on those.
+    """
+    told = [*refused_requests(now, then), *_other_outputs(now, then)]
+    if not told:
+        return
+    raise PackageRefused(
+        f"{model} version {version} takes or gives less than what is served now",
+        expected="a version that takes every request that is taken now, and answers alike",
+        got="it refuses " + "; ".join(told[:5]) if told[0].startswith("those") else told[0],
+        remedy="Start the serving processes anew with it once no such request comes any more, or "
+        "follow with narrower=True",
+    )  # fmt: skip
+
+
+def _other_outputs(now: ModelSignature, then: ModelSignature) -> list[str]:
+    before = [(spec.name, spec.dtype, len(spec.shape)) for spec in now.outputs]
+    after = [(spec.name, spec.dtype, len(spec.shape)) for spec in then.outputs]
+    if before == after:
+        return []
+    return [f"outputs {_listed(after)}, where they were {_listed(before)}"]
+
+
+def _listed(outputs: list[tuple[str, str, int]]) -> str:
+    return ", ".join(f"{name}: {dtype} of {rank} axes" for name, dtype, rank in outputs)
