@@ -117,11 +117,6 @@ class ArmTarget:
         """The features of /proc/cpuinfo that a processor of this level has."""
         return _ARM_V82_FLAGS
 
-    @property
-    def computes_int8(self) -> bool:
-        """Tell whether int8 was seen to be computed there as it is verified: it wasn't tried."""
-        return False
-
 
 @dataclass(frozen=True)
 class CudaTarget:

@@ -15,9 +15,10 @@ from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
-from handoff.artifacts.recipe.target import ArmTarget, CpuTarget, CudaTarget, Target
+from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
+from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.compile.messages import CompileJob, CompileResult, ToolsJob
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.localize.messages import LocalizeJob
@@ -32,6 +33,7 @@ RUNNER_SOURCE = Path(own_package(), "infra", "runner")
 SHARED = (steps.TAKE_IN, steps.INSPECT, steps.OPTIMIZE, steps.REFERENCE)
 # Of these the next waits for the one before, and the targets run beside each other.
 OF_TARGET = (steps.COMPILE, steps.VERIFY, steps.PROBE, steps.MEASURE, steps.BENCHMARK)
+TIMED = (steps.MEASURE, steps.BENCHMARK)
 REGISTERING = (steps.UPLOAD, steps.SIGN, steps.CATALOGUE)
 
 
@@ -154,7 +156,7 @@ class Jobs:
 
         None where it can.
         """
-        if not (isinstance(target, ArmTarget) and target.is_emulated):
+        if emulated_target(target.slug) is None:
             return None
         job = self.probe(target, compiled, signature, reference)
         workspace = self.workspace / "calls" / target.slug / folder.parent.name / folder.name
@@ -184,6 +186,12 @@ class Jobs:
 
 def names_in_order(slugs: Iterable[str]) -> list[str]:
     """Return the steps' names, as they are announced, of a release for the targets `slugs`."""
-    of_targets = [f"{row.name} {slug}" for slug in slugs for row in OF_TARGET]
+    of_targets = [
+        f"{row.name} {slug}"
+        for slug in slugs
+        for row in OF_TARGET
+        # What an emulator runs isn't timed.
+        if row not in TIMED or not emulated_target(slug)
+    ]
     shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
     return [*shared, *of_targets, *last]

@@ -13,6 +13,7 @@ from handoff.artifacts.recipe.target import ArmTarget
 from handoff.tasks.compile.arm import sysroot
 from handoff.tasks.compile.arm.cross_compiled import arm_options
 from handoff.tasks.compile.arm.sysroot import TORCH_FILE, find_sysroot, lacking
+from handoff.tasks.release.jobs import names_in_order
 
 ROOT = Path(own_package()).parent
 
@@ -49,3 +50,11 @@ def test_the_libraries_are_of_the_versions_that_are_locked_for_this_machine() ->
 def test_an_option_that_needs_the_machine_itself_is_refused(option: str) -> None:
     with pytest.raises(UsageProblem, match=f"{option} can't be had for arm64-v8.2"):
         arm_options(ArmTarget("v8.2"), {option: True})
+
+
+@pytest.mark.skipif(sysroot.is_arm_host(), reason="this machine times such packages")
+def test_what_an_emulator_runs_is_probed_and_not_timed() -> None:
+    told = names_in_order(["cpu-avx2", "arm64-v8.2"])
+    assert "probe arm64-v8.2" in told
+    assert not {"measure arm64-v8.2", "benchmark arm64-v8.2"} & set(told)
+    assert "benchmark cpu-avx2" in told
