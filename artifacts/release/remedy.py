@@ -45,10 +45,11 @@ def _step(target: TargetRecord) -> str:
     if all(deviation.special for deviation in wrong):
         return (
             "Only special inputs are refused. If they are never served, say so: declare ranges in "
-            "the delivery. If they are, leave out the pass or the option that the reason names"
+            "the delivery. If they are, write the operator that the reason names in another way, "
+            "or leave out the pass or the option that it names"
         )
     return (
-        "Leave out the pass or the option that the reason names, or write the operator in another "
-        "way. Agree on a wider tolerance only where the reason says that it has no room for "
-        "rounding"
+        "Leave out the pass or the option that the reason names, or write the operator that it "
+        "names in another way. Agree on a wider tolerance only where the reason says that the "
+        "agreed one has no room"
     )

@@ -110,7 +110,9 @@ def origin(manifest: Manifest) -> str:
     commit = manifest.lineage.commit
     made_from = f"commit {commit[:40]}" if commit else "of a delivery that names no commit"
     when = moment(manifest.created)
-    return f"{made_from} · released {when} · record {manifest.digest.short}"
+    is_refused = any(target.verdict == "refused" for target in manifest.targets)
+    made = "refused" if is_refused else "released"
+    return f"{made_from} · {made} {when} · record {manifest.digest.short}"
 
 
 def moment(stamp: str) -> str:
