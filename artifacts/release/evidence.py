@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -124,6 +125,15 @@ class Timing:
             f"how fast it is at {self.case} is not known ({self.over_eager.span} times eager's "
             f"speed): {why}; release it with --rebuild on a quiet machine"
         )
+
+
+def headline_of(timings: Sequence[Timing]) -> Timing | None:
+    """Return the timing that stands for all: the delivered example's, else the last, the largest's.
+
+    None of none.
+    """
+    last = timings[-1] if timings else None
+    return next((timing for timing in timings if timing.is_example), last)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from handoff.artifacts.release.evidence import (
     TakenOver,
     Timing,
     Verdict,
+    headline_of,
 )
 from handoff.artifacts.release.folded_graph import FoldedGraphs
 from handoff.artifacts.release.mechanics import Mechanics
@@ -134,8 +135,7 @@ class TargetRecord:
     @property
     def headline(self) -> Timing | None:
         """The timing that stands for all: the delivered example's, else the largest input's."""
-        largest = self.timings[-1] if self.timings else None
-        return next((timing for timing in self.timings if timing.is_example), largest)
+        return headline_of(self.timings)
 
     @property
     def speedup(self) -> float | None:

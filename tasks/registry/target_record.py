@@ -13,7 +13,7 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from handoff.artifacts.machine.driver import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import INT8_QUANTIZER
 from handoff.artifacts.recipe.target import CudaTarget
-from handoff.artifacts.release.evidence import Candidate, PassEffect
+from handoff.artifacts.release.evidence import Candidate, PassEffect, headline_of
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.compile.messages import CompileResult
@@ -72,7 +72,7 @@ def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
         if one.speedup_high < 1.0:
             told = f"{ratio(one.speedup)} times its speed ({one.over_eager.span})"
             yield f"slower than eager at {one.case}: {told}"
-        elif one.why_unknown:
+        elif one is headline_of(timed.timings) and one.why_unknown:
             yield one.why_unknown
 
 

@@ -39,6 +39,14 @@ def test_a_package_that_is_slower_than_eager_says_so_for_each_size_where_it_sure
     assert record.accepted
 
 
+def test_a_speed_that_stands_for_all_and_is_not_known_says_why() -> None:
+    clear = Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2)
+    unclear = Timing("batch=8 example=0", 2e-3, 1e-3, 2.0, 0.2, 100.0, 9, 2, others=1.5)
+    (note,) = blessed("cpu-avx512", clear, unclear).notes
+    assert note.startswith("how fast it is at batch=8 example=0 is not known (0.20 to 100 times")
+    assert "other work took 1.5 processors" in note
+
+
 def test_a_variant_that_is_another_one_s_package_is_left_out() -> None:
     built = sample_target("cpu-avx512")
     assert built.fit is not None
