@@ -27,7 +27,8 @@ _SHOWS = 1
 _READ_FIRST = """
 import runpy, sys
 from handoff.tasks.compile.reading.literals import sources_read
-with sources_read():
+from handoff.tasks.compile.reading.names import weights_named
+with weights_named(), sources_read():
     runpy.run_path(sys.argv[1], run_name="__main__")
 """
 

@@ -340,9 +340,10 @@ def test_an_awkward_model_is_built_and_accepted(built: Built) -> None:
 _PREPARE = """
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.tasks.compile import step as compile
+from handoff.tasks.compile.machine.here import require_compiler
 compile.prepare()
 try:
-    compile.require_compiler()
+    require_compiler()
 except EnvironmentLacking as error:
     print(error)
 """
