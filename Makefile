@@ -2,6 +2,7 @@
 # make test    set everything up, then check and test
 # make test-all  the same with the tests that are marked as long
 # make ready   set everything up in .venv, and nothing else
+# make arm-ready  what packages for ARM64 are compiled and run with, in .venv/arm64: 430 MB
 # make lint    ruff, mypy and import-linter alone
 # make bench   all of the six below, hours
 # make bench-served [MODELS="bert yolov8n"]  what Handoff registers, beside every alternative
@@ -62,7 +63,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready clean
+.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready arm-ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -197,6 +198,17 @@ $(READY): pyproject.toml $(LOCKS)
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
+# ARM64's torch, with the two CUDA libraries that it links, beside the libraries of this .venv.
+arm-ready: ready .venv/arm64/torch-version
+
+.venv/arm64/torch-version: tasks/compile/arm/requirements.lock tasks/compile/arm/fill_sysroot.py
+	rm -rf .venv/arm64.wheels
+	$(BIN)/uv pip install --quiet --target .venv/arm64.wheels --python-version 3.11 --no-deps \
+	  --python-platform aarch64-manylinux_2_28 --only-binary :all: --require-hashes \
+	  -r tasks/compile/arm/requirements.lock
+	$(BIN)/python -m handoff.tasks.compile.arm.fill_sysroot .venv/arm64.wheels
+	rm -rf .venv/arm64.wheels
+
 lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade --all-extras --group dev pyproject.toml -o .venv/all.lock
@@ -210,6 +222,9 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --no-emit-index-url --upgrade docs/requirements.in \
 	  -o docs/requirements.lock
+	$(BIN)/uv pip compile --quiet --python-platform aarch64-manylinux_2_28 --python-version 3.11 \
+	  --only-binary :all: --generate-hashes --no-deps --no-header --no-annotate --no-emit-index-url \
+	  --upgrade tasks/compile/arm/requirements.in -o tasks/compile/arm/requirements.lock
 	for name in images/server images/build tools; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-header --no-annotate --no-emit-index-url --constraint requirements.lock \

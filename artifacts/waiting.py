@@ -47,9 +47,13 @@ class Pauses:
 
     def take(self, most_s: float = math.inf) -> None:
         """Wait for the next pause, at most `most_s` seconds, whether the limit is over or not."""
-        share = random.uniform(1 - self._cut, 1)  # noqa: S311 - no secret
-        time.sleep(min(share * self.next_s, most_s))
+        time.sleep(min(self.draw(), most_s))
+
+    def draw(self) -> float:
+        """Return the seconds of the next pause, for who waits in a way of its own."""
+        seconds = random.uniform(1 - self._cut, 1) * self.next_s  # noqa: S311 - no secret
         self.next_s = min(self._growth * self.next_s, self._longest_s)
+        return seconds
 
 
 def looks(limit_s: float, every_s: float) -> Iterator[None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.statement import Claim
 
@@ -59,7 +60,7 @@ def describe_version(
         f"Delivery: {manifest.verdict}.",
         with_gaps(targets_table(manifest)),
         taken_over(manifest),
-        _changes(manifest),
+        _changes(manifest, claim.version),
         f"[The whole report]({page}): every comparison, timing and finding."
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
@@ -107,23 +108,24 @@ def taken_over(manifest: Manifest) -> str:
     return "\n\n".join(f"`{slug}`: {earlier.told}." for slug, earlier in told if earlier)
 
 
-def _changes(manifest: Manifest) -> str:
+def _changes(manifest: Manifest, version: int) -> str:
     served = manifest.served
     if served is None:
         return ""
     changed = ", ".join(served.changed)
-    return f"Other than in version {served.version}, which was in production: {changed}."
+    named = f"{manifest.model}@{served.version} {manifest.model}@{version}"
+    return (
+        f"Other than in version {served.version}, which was in production: {changed}. Side by side "
+        f"on a page: `handoff diff {named} --html difference.html`."
+    )
 
 
 def _target_row(target: TargetRecord) -> tuple[str, ...]:
-    speed = "-"
-    if target.timings:
-        speed = str(target.timings[-1].over_eager)
     return (
         f"`{target.slug}`",
         "-" if target.max_abs is None else f"{target.max_abs:.1e}",
-        "-" if target.rmse_ratio is None else f"{target.rmse_ratio:.2f}",
-        speed,
+        "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
+        target.headline.over_eager.told if target.headline else "-",
         f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
     )
 

@@ -130,13 +130,12 @@ def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
         yield f"{name} by eager", target.metric.eager
         yield f"{name} lost", target.metric.drop
         yield f"{name} lost at most", target.metric.high
-    if target.timings:
-        largest = target.timings[-1]
-        yield "speedup", largest.speedup
-        yield "speedup_low", largest.speedup_low
-        yield "speedup_high", largest.speedup_high
-        yield "eager_s", largest.eager_s
-        yield "package_s", largest.package_s
+    if timing := target.headline:
+        yield "speedup", timing.speedup
+        yield "speedup_low", timing.speedup_low
+        yield "speedup_high", timing.speedup_high
+        yield "eager_s", timing.eager_s
+        yield "package_s", timing.package_s
 
 
 def _mechanical_figures(found: Mechanics | None) -> Iterator[tuple[str, float | None]]:

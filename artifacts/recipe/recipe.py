@@ -202,6 +202,9 @@ class Promotion:
     error_growth: float = 2.0
     """Each target's error to float64, in multiples of eager's, may be this many times as large, 1
     to 1000."""
+    emulated: bool = later(True)
+    """Whether a target may be promoted that an emulator alone has run, whose speed nobody
+    measured."""
 
     def __post_init__(self) -> None:
         """Check that the factors allow an equal version."""

@@ -15,6 +15,7 @@ from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
 from handoff.artifacts.record import later
 
 Isa = Literal["avx2", "avx512", "avx2-vnni", "avx512-vnni", "avx512-bf16", "amx"]
+ArmIsa = Literal["v8.2"]
 
 # The x86-64 psABI's micro-architecture levels, by the flags of /proc/cpuinfo (the ABI's table 3.1).
 _V3_FLAGS = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_2"})
@@ -25,6 +26,8 @@ _V3_VNNI_FLAGS = _V3_FLAGS | {"avx_vnni"}
 _V4_VNNI_FLAGS = _V4_FLAGS | {"avx512_vnni"}
 _BF16_FLAGS = _V4_FLAGS | {"avx512_bf16"}
 _AMX_FLAGS = _BF16_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+# What ARMv8.2-A has to have of what g++ emits for it, by Linux's names (its elf_hwcaps.rst).
+_ARM_V82_FLAGS = frozenset({"fp", "asimd", "crc32", "atomics", "asimdrdm"})
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,47 @@ class CpuTarget:
 
 
 @dataclass(frozen=True)
+class ArmTarget:
+    """An ARM64 processor of an architecture level, for Linux.
+
+    `v8.2` is ARMv8.2-A with NEON's 128 bits (Neoverse N1, Graviton 2, and all that came after).
+    """
+
+    isa: ArmIsa
+    kind: Literal["arm64"] = "arm64"
+
+    @property
+    def slug(self) -> str:
+        """The target's name in recipes, folders and the registry: `arm64-v8.2`."""
+        return f"arm64-{self.isa}"
+
+    @property
+    def is_emulated(self) -> bool:
+        """Tell whether this machine runs such packages by an emulator alone."""
+        return platform.machine() != "aarch64"
+
+    @property
+    def march(self) -> str:
+        """The level as g++ names it."""
+        return "armv8.2-a"
+
+    @property
+    def capability(self) -> str:
+        """The level as ATen names it in `ATEN_CPU_CAPABILITY`: what isn't SVE."""
+        return "default"
+
+    @property
+    def onednn_level(self) -> str:
+        """The level as oneDNN names it in `ONEDNN_MAX_CPU_ISA`."""
+        return "DEFAULT"
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The features of /proc/cpuinfo that a processor of this level has."""
+        return _ARM_V82_FLAGS
+
+
+@dataclass(frozen=True)
 class CudaTarget:
     """An NVIDIA GPU of a compute capability, `sm` being 90 for 9.0, beside an x86-64-v3 host."""
 
@@ -117,13 +161,14 @@ class CudaTarget:
         return _V3_FLAGS
 
 
-Target = CpuTarget | CudaTarget
+Target = CpuTarget | ArmTarget | CudaTarget
 
 # The psABI's levels, which `cpu` stands for, and those beyond it.
 _LEVELS = (CpuTarget("avx512"), CpuTarget("avx2"))
 _ALL: tuple[Target, ...] = (
     *_LEVELS, CpuTarget("avx2-vnni"), CpuTarget("avx512-vnni"), CpuTarget("avx512-bf16"),
     CpuTarget("amx"),
+    ArmTarget("v8.2"),
     *(CudaTarget(profile.capability) for profile in PROFILES.values()),
 )  # fmt: skip
 TARGETS: dict[str, Target] = {target.slug: target for target in _ALL}
@@ -135,19 +180,28 @@ def parse_target(slug: str) -> Target:
     Raises `ValueError` for another name, and when this machine has none of the levels.
     """
     if slug == "cpu":
-        return native_cpu_target()
+        return native_target()
     if slug not in TARGETS:
         raise ValueError(f"expected a target among cpu, {', '.join(TARGETS)}, got {slug[:60]!r}")
     return TARGETS[slug]
 
 
-def native_cpu_target() -> CpuTarget:
+def native_target() -> CpuTarget | ArmTarget:
     """Return the highest level that this machine's processor has; raise `ValueError` for none."""
+    arm = ArmTarget("v8.2")
+    if platform.machine() == "aarch64" and arm.cpu_flags <= host_cpu_flags():
+        return arm
+    return native_cpu_target()
+
+
+def native_cpu_target() -> CpuTarget:
+    """Return the highest level of x86-64 that this machine has; raise `ValueError` for none."""
     for target in _LEVELS:
         if target.cpu_flags <= host_cpu_flags():
             return target
     raise ValueError(
-        f"expected an x86-64 processor with AVX2 or better, got {platform.machine()} without it"
+        "expected an x86-64 processor with AVX2 or better, or an ARM64 one of ARMv8.2, "
+        f"got {platform.machine()} without it"
     )
 
 

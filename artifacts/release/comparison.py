@@ -147,7 +147,7 @@ class Comparison:
 
 def recorded_figures(record: TargetRecord, version: int, why: str = "") -> PackageFigures:
     """Return a target's figures as its record has them."""
-    timing = record.timings[-1] if record.timings else None
+    timing = record.headline
     return PackageFigures(
         target=record.slug,
         version=version,

@@ -15,6 +15,11 @@ Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]
 Goal = Literal["all", "latency", "example", "throughput"]
 
+# How the name of the case ends that is the delivery's first example.
+EXAMPLE = "example=0"
+# From so many processors on, other work is the first thing to be blamed for an unclear timing.
+BUSY = 0.25
+
 # Which of the timed inputs a goal looks at: the smallest, the delivery's example, the largest.
 _SIZES = {
     "all": slice(None), "latency": slice(1), "example": slice(1, 2), "throughput": slice(-1, None),
@@ -79,7 +84,8 @@ class Timing:
 
     Medians over `rounds` rounds of both; `speedup` is the median of the rounds' own ratios
     eager / package, with a 95 % interval from the order statistics of those ratios. The seconds'
-    own intervals are found alike; 0 where a record is older than they are.
+    own intervals are found alike; 0 where a record is older than they are. `others` is how many
+    processors the machine's other work took meanwhile; None where a record is older than that.
     """
 
     case: str
@@ -94,11 +100,30 @@ class Timing:
     eager_high_s: float = later(0.0)
     package_low_s: float = later(0.0)
     package_high_s: float = later(0.0)
+    others: float | None = later(None)
 
     @property
     def over_eager(self) -> Interval:
         """How many times as fast as eager the package is."""
         return Interval(self.speedup, self.speedup_low, self.speedup_high)
+
+    @property
+    def is_example(self) -> bool:
+        """Tell whether the input is the delivery's first example."""
+        return self.case.endswith(EXAMPLE)
+
+    @property
+    def why_unknown(self) -> str:
+        """Why the speed is not known, and what to do; '' where it is known."""
+        if self.over_eager.is_known:
+            return ""
+        why = "calls differ from each other by more than the two do"
+        if self.others is not None and self.others >= BUSY:
+            why = f"other work took {self.others:.1f} processors meanwhile"
+        return (
+            f"how fast it is at {self.case} is not known ({self.over_eager.span} times eager's "
+            f"speed): {why}; release it with --rebuild on a quiet machine"
+        )
 
 
 @dataclass(frozen=True)

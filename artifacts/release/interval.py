@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Beyond a factor of two between its ends an interval says nothing that can be acted on.
+_WIDE = 2.0
+# Within a fifth, one that holds 1 does say something: that there is no difference worth having.
+_NARROW = 1.2
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -16,7 +21,28 @@ class Interval:
     @property
     def span(self) -> str:
         """The interval alone: `1.20 to 1.30`."""
-        return f"{self.low:.2f} to {self.high:.2f}"
+        return f"{ratio(self.low)} to {ratio(self.high)}"
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether it can be acted on: narrower than a factor of two, and beside 1 or near it.
+
+        One that holds 1 says which is faster only where it is so narrow that neither is.
+        """
+        holds_one = self.low <= 1.0 <= self.high
+        return self.high <= (_NARROW if holds_one else _WIDE) * self.low
+
+    @property
+    def told(self) -> str:
+        """The figure with its interval; *not known* where that can't be acted on."""
+        return str(self) if self.is_known else f"not known ({self.span})"
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.span})"
+        return f"{ratio(self.value)} ({self.span})"
+
+
+def ratio(value: float) -> str:
+    """Return a ratio in two decimals, a large one whole, and a small one in two digits."""
+    if value >= 99.995:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.0995 or value == 0 else f"{value:.2g}"

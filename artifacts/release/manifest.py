@@ -86,7 +86,8 @@ class TargetRecord:
     tell how the errors of the first outputs lie. `taken_over` is the package of the same code
     whose timings and mechanics these are, but for the replays. One that is refused because a step
     `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
-    package loses of the delivery's own.
+    package loses of the delivery's own. One that no processor of its kind has run tells in
+    `emulated` what has, and is never timed.
     """
 
     slug: str
@@ -112,6 +113,7 @@ class TargetRecord:
     taken_over: TakenOver | None = later(None)
     atomic_sums: tuple[str, ...] = later(())
     metric: MeasuredMetric | None = later(None)
+    emulated: str = later("")
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
@@ -130,9 +132,15 @@ class TargetRecord:
         return tuple(f"{_listed(names)}{what}" for what, names in cases.items())
 
     @property
+    def headline(self) -> Timing | None:
+        """The timing that stands for all: the delivered example's, else the largest input's."""
+        largest = self.timings[-1] if self.timings else None
+        return next((timing for timing in self.timings if timing.is_example), largest)
+
+    @property
     def speedup(self) -> float | None:
-        """The speed-up over eager at the largest timed input; None where nothing was timed."""
-        return self.timings[-1].speedup if self.timings else None
+        """The headline's speed-up over eager; None where nothing was timed."""
+        return self.headline.speedup if self.headline else None
 
     @property
     def max_abs(self) -> float | None:

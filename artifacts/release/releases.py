@@ -6,6 +6,7 @@ objects is a copy, which nobody who verifies relies on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from handoff.artifacts.stores.parts import Part
 from handoff.artifacts.stores.store import Store
 
 _READERS = 16
+# A record's digest, or as much of its beginning as is shown to people.
+_RECORD = re.compile(r"[0-9a-f]{12,64}")
 _MOST_AT_ONCE = 512
 
 
@@ -134,13 +137,15 @@ class Releases:
     def find(self, model: str, reference: str | int | None) -> Pointer:
         """Return what an alias or a version's number stands for; the newest one kept for None.
 
-        Raises `RegistryFailed` where there is no such thing, or a version that was retired.
+        A version may be named by its record's digest, too: 12 of its hexadecimal digits or more,
+        which is how its own report names it. Raises `RegistryFailed` where there is no such thing,
+        or a version that was retired.
         """
         head = self.require_head(model).entry
-        if isinstance(reference, str):
-            if reference not in head.aliases:
-                raise self.unknown(model, reference)
+        if isinstance(reference, str) and reference in head.aliases:
             return head.aliases[reference]
+        if isinstance(reference, str):
+            reference = self._version_of(model, reference)
         kept = head.kept
         version = reference or max(kept, default=head.newest)
         if version > head.newest:
@@ -153,6 +158,19 @@ class Releases:
                 remedy=f"Name another one; 'handoff history {model}' tells who retired it",
             )
         return self.released(model, version).pointer
+
+    def _version_of(self, model: str, record: str) -> int:
+        """Return the version whose record's digest begins with `record`."""
+        if not _RECORD.fullmatch(record):
+            raise self.unknown(model, record)
+        found = {
+            entry.version
+            for entry in self.backwards(model)
+            if entry.action == "release" and entry.manifest.hex.startswith(record)
+        }
+        if len(found) != 1:
+            raise self.unknown(model, record)
+        return found.pop()
 
     def released(self, model: str, version: int) -> LedgerEntry:
         """Return the ledger's entry that released a version."""

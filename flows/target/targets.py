@@ -21,12 +21,13 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from handoff.artifacts.files.new_folder import replace_folder
-from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import TargetRecord, is_large
 from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
 from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try_variants
 from handoff.infra.engine.child import StepProcess
+from handoff.tasks.compile.arm.emulation import emulated_target, told_emulation
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.conformance.messages import KnownWrong
 from handoff.tasks.optimize.messages import OptimizeResult
@@ -227,6 +228,9 @@ def _time(state: _Probed) -> TargetRecord:
     work, winner, known = state.work, state.winner, state.known
     runner, slug = work.processes.runner(work.target), work.target.slug
     jobs, measured = work.processes.jobs, state.probed
+    if emulated_target(slug):
+        record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, None)
+        return _under_emulation(target_record.with_mechanics(record, measured))
     if known:
         timed = BenchmarkResult(known.timings)
     else:
@@ -241,12 +245,19 @@ def _time(state: _Probed) -> TargetRecord:
     return target_record.with_search(record, state.candidates, winner.told.name)
 
 
+def _under_emulation(record: TargetRecord) -> TargetRecord:
+    """Return the record with what has run the package where no processor of its kind has."""
+    target = emulated_target(record.slug)
+    return replace(record, emulated=told_emulation(target)) if target else record
+
+
 def _refuse(work: Work, plain: Variant) -> TargetRecord:
     """Return the record of a refused package, with where it goes wrong if its numbers do."""
     target, verified = work.target, plain.verified
     record = target_record.bless(target.slug, plain.compiled, work.reference, verified, None)
+    record = _under_emulation(record)
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
-    if not is_numeric or isinstance(target, CudaTarget):
+    if not is_numeric or not isinstance(target, CpuTarget):
         return record
     if not work.processes.jobs.recipe.verify.localize_seconds:
         return record

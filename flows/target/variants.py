@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
 from handoff.artifacts.recipe.recipe import Search
-from handoff.artifacts.recipe.target import CudaTarget, Target
+from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.artifacts.recipe.tolerance import largest_difference
 from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
@@ -100,12 +100,16 @@ def compare(
     """Compare the packages that `job` has made with the reference, or with what was tapped."""
     processes, slug = work.processes, work.target.slug
     reference = tapped.reference if tapped else work.reference.file
+    calls = processes.jobs.calls(work.target, job.folder, compiled, work.signature, reference)
     verifying = VerifyJob(
         job.folder, reference, processes.jobs.recipe, compiled.library.digest, compiled.assumed,
         names, slug, processes.jobs.staging, tapped.program if tapped else work.optimized.reference,
         compiled.atomic_sums, None if tapped else work.reference.evaluation,
-        None if tapped else processes.jobs.rounded(work.optimized),
+        None if tapped else processes.jobs.rounded(work.optimized), calls,
     )  # fmt: skip
+    if calls:
+        # Without the runner nothing is called, and why there is none is told here.
+        processes.tools(work.target).result()
     return verify(work.processes.runner(work.target), verifying, slug)
 
 
@@ -129,10 +133,10 @@ def look_inside(
 def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple[Candidate, ...]]:
     """Return the variants that are accepted, the plain one first, and all that was tried.
 
-    For GPUs there are none yet: Inductor times its kernels itself there.
+    For GPUs there are none yet: Inductor times its kernels itself there. For ARM64 none were tried.
     """
     wanted = work.processes.jobs.recipe.search
-    if not wanted.seconds or isinstance(work.target, CudaTarget):
+    if not wanted.seconds or not isinstance(work.target, CpuTarget):
         return (plain,), ()
     deadline = time.monotonic() + wanted.seconds
     found = [plain]

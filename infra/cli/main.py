@@ -14,7 +14,7 @@ from handoff.infra.cli import stack as stack_cli
 from handoff.infra.cli import toolchain as conformance_cli
 from handoff.infra.cli.group import HandoffGroup
 from handoff.infra.cli.options import debug_option, json_option, quiet_option
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.echoing import echo, on_terminal
 from handoff.infra.triggers import cli as arrivals_cli
 
 EXIT_CODES = """
@@ -82,7 +82,6 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
     handoff deliver examples.resnet18:build --to delivery
     """  # noqa: D301 - as above
     from handoff.infra.commands.delivering import deliver_model
-    from handoff.infra.commands.init import on_terminal
 
     ask = on_terminal() and not yes
     deliver_model(factory, folder, name, ask=ask, as_json=as_json)
@@ -122,7 +121,7 @@ def init(
     handoff init folder --input 'x:float32:batch,3,224,224' --dimension 'batch=1:256'
     handoff init folder --input 'ids:int64:batch,length' --range 'ids=0:30521'
     """  # noqa: D301 - as above
-    from handoff.infra.commands.init import init_delivery, on_terminal, read_wishes
+    from handoff.infra.commands.init import init_delivery, read_wishes
 
     wishes = read_wishes(recipe, **said)
     init_delivery(folder, wishes, ask=on_terminal() and not yes, force=force, as_json=as_json)

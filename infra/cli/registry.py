@@ -10,6 +10,9 @@ from handoff.infra.cli.completion import complete_model
 from handoff.infra.cli.options import debug_option, json_option, quiet_option
 from handoff.infra.terminal.echoing import echo
 
+page_option = click.option(
+    "--html", "page", type=click.Path(path_type=Path), help="Write a page to this file instead."
+)
 reason_option = click.option("--reason", default="", help="Why; the ledger keeps it.")
 
 
@@ -37,13 +40,14 @@ def show(name: str, as_json: bool) -> None:
 @click.command()
 @click.argument("before", shell_complete=complete_model, metavar="NAME@A")
 @click.argument("after", shell_complete=complete_model, metavar="NAME@B")
+@page_option
 @json_option
 @debug_option
-def diff(before: str, after: str, as_json: bool) -> None:
+def diff(before: str, after: str, page: Path | None, as_json: bool) -> None:
     """Show what differs between two versions: sources, passes, toolchain, numbers, speed."""
     from handoff.infra.commands.registry import show_difference
 
-    show_difference(before, after, as_json=as_json)
+    show_difference(before, after, page, as_json=as_json)
 
 
 @click.command()
@@ -138,13 +142,17 @@ def rollback(name: str, alias: str, version: int | None, reason: str, as_json: b
 
 @click.command()
 @click.argument("name", shell_complete=complete_model, metavar="NAME")
+@page_option
 @json_option
 @debug_option
-def history(name: str, as_json: bool) -> None:
-    """Show a model's ledger: who moved what, when and why. Every signature is verified."""
+def history(name: str, page: Path | None, as_json: bool) -> None:
+    """Show a model's ledger: who moved what, when and why. Every signature is verified.
+
+    As a page it shows the model over time, too: error and speed by version, and its nights.
+    """
     from handoff.infra.commands.registry import show_history
 
-    show_history(name, as_json=as_json)
+    show_history(name, page, as_json=as_json)
 
 
 @click.command()

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from handoff.infra.cli.options import debug_option, json_option
+from handoff.infra.terminal.echoing import echo
 
 _PORT = click.IntRange(1, 65535)
 
@@ -20,11 +21,16 @@ _PORT = click.IntRange(1, 65535)
     type=click.IntRange(1, 256),
     help="Flow runs that build at once, each on cores of its own.  [default: 1]",
 )
-@click.option("--s3", is_flag=True, default=None,
+@click.option("--s3/--no-s3", default=None,
               help="Add an S3 endpoint for trying out, which keeps nothing.")  # fmt: skip
 @click.option("--s3-port", type=_PORT, help="Its port.  [default: 9000]")
-@click.option("--sqlite", is_flag=True, default=None,
+@click.option("--sqlite/--no-sqlite", default=None,
               help="Use SQLite instead of PostgreSQL, for trying out.")  # fmt: skip
+@click.option("--use", type=click.Choice(["kept", "shell"]),
+              help="Whose settings count, where this shell's are not those that it was set up "
+              "with.")  # fmt: skip
+@click.option("--install", type=click.Choice(["user", "system"]),
+              help="Write a systemd unit, too, that brings it up at boot.")  # fmt: skip
 @click.option("--print-environment", is_flag=True, help="Print what to export, and nothing else.")
 @json_option
 @debug_option
@@ -32,20 +38,30 @@ def up(
     *,
     print_environment: bool,
     as_json: bool,
+    use: Any,  # noqa: ANN401 - one of two words
+    install: str | None,
     **chosen: Any,  # noqa: ANN401 - the options, which Choices names
 ) -> None:
     """Start Prefect, MLflow, PostgreSQL and workers on this machine, and wait for them.
 
-    What runs already stays; what is down is started again.
+    What runs already stays; what is down is started again. After 'handoff down' it comes up as it
+    was set up, with the same store, logins, ports and builds, from any shell.
 
     \b
     handoff up
+    handoff up --use shell
     eval "$(handoff up --print-environment)"
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.stack.place import Choices
     from handoff.infra.stack.up import bring_up
 
-    bring_up(Choices(**chosen), print_environment=print_environment, as_json=as_json)
+    bring_up(Choices(**chosen), use=use, print_environment=print_environment, as_json=as_json)
+    if install:
+        from handoff.infra.home import home_folder
+        from handoff.infra.stack.unit import write_unit
+
+        file, following = write_unit(home_folder(), for_system=install == "system")
+        echo(f"The unit is in {file}. Next: {following}", err=True)
 
 
 @click.command()

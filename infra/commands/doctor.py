@@ -6,6 +6,7 @@ import platform
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 
 from handoff.artifacts.delivery.uri import without_login
 from handoff.artifacts.errors import HandoffError, UsageProblem
-from handoff.artifacts.recipe.target import TARGETS, host_cpu_flags
+from handoff.artifacts.recipe.target import TARGETS, ArmTarget, host_cpu_flags
 from handoff.artifacts.release.layout import MODELS
 from handoff.artifacts.release.signing import read_trust
 from handoff.infra.engine.confinement import still_possible
@@ -27,8 +28,12 @@ from handoff.infra.settings import (
     require_writable_home,
     signing_key_scheme,
 )
+from handoff.infra.stack.place import Place
+from handoff.infra.stack.setup import read_setup
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
+from handoff.tasks.compile.arm.emulation import told_emulator
+from handoff.tasks.compile.arm.sysroot import PACKAGES, is_arm_host, lacking
 
 Answer = Literal["ok", "note", "missing"]
 
@@ -56,10 +61,10 @@ def examine(*, as_json: bool) -> int:
     settings = read_settings()
     checks = [_python(), _package("torch"), *_extras(), _processor(), _gpu(), _home(settings)]
     if has_extra("release"):
-        checks += [_compiler(), _keys(settings)]
+        checks += [_compiler(), _arm(), _keys(settings)]
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
-        checks += [_registry(settings), _prefect(settings)]
+        checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -113,16 +118,32 @@ def _compiler() -> Check:
     return Check("compiler", "ok", answer.stdout.splitlines()[0])
 
 
+def _arm() -> Check:
+    """Tell whether packages for ARM64 can be built and verified here, or what that lacks."""
+    if is_arm_host():
+        return Check("arm64", "ok", "this machine's own")
+    try:
+        missing, emulator = lacking(), ""
+        if not missing:
+            emulator = told_emulator(ArmTarget("v8.2"))
+    except HandoffError as error:
+        return Check("arm64", "note", error.got, error.remedy)
+    if missing:
+        remedy = f"To build for it: apt-get install {PACKAGES} (Debian), then 'make arm-ready'"
+        return Check("arm64", "note", f"not built here: no {'; no '.join(missing)}", remedy)
+    return Check("arm64", "ok", f"cross-compiled, and run by {emulator}")
+
+
 def _processor() -> Check:
     flags = host_cpu_flags()
     fitting = [
         slug for slug, target in TARGETS.items()
-        if target.kind == "cpu" and target.cpu_flags <= flags
+        if target.kind != "cuda" and target.cpu_flags <= flags
     ]  # fmt: skip
     if not fitting:
         return Check(
             "processor", "missing", f"{platform.machine()} without AVX2",
-            "Packages are built for x86-64 processors with AVX2 or AVX-512",
+            "Packages are built for x86-64 processors with AVX2 or AVX-512, and for ARMv8.2",
         )  # fmt: skip
     extra = sorted(flags & {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"})
     return Check("processor", "ok", ", ".join(fitting) + (f"; {' '.join(extra)}" if extra else ""))
@@ -207,6 +228,44 @@ def _prefect(settings: Settings) -> Check:
     if settings.is_embedded:
         return Check("flows", "ok", "Prefect, embedded (a server is started for each flow run)")
     return _reachable("flows", settings.prefect_api, "PREFECT_API_URL")
+
+
+def _stack(settings: Settings) -> Iterator[Check]:
+    """Compare this shell's store with that of the home's stack, where one was set up."""
+    place = Place(settings.home)
+    setup = read_setup(place)
+    running = place.read_stack()
+    kept = running.store if running else setup.settings.get("HANDOFF_STORE", "") if setup else ""
+    if not kept:
+        return
+    if kept == settings.stores.objects:
+        yield Check("stack", "ok", f"{'runs' if running else 'is down'}, with this store")
+        return
+    yield Check(
+        "stack", "missing", f"it has the store {kept}, and this shell {settings.stores.objects}",
+        f"Run '. {place.environment}', or set HANDOFF_STORE: else what is released here is in "
+        "another store",
+    )  # fmt: skip
+
+
+def _spool(settings: Settings) -> Iterator[Check]:
+    """Tell of commits that wait for the Prefect server, or that it has refused for good."""
+    from handoff.infra.triggers.spool import Spool
+
+    spool = Spool(settings.home)
+    waiting, aside = spool.waiting(), spool.set_aside()
+    if waiting:
+        many = "1 commit waits" if len(waiting) == 1 else f"{len(waiting)} commits wait"
+        yield Check(
+            "spool", "note", f"{many} for the Prefect server, since {waiting[0].since}",
+            "'handoff notify --kept' posts what waits; the webhook does so by itself",
+        )  # fmt: skip
+    if aside:
+        newest = aside[-1]
+        yield Check(
+            "spool", "note", f"{len(aside)} set aside; the last one is {newest.what}: {newest.why}",
+            f"Mend that, tell it again, and remove {settings.home / 'spool' / 'set-aside'}",
+        )  # fmt: skip
 
 
 def _store(settings: Settings) -> Check:

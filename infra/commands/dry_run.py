@@ -9,7 +9,7 @@ from typing import Any
 from handoff.artifacts.delivery.uri import redacted
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CudaTarget, parse_target
+from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, parse_target
 from handoff.artifacts.record import to_plain
 from handoff.infra.cli.options import is_quiet
 from handoff.infra.commands.rehearsal import Rehearsal, rehearse
@@ -116,6 +116,8 @@ def _target_row(times: StepTimes, slug: str, cached: Reused) -> tuple[str, str, 
     told = package[cached]
     if isinstance(target, CudaTarget) and not target.is_here:
         told += ", not verified: no such GPU here"
+    if isinstance(target, ArmTarget) and target.is_emulated:
+        told += ", verified under emulation"
     expected = _expected(times, slug, cached)
     return (slug, told, "-" if expected is None else seconds(expected))
 

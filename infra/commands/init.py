@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -222,8 +221,3 @@ def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> 
     if not contract.source.commit:
         echo("Nothing says where it comes from: --repository, --commit and --author would")
     echo(f"Next: handoff inspect {folder}")
-
-
-def on_terminal() -> bool:
-    """Tell whether there is somebody to ask."""
-    return sys.stdin.isatty() and sys.stderr.isatty()

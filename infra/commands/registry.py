@@ -13,6 +13,7 @@ from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.infra.cli.options import is_quiet
+from handoff.infra.commands.pages import write_difference, write_history
 from handoff.infra.home import whole_path
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
@@ -92,13 +93,16 @@ def show_version(reference: str, *, as_json: bool) -> None:
     print_json(release_object(release.manifest, version=version, aliases=aliases, report=report))
 
 
-def show_history(name: str, *, as_json: bool) -> None:
-    """Print a model's ledger, whose every entry is verified, newest first."""
+def show_history(name: str, page: Path | None, *, as_json: bool) -> None:
+    """Print a model's ledger, whose every entry is verified, newest first; or write its `page`."""
     releases = releases_of(read_settings())
     model, _ = parse_reference(name)
     entries = releases.entries(model)
     if not entries:
         raise releases.unknown(model, None)
+    if page:
+        write_history(page, releases, tuple(entries))
+        return
     if as_json:
         print_json({"model": model, "entries": [to_plain(entry) for entry in entries]})
         return
@@ -162,7 +166,10 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
 
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:
-    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`."""
+    """Return the name and the alias or version in `NAME`, `NAME@ALIAS` or `NAME@VERSION`.
+
+    What stands for an alias may be the beginning of a record's digest, as reports name a version.
+    """
     name, separator, reference = text.partition("@")
     if not name or (separator and not reference):
         raise UsageProblem(
@@ -208,8 +215,8 @@ def require_alias(alias: str) -> None:
         ) from error  # fmt: skip
 
 
-def show_difference(before: str, after: str, *, as_json: bool) -> None:
-    """Print what differs between the versions that `before` and `after` name."""
+def show_difference(before: str, after: str, page: Path | None, *, as_json: bool) -> None:
+    """Print what differs between the versions that `before` and `after` name, or write a page."""
     releases = releases_of(read_settings())
     pointers = []
     for reference in (before, after):
@@ -218,6 +225,9 @@ def show_difference(before: str, after: str, *, as_json: bool) -> None:
     old, new = (releases.read(name, pointer).manifest for name, pointer in pointers)
     found = differences(old, new)
     names = [f"{name}@{pointer.version}" for name, pointer in pointers]
+    if page:
+        write_difference(page, (names[0], old), (names[1], new))
+        return
     if as_json:
         print_json({"before": names[0], "after": names[1], "changes": to_plain(found)})
         return

@@ -31,7 +31,7 @@ from handoff.artifacts.recipe.recipe import (
     Variation,
     VerifyPlan,
 )
-from handoff.artifacts.recipe.target import TARGETS, CpuTarget, Target
+from handoff.artifacts.recipe.target import TARGETS, ArmTarget, CpuTarget, Target
 from handoff.artifacts.recipe.tolerance import CUDA_TOLERANCES, DEFAULT_TOLERANCES, EXACT, Tolerance
 
 _HEAD = """\
@@ -142,6 +142,8 @@ def _told_target(target: Target) -> str:
     flags = ", ".join(sorted(target.cpu_flags))
     if isinstance(target, CpuTarget):
         return f"x86-64 with {flags}"
+    if isinstance(target, ArmTarget):
+        return f"ARM64 with {flags}, of which `make arm-ready` gets what x86-64 compiles with"
     profile = target.profile
     return (
         f"an NVIDIA GPU of compute capability {target.sm / 10:.1f} (compiled for where there is "

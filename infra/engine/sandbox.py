@@ -24,7 +24,6 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +32,9 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.confinement import Reach, confine_to
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.engine.landlock import bar_reading
-from handoff.infra.engine.starting import STARTER, leave_starter
+from handoff.infra.engine.starting import STARTER, end_with, leave_starter
 from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _REACH = ("--read", "--run", "--list", "--write", "--link")
 _WITH_VALUE = frozenset({"--set", "--bar", "--in", *_REACH})
@@ -65,13 +63,9 @@ def main(arguments: list[str]) -> None:
     for setting in options.values.get("--set", ()):
         variable, _, text = setting.partition("=")
         environment[variable] = text
-    parent = os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
     # The child must not outlive a flow that was killed: a compiler left alone eats a core.
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit("the parent ended before the child began")
+    end_with(os.getppid())
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     # A crash is an expected result here; a core file of a process full of weights is not.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not whole:

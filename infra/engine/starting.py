@@ -18,6 +18,8 @@ import select
 import signal
 import socket
 import subprocess
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,12 +31,19 @@ from handoff.artifacts.printable import printable
 # Which descriptor the process that starts programs is asked by.
 STARTER = "HANDOFF_STARTER"
 _PR_SET_PDEATHSIG = 1
-# The kernel sends no longer message at once; a command and an environment are shorter.
+# What is longer is not started: a command and the scrubbed environment are some kilobytes.
 _LONGEST = 128 << 10
 # Output, errors, and what is said of the program's end.
 _DESCRIPTORS = 3
 _KILL = b"kill"
 _NOT_STARTED = 127
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel end this process when its parent ends; exit where that one has ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the parent ended before the child began")
 
 
 def leave_starter(confine: Callable[[], None]) -> int:
@@ -70,19 +79,19 @@ def started(command: Sequence[str], errors: IO[bytes]) -> Iterator[Running]:
         running.output.close()
 
 
-class Running:
+class Running(ABC):
     """A program that runs: what it prints, and its end."""
 
     def __init__(self, output: IO[bytes]) -> None:
         self.output = output
 
+    @abstractmethod
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit status, negative for a signal; raise `TimeoutError` when it goes on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self) -> None:
         """End the program, if it goes on."""
-        raise NotImplementedError
 
 
 class _Child(Running):
@@ -153,7 +162,7 @@ def _ask(starter: int, command: Sequence[str], errors: IO[bytes]) -> Running:
 
 def _serve(asked: socket.socket, parent: int, confine: Callable[[], None]) -> None:
     """Start what is asked for, each kept by a process of its own, until nobody can ask any more."""
-    _end_with(parent)
+    end_with(parent)
     # The launcher's own are none of ours: whoever waits for their end would wait for us.
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.closerange(3, asked.fileno())
@@ -176,7 +185,7 @@ def _keep(
     request: bytes, descriptors: Sequence[int], parent: int, confine: Callable[[], None]
 ) -> None:
     """Let a process become the program, and tell of its end; kill it when that is asked for."""
-    _end_with(parent)
+    end_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output, errors, end = descriptors
     this = os.getpid()
@@ -200,7 +209,7 @@ def _keep(
 def _become(
     request: bytes, output: int, errors: int, parent: int, confine: Callable[[], None]
 ) -> None:
-    _end_with(parent)
+    end_with(parent)
     command, folder, environment = json.loads(request)
     os.dup2(output, 1)
     os.dup2(errors, 2)
@@ -208,13 +217,6 @@ def _become(
     confine()
     os.chdir(folder)
     os.execvpe(command[0], command, environment)  # noqa: S606 - confined as the asking process is
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(_NOT_STARTED)
 
 
 def _and_leave(act: Callable[[], None]) -> None:

@@ -33,6 +33,7 @@ int call(const Options& options);
 int replay(const Options& options);
 int bench(const Options& options);
 int trial(const Options& options);
+int answer(const Options& options);
 
 // Runs `body(thread)` in that many threads at once, each with `intra_op` threads for a call, and
 // throws what one of them threw.

@@ -17,6 +17,7 @@ constexpr char kUsage[] =
   handoff-runner replay RELEASE CASES            compare it with the outputs in the file
   handoff-runner bench  RELEASE CASES            load time, calls a second, memory
   handoff-runner trial  RELEASE CASES --hostile WHAT ...   inputs that must be refused
+  handoff-runner answer RELEASE                  make the calls that lines of JSON ask for
 
 RELEASE is a folder that 'handoff pull' wrote; the files are safetensors files with tensors named
 CASE/inputs/NAME and CASE/outputs/PLACE, as the release's own examples.safetensors.
@@ -146,13 +147,13 @@ Options parse(const std::vector<std::string>& arguments) {
     refuse_usage("--unsigned goes with neither --key, --name nor --version", "both");
   }
   options.command = places[0];
-  const std::size_t needed = options.command == "call" ? 4 : 3;
+  const std::size_t needed = options.command == "call" ? 4 : options.command == "answer" ? 2 : 3;
   if (places.size() != needed) {
     refuse_usage("expected " + std::to_string(needed - 1) + " paths after " + options.command,
                  std::to_string(places.size() - 1));
   }
   options.folder = places[1];
-  options.inputs = places[2];
+  if (needed > 2) options.inputs = places[2];
   if (needed > 3) options.outputs = places[3];
   return options;
 }
@@ -162,6 +163,7 @@ int run(const Options& options) {
   if (options.command == "replay") return handoff::replay(options);
   if (options.command == "bench") return handoff::bench(options);
   if (options.command == "trial") return handoff::trial(options);
+  if (options.command == "answer") return handoff::answer(options);
   refuse_usage("there is no such command", options.command);
 }
 

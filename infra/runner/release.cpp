@@ -102,7 +102,8 @@ std::set<std::string> host_cpu_flags() {
   std::ifstream stream("/proc/cpuinfo");
   std::string line;
   while (std::getline(stream, line)) {
-    if (line.rfind("flags", 0) == 0) {
+    // Linux calls them so on x86, and by the other name on ARM.
+    if (line.rfind("flags", 0) == 0 || line.rfind("Features", 0) == 0) {
       std::istringstream words(line.substr(std::min(line.find(':'), line.size() - 1) + 1));
       return {std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()};
     }

@@ -89,6 +89,7 @@ class Place:
         self.configuration = self.folder / "supervisor.conf"
         self.environment = self.folder / "environment"
         self.prefect_home = self.folder / "prefect"
+        self.setup = self.folder / "setup.json"
         self._stack = self.folder / "stack.json"
 
     @property
@@ -142,7 +143,10 @@ class Place:
         return Stack(**{entry.name: record[entry.name] for entry in fields(Stack)})
 
     def forget(self) -> None:
-        """Remove what was only for running: records, sockets, the environment. Data stay."""
+        """Remove what was only for running: records, sockets, the environment.
+
+        Data stay, and so does what the stack was set up with.
+        """
         for file in (
             self._stack, self.environment, self.socket, self.process_file, self.configuration,
             *self.services.glob("*.json"),

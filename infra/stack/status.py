@@ -75,11 +75,16 @@ def _examine(service: Service, state: State, stack: Stack, place: Place, login: 
 
 
 def print_stack(conditions: Sequence[Condition], place: Place, *, as_json: bool) -> None:
-    """Print the services as a table, and how the next commands come to use them."""
+    """Print the services as a table, their store, and how the next commands come to use them."""
+    stack = place.read_stack()
+    store = stack.store if stack else ""
     if as_json:
         records = [asdict(condition) for condition in conditions]
         print_json(
-            {"running": True, "services": records, "environment": str(place.environment)}
+            {
+                "running": True, "services": records, "store": store,
+                "environment": str(place.environment),
+            }
         )  # fmt: skip
         return
     print_table(
@@ -93,6 +98,7 @@ def print_stack(conditions: Sequence[Condition], place: Place, *, as_json: bool)
     for each in conditions:
         if each.reason:
             echo(f"{each.service} {each.reason}")
+    echo(f"Its store: {store}")
     echo("The commands that follow use it after:")
     echo(f"  . {place.environment}")
     echo('or: eval "$(handoff up --print-environment)"')

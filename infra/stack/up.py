@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.whole_file import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
+from handoff.infra.home import home_folder
 from handoff.infra.prefect.pools import make_pools
-from handoff.infra.settings import read_served_settings, read_settings, require_writable_home
+from handoff.infra.settings import (
+    Settings,
+    read_served_settings,
+    read_settings,
+    require_writable_home,
+)
 from handoff.infra.stack import foreign, postgres
 from handoff.infra.stack.down import end_leftovers
 from handoff.infra.stack.health import is_healthy, wait_until_healthy
@@ -25,26 +32,47 @@ from handoff.infra.stack.plan import (
     require_loopback_or_logins,
 )
 from handoff.infra.stack.services import Service, read_service
+from handoff.infra.stack.setup import (
+    Setup,
+    Use,
+    differences,
+    read_setup,
+    settings_of,
+    settle,
+    told,
+    write_setup,
+)
 from handoff.infra.stack.status import examine_stack, print_stack
 from handoff.infra.stack.supervision import Supervision
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.echoing import ask, echo, on_terminal
 
 
-def bring_up(choices: Choices, *, print_environment: bool, as_json: bool) -> None:
-    """Start what is down, wait until all is healthy, and print where everything is."""
+def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_json: bool) -> None:
+    """Start what is down, wait until all is healthy, and print where everything is.
+
+    It comes up as it was set up; `use` says whose settings count where this shell's are others.
+    """
+    place = Place(home_folder())
+    kept = read_setup(place)
+    use = use or (_ask(choices, kept) if kept and on_terminal() else None)
+    setup = settle(choices, kept, use)
     settings = read_settings()
     # As it is before this process keeps Prefect quiet: what servers and workers say is wanted.
     environment = supervisor_environment(settings.home)
     prepare_prefect(settings)
     require_writable_home(settings)
-    place = Place(settings.home)
     with place.locked():
         supervision = Supervision(place)
         stack = place.read_stack() if supervision.is_running() else None
         if stack:
-            _require_same(choices, stack)
+            _require_same(setup.choices, stack)
+            _require_running(use, settings, stack)
         else:
-            stack = _launch(choices, place, supervision, environment)
+            if kept and (again := told(setup)):
+                echo(f"As it was set up: {again}", err=True)
+            stack = _launch(setup.choices, place, supervision, environment)
+            store = {} if stack.s3 else {"HANDOFF_STORE": stack.store}
+            write_setup(place, replace(setup, settings={**setup.settings, **store}))
         started = _bring_services_up(place, stack, supervision)
     if print_environment:
         echo(place.environment.read_text("utf-8"), nl=False)
@@ -60,6 +88,32 @@ def _outcome(started: Sequence[str], services: int) -> str:
     if len(started) == services:
         return "The stack runs."
     return f"The stack ran already, but for {', '.join(started)}: started."
+
+
+def _ask(choices: Choices, kept: Setup) -> Use | None:
+    """Return which settings count, as the person at the terminal says; None where they agree."""
+    shell = settings_of(os.environ, tries_out=bool(choices.s3 or kept.choices.s3))
+    found = differences(kept.settings, shell)
+    if not found:
+        return None
+    echo("This shell's settings are not those that the stack was set up with:", err=True)
+    for one in found:
+        echo(f"  {one}", err=True)
+    while True:
+        answer = ask("Use what was 'kept', or this 'shell's from now on?", "kept").strip(" '")
+        if answer in ("kept", "shell"):
+            return "kept" if answer == "kept" else "shell"
+
+
+def _require_running(use: Use | None, settings: Settings, stack: Stack) -> None:
+    """Raise `UsageProblem` for settings that a running stack was not started with."""
+    if use == "shell" or not (stack.s3 or settings.stores.objects == stack.store):
+        raise UsageProblem(
+            "The stack runs already, with the settings of its start",
+            expected=f"the store {stack.store}, and the rest as it was",
+            got="--use shell" if use == "shell" else settings.stores.objects,
+            remedy="Run 'handoff down' first, which keeps all data",
+        )  # fmt: skip
 
 
 def _require_same(choices: Choices, stack: Stack) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -34,3 +35,8 @@ def ask(question: str, default: str | None) -> str:
     told = None if default is None else printable(default)
     answer: str = click.prompt(printable(question), default=told, err=True)
     return answer
+
+
+def on_terminal() -> bool:
+    """Tell whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

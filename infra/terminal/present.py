@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds, size
 from handoff.infra.terminal.echoing import echo
@@ -34,6 +35,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "accepted": target.accepted,
         "reasons": list(target.reasons),
         "unverified": target.unverified,
+        "emulated": target.emulated,
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
         "notes": list(target.notes),
@@ -77,6 +79,7 @@ def print_release(
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
+            *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
         )
         for text in told:
             echo("  " + fitted(f"{target.slug}: {text}", 2))
@@ -96,7 +99,7 @@ def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             timing.case,
             seconds(timing.eager_s),
             seconds(timing.package_s),
-            f"{timing.speedup:.2f}",
+            ratio(timing.speedup) if timing.over_eager.is_known else "not known",
             timing.over_eager.span,
         )
         for timing in target.timings
@@ -111,9 +114,7 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     package = next((f for f in target.files if f.path.endswith(".so")), None)
     weight = size(package.size_bytes) if package else "-"
-    speed = "-"
-    if target.timings:
-        speed = str(target.timings[-1].over_eager)
+    speed = target.headline.over_eager.told if target.headline else "-"
     return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
 
 

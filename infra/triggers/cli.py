@@ -16,7 +16,7 @@ _policy_option = click.option(
 
 
 @click.command()
-@click.option("--delivery", required=True, metavar="URI", help="Where the delivery lies.")
+@click.option("--delivery", default="", metavar="URI", help="Where the delivery lies.")
 @click.option("--commit", default="", help="The model commit; one commit is one release.")
 @click.option("--model", default="", help="The model's name in the registry.")
 @click.option("--repository", default="", help="Where the model's code is kept.")
@@ -25,9 +25,15 @@ _policy_option = click.option(
 @_policy_option
 @click.option("--again", is_flag=True, help="Also if it was released or refused before.")
 @click.option("--wait", is_flag=True, help="Wait for the run's end, and exit with its code.")
+@click.option(
+    "--keep", is_flag=True, help="Keep it on disk if Prefect doesn't answer, and end well."
+)
+@click.option("--kept", is_flag=True, help="Post what was kept; with --wait until nothing is left.")
 @json_option
 @debug_option
-def notify(*, policy: Any, again: bool, wait: bool, as_json: bool, **said: str) -> None:  # noqa: ANN401 - click checks the choice
+def notify(
+    *, policy: Any, again: bool, wait: bool, keep: bool, kept: bool, as_json: bool, **said: str  # noqa: ANN401 - click checks the choice
+) -> None:  # fmt: skip
     """Tell the Prefect server of a new model commit, which is released once.
 
     URI is a folder that the workers see, s3://bucket/prefix, https://...#sha256=DIGEST, or
@@ -36,11 +42,23 @@ def notify(*, policy: Any, again: bool, wait: bool, as_json: bool, **said: str) 
     \b
     handoff notify --delivery s3://models/in/resnet18 --commit $(git rev-parse HEAD)
     handoff notify --delivery delivery --model resnet18 --wait
+    handoff notify --kept --wait
     """  # noqa: D301 - click keeps lines as they are after the character \\b
+    from handoff.artifacts.errors import UsageProblem
+    from handoff.infra.triggers.notify import keep_and_post, post_kept, read_arrival
     from handoff.infra.triggers.notify import notify as tell
-    from handoff.infra.triggers.notify import read_arrival
 
+    if bool(said["delivery"]) == kept or (keep and (kept or wait or again)):
+        raise UsageProblem(
+            "notify needs to know what to tell",
+            expected="--delivery URI, with --keep or with --wait and --again; or --kept alone",
+            got="other options than these", remedy="See 'handoff notify --help'",
+        )  # fmt: skip
+    if kept:
+        raise click.exceptions.Exit(post_kept(wait=wait, as_json=as_json))
     arrival = read_arrival(**said)
+    if keep:
+        raise click.exceptions.Exit(keep_and_post(arrival, policy, as_json=as_json))
     raise click.exceptions.Exit(tell(arrival, policy, again=again, wait=wait, as_json=as_json))
 
 

@@ -6,7 +6,9 @@ import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
+T = TypeVar("T")
 _MOST_KEYS = 10_000
 _MOST_SEEN = 20_000
 _SEEN_S = 24 * 3600.0
@@ -33,20 +35,20 @@ class Buckets:
         return left >= 1
 
 
-class Seen:
+class Seen(Generic[T]):
     """What was accepted within a day, with the answer that was given."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Remember nothing yet."""
         self._clock = clock
-        self._answers: OrderedDict[bytes, tuple[float, object]] = OrderedDict()
+        self._answers: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
-    def find(self, mark: bytes) -> object | None:
+    def find(self, mark: bytes) -> T | None:
         """Return the answer that `mark` had; None where it wasn't seen."""
-        then, answer = self._answers.get(mark, (0.0, None))
-        return answer if answer is not None and self._clock() - then < _SEEN_S else None
+        found = self._answers.get(mark)
+        return found[1] if found and self._clock() - found[0] < _SEEN_S else None
 
-    def keep(self, mark: bytes, answer: object) -> None:
+    def keep(self, mark: bytes, answer: T) -> None:
         """Remember the answer; the oldest are forgotten."""
         self._answers[mark] = (self._clock(), answer)
         while len(self._answers) > _MOST_SEEN:

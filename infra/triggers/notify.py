@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from handoff.artifacts.delivery.uri import GitSource, absolute_delivery_uri, parse_delivery_uri
-from handoff.artifacts.errors import ERRORS, EnvironmentLacking
-from handoff.infra.settings import author_name, read_settings
+from handoff.artifacts.errors import ERRORS, EnvironmentLacking, HandoffError
+from handoff.artifacts.waiting import Pauses
+from handoff.infra.settings import Settings, author_name, read_settings
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.posting import Posted, Poster, open_poster
+from handoff.infra.triggers.spool import Kept, Spool
 
 _POLL_S = 2.0
+# A git server's hook is waited for.
+_SOON_S = 8.0
 _ERROR_NAME = re.compile(r"\b(" + "|".join(ERRORS) + r")\b")
 
 
@@ -45,6 +51,87 @@ def notify(arrival: Arrival, policy: Policy, *, again: bool, wait: bool, as_json
     elif wait:
         echo(f"{posted.name}: {posted.state}{_why(posted)}")
     return exit_code(posted) if wait else 0
+
+
+def keep_and_post(arrival: Arrival, policy: Policy, *, as_json: bool) -> int:
+    """Keep `arrival` on disk, and post it if the server answers soon; return 0 in either case.
+
+    Raises `EnvironmentLacking` where it can't be kept: nothing is accepted then.
+    """
+    settings = read_settings()
+    spool = Spool(settings.home)
+    kept = spool.keep(arrival, policy)
+    posted = _posted_soon(settings, spool, kept)
+    if as_json:
+        print_json({"kept": arrival.key} if posted is None else _plain(arrival, posted))
+    elif posted is None:
+        echo(f"kept {arrival.label}: the Prefect server doesn't answer. 'handoff notify --kept' "
+             "posts it, and so does the next 'handoff notify --keep' or the webhook")  # fmt: skip
+    else:
+        _tell(arrival, posted)
+    return 0
+
+
+def _posted_soon(settings: Settings, spool: Spool, kept: Kept) -> Posted | None:
+    """Return the run of what is kept, or None where the server takes too long or can't be asked."""
+    done: list[Posted | HandoffError | None] = []
+
+    def deliver() -> None:
+        try:
+            with open_poster(settings) as poster:
+                done.append(spool.deliver(_post_with(poster), kept))
+        except HandoffError as error:
+            done.append(error)
+
+    # Whoever pushes waits for the hook: what hangs is left behind, and ends with this process.
+    thread = threading.Thread(target=deliver, daemon=True)
+    thread.start()
+    thread.join(_SOON_S)
+    told = done[0] if done else None
+    if isinstance(told, HandoffError) and not isinstance(told, EnvironmentLacking):
+        raise told
+    return told if isinstance(told, Posted) else None
+
+
+def _post_with(poster: Poster) -> Callable[[Arrival, Policy], Posted]:
+    return lambda arrival, policy: poster.post(arrival, policy=policy, once=True)
+
+
+def post_kept(*, wait: bool, as_json: bool) -> int:
+    """Post what was kept; with `wait` again and again until nothing waits. Return the exit code.
+
+    0 where nothing waits any more. What was set aside, because the server refuses it for good, is
+    told.
+    """
+    settings = read_settings()
+    spool = Spool(settings.home)
+    before = len(spool.waiting())
+    pauses = Pauses(1.0, 60.0)
+    code = 0
+    while spool.waiting():
+        try:
+            with open_poster(settings) as poster:
+                spool.deliver(_post_with(poster))
+        except HandoffError as error:
+            code = error.exit_code
+            if not wait:
+                echo(f"handoff: {error}", err=True)
+                break
+            pauses.take()
+        else:
+            code = 0
+    left = spool.waiting()
+    aside = spool.set_aside()
+    if as_json:
+        print_json({
+            "waiting": [f"{one.arrival.label}, since {one.since}" for one in left],
+            "set_aside": [f"{one.what}: {one.why}" for one in aside],
+        })  # fmt: skip
+        return code
+    echo(f"{before - len(left)} posted, {len(left)} wait")
+    for one in aside:
+        echo(f"set aside: {one.what}: {one.why}")
+    return code
 
 
 def exit_code(posted: Posted) -> int:

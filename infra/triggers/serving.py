@@ -16,13 +16,15 @@ from typing import Any, ClassVar
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.waiting import Pauses
 from handoff.infra.settings import Settings, read_secret, read_settings
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import read_hooks
 from handoff.infra.triggers.posting import Posted, Poster, open_poster
+from handoff.infra.triggers.spool import Kept, Spool
 from handoff.infra.triggers.webhook import ENDPOINTS, LOGGER, Webhook
 
 _MOST_CONNECTIONS = 64
@@ -32,6 +34,7 @@ _CONNECTION_LIMIT_S = 30.0
 _MOST_HEADER_BYTES = 16384
 
 _THREADS = 4
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 class BoundedConnection(H11Protocol):
@@ -149,37 +152,79 @@ class _OneLine(logging.Formatter):
 
 
 class PostingThreads:
-    """A few threads with a client to Prefect's server each.
+    """A few threads with a client to Prefect's server each, and one that goes on.
 
-    They post arrivals, so that who waits for an answer can stop waiting.
+    They post what was kept on disk first, so that who waits for an answer can stop waiting.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Use the server of `settings`; nothing is asked yet."""
+        """Use the server of `settings`, and what its home has kept."""
         self._settings = settings
+        self._spool = Spool(settings.home)
+        self._ended, self._woken = threading.Event(), threading.Event()
         self._own = threading.local()
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="post")
+        self._going_on = threading.Thread(target=self._go_on, name="spool")
+        self._going_on.start()
 
-    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
-        """Return the run for `arrival`; raise `TimeoutError` after `limit_s`.
+    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted | Kept:
+        """Return the run for `arrival`, or that it is kept where there is none after `limit_s`.
 
-        A post that is under way then ends behind, and the next one for the arrival finds its run.
+        Raises what keeping it raises, and `UsageProblem` for what the server refuses.
         """
-        future = self._threads.submit(self._post, arrival, policy)
+        kept = await asyncio.to_thread(self._spool.keep, arrival, policy)
+        future = self._threads.submit(self._spool.deliver, self._post, kept)
+        try:
+            posted = await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
+        except (TimeoutError, EnvironmentLacking):
+            posted = None
+        if posted is None:
+            self._woken.set()
+            return kept
+        return posted
+
+    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
+        """Return the run for an arrival that is told again on purpose.
+
+        One that crashed or was cancelled is followed by another. Raises `HandoffError`, or
+        `TimeoutError` after `limit_s`.
+        """
+        future = self._threads.submit(self._post, arrival, policy, once=False)
         return await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
 
     def close(self) -> None:
-        """Wait for what is under way, and close the clients."""
+        """Wait for what is under way, and close the clients; what waits stays kept."""
+        self._ended.set()
+        self._woken.set()
+        self._going_on.join()
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._stack.close()
 
-    def _post(self, arrival: Arrival, policy: Policy) -> Posted:
+    def _go_on(self) -> None:
+        """Post what waits, again and again; what keeps it from that is told once."""
+        told = ""
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while not self._ended.is_set():
+            try:
+                self._spool.deliver(self._post)
+            except HandoffError as error:
+                if told != str(error):
+                    LOGGER.warning("what was accepted is kept: %s", error)
+                told = str(error)
+            except OSError as error:
+                LOGGER.warning("what was accepted can't be looked at: %s", error)
+            else:
+                told, pauses = "", Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            self._woken.wait(pauses.draw())
+            self._woken.clear()
+
+    def _post(self, arrival: Arrival, policy: Policy, *, once: bool = True) -> Posted:
         poster: Poster | None = getattr(self._own, "poster", None)
         if poster is None:
             with self._lock:
                 poster = self._stack.enter_context(open_poster(self._settings))
             self._own.poster = poster
         # A request that somebody kept and sends again, after a restart of ours, starts nothing.
-        return poster.post(arrival, policy=policy, once=True)
+        return poster.post(arrival, policy=policy, once=once)

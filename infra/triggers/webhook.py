@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,11 +29,15 @@ from handoff.infra.triggers.hooks import Guarded, Kind, Limits
 from handoff.infra.triggers.limiting import Buckets, Seen, address_group
 from handoff.infra.triggers.posting import Posted
 from handoff.infra.triggers.signatures import fits, mark
+from handoff.infra.triggers.spool import Kept
 
 LOGGER = logging.getLogger("handoff.webhook")
 ENDPOINTS: tuple[Kind, ...] = ("github", "gitlab", "s3", "handoff")
 # GitHub gives up after 10 s.
 _BODY_LIMIT_S = 10.0
+# GitHub's number of an event: its "Redeliver" sends the same one.
+_REDELIVERED = "x-github-delivery"
+_IGNORED = "not an event that is released"
 _POST_LIMIT_S = 8.0
 _REFUSALS = {
     400: "not understood", 401: "not authorized", 404: "not found", 405: "method not allowed",
@@ -45,8 +49,11 @@ _REFUSALS = {
 class PostsArrivals(Protocol):
     """What posts an arrival in time (`infra.triggers.serving.PostingThreads`)."""
 
-    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
-        """Return the run; raise `HandoffError` or `TimeoutError`."""
+    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted | Kept:
+        """Return the run, or what is kept until there is one; raise `HandoffError`."""
+
+    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
+        """Return the run of what is told again; raise `HandoffError` or `TimeoutError`."""
 
     def close(self) -> None:
         """End."""
@@ -59,6 +66,14 @@ class _Refused(Exception):
         self.status = status
         self.why = why
         super().__init__(why)
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """The answer that an event had, and the number that its sender gave it."""
+
+    answer: dict[str, object]
+    delivery: str
 
 
 @dataclass
@@ -80,7 +95,7 @@ class Webhook:
         self._addresses = Buckets(limits.per_address_per_minute)
         self._labels = Buckets(limits.per_source_per_minute)
         self._all = Buckets(limits.overall_per_minute)
-        self._seen = Seen()
+        self._seen: Seen[_Answered] = Seen()
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -139,16 +154,22 @@ class Webhook:
         if not trusted:
             raise _Refused(401)
         told.source = trusted[0].source.label
-        seen = mark(kind, headers, body)
-        if (answer := self._seen.find(seen)) is not None:
+        seen, delivery = mark(kind, headers, body), headers.get(_REDELIVERED, "")[:100]
+        known = self._seen.find(seen)
+        # Whoever sends an event again under its own number asks for another try.
+        is_retry = known is not None and bool(delivery) and known.delivery == delivery
+        if known is not None and not is_retry:
             told.notes.append("seen before")
-            return 200, answer
+            return 200, known.answer
         if not self._labels.take(told.source) or not self._all.take():
             raise _Refused(429)
-        runs = await self._post_all(trusted, headers, _parse(body), told)
-        answer = {"runs": runs} if runs else {"ignored": "not an event that is released"}
-        self._seen.keep(seen, answer)
-        return (202 if runs else 200), answer
+        post = self._posts.retry if is_retry else self._posts.post
+        runs, kept = await self._post_all(trusted, headers, _parse(body), told, post)
+        answer: dict[str, object] = {"runs": runs} if runs or kept else {"ignored": _IGNORED}
+        if kept:
+            answer["kept"] = kept
+        self._seen.keep(seen, _Answered(answer, delivery))
+        return (202 if runs or kept else 200), answer
 
     async def _read_body(self, request: Request) -> bytes:
         """Return the body of a JSON request, if it comes in time and isn't too large."""
@@ -173,17 +194,24 @@ class Webhook:
         return bytes(body)
 
     async def _post_all(
-        self, trusted: Sequence[Guarded], headers: dict[str, str], payload: Any, told: _Told  # noqa: ANN401 - JSON
-    ) -> list[dict[str, object]]:  # fmt: skip
+        self, trusted: Sequence[Guarded], headers: dict[str, str], payload: Any, told: _Told,  # noqa: ANN401 - JSON
+        post: Callable[..., Awaitable[Posted | Kept]],
+    ) -> tuple[list[dict[str, object]], list[str]]:  # fmt: skip
+        """Return the runs that there are, and what is kept until there is one."""
         deadline = time.monotonic() + _POST_LIMIT_S
-        runs = []
+        runs: list[dict[str, object]] = []
+        waiting = []
         for guarded in trusted:
             source = guarded.source
             try:
                 for arrival in arrivals_of(source, headers, payload):
                     left = max(0.1, deadline - time.monotonic())
-                    posted = await self._posts.post(arrival, source.policy, limit_s=left)
+                    posted = await post(arrival, source.policy, limit_s=left)
                     told.source = source.label
+                    if isinstance(posted, Kept):
+                        told.notes.append(f"{arrival.label}: kept")
+                        waiting.append(arrival.label)
+                        continue
                     told.notes.append(f"{arrival.label}: {posted.name} {posted.state}")
                     runs.append({"name": posted.name, "id": str(posted.id), "new": posted.is_new})
             except NotUnderstood:
@@ -194,7 +222,7 @@ class Webhook:
                 raise _Refused(503, "the Prefect server took too long") from None
             except HandoffError as error:
                 raise _Refused(503, str(error)) from None
-        return runs
+        return runs, waiting
 
 
 def _parse(body: bytes) -> Any:  # noqa: ANN401 - JSON

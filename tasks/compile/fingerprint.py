@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.recipe.target import ArmTarget, CudaTarget
 from handoff.artifacts.record import to_plain
+from handoff.tasks.compile.arm.sysroot import COMPILERS
 from handoff.tasks.compile.own_code import own_code
 
 
@@ -23,6 +25,7 @@ def fingerprint_release(delivery: Digest, recipe: Recipe, compiler: str) -> Dige
         "torch": _torch(),
         **_kernel_compiler(recipe),
         "compiler": compiler_banner(compiler),
+        **_cross_compiler(recipe),
         "code": own_code(),
     }
     return digest_bytes(json.dumps(plain, sort_keys=True).encode())
@@ -42,6 +45,15 @@ def _kernel_compiler(recipe: Recipe) -> dict[str, str]:
         return {"triton": version("triton")}
     except PackageNotFoundError:
         return {"triton": ""}
+
+
+def _cross_compiler(recipe: Recipe) -> dict[str, str]:
+    """Return what compiles for ARM64 here, where the recipe asks for that."""
+    targets = recipe.resolved_targets()
+    if not any(isinstance(target, ArmTarget) and target.is_emulated for target in targets):
+        return {}
+    found = next(filter(None, map(shutil.which, COMPILERS)), None)
+    return {"cross compiler": compiler_banner(found) if found else ""}
 
 
 @cache

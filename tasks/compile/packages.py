@@ -20,7 +20,8 @@ from handoff.artifacts.serve.extern_kernels import require_known_operators
 _NO_DATE = (1980, 1, 1, 0, 0, 0)
 _SOURCES = (".cpp", ".o", ".log")
 # Up to 2.12 torch's loader finds what a package says of itself by the name of a source beside it.
-_FOUND_BY_SOURCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+# Nothing is released with those, but 2.11 is the torch of the GPU that can be had (docs/gpu.md).
+_FOUND_BY_SOURCE = torch.__version__ < (2, 13)  # type: ignore[operator]
 _ID_FILE = ".data/serialization_id"
 _ID_DIGITS = 40
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +15,12 @@ from torch.export import ExportedProgram
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.errors import BlessingRefused, HandoffError
 from handoff.artifacts.files.locks import held
-from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
+from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.tasks.compile.arm.cross_compiled import arm_options, compiled_for_arm
+from handoff.tasks.compile.arm.instructions import find_arm_features
+from handoff.tasks.compile.arm.sysroot import find_sysroot
 from handoff.tasks.compile.caching.cache import (
     Compiled,
     find_entry,
@@ -35,9 +40,9 @@ from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.large_graphs import compiled_in_parts
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
+    compiler_for,
     fit_of,
     has_march_option,
-    require_compiler,
     require_level,
     toolchain_of,
 )
@@ -77,7 +82,7 @@ def run(job: CompileJob) -> CompileResult:
     The process has to run with `ATEN_CPU_CAPABILITY` set to the target's level, which is what ATen
     goes by; the compiler's `-march` alone doesn't hold it back.
     """
-    toolchain = toolchain_of(require_compiler())
+    toolchain = toolchain_of(compiler_for(job.target))
     program = load_program(job.program)
     require_int8_level(program, job.target)
     key = compilation_key(program, job, toolchain)
@@ -87,7 +92,7 @@ def run(job: CompileJob) -> CompileResult:
             made = _make(job, key, program, building)
         extract_kernels(building / PACKAGE, building / EXTERN_KERNELS_FILE)
         seconds = time.monotonic() - began
-        used = find_instruction_sets(building / SHARED_LIBRARY)
+        used = _instruction_sets(job.target, building / SHARED_LIBRARY)
         require_level(job.target, used)
     files = tuple(
         PackageFile(f"{job.target.slug}/{name}", digest_file(path), path.stat().st_size)
@@ -100,6 +105,14 @@ def run(job: CompileJob) -> CompileResult:
         files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
         made.kernels, made.code, made.atomic_sums,
     )  # fmt: skip
+
+
+def _instruction_sets(target: Target, library: Path) -> tuple[str, ...]:
+    if isinstance(target, ArmTarget):
+        return find_arm_features(
+            library, find_sysroot().disassembler if target.is_emulated else "objdump"
+        )
+    return find_instruction_sets(library)
 
 
 @dataclass(frozen=True)
@@ -178,18 +191,20 @@ def compile_package(
     Return what the compiler assumed of the inputs' ranges; raise `BlessingRefused` where it fails,
     and `EnvironmentLacking` where the machine's C++ compiler does.
     """
-    assert isinstance(job.target, CpuTarget)
+    assert not isinstance(job.target, CudaTarget)
     # A fresh dict: torch writes into the one that it is given.
     options = {
         **KEEPING_OPTIONS, **SHIPPED_OPTIONS, **job.options, **compiler_options(program)
     }  # fmt: skip
-    if has_march_option():
+    if isinstance(job.target, ArmTarget):
+        options |= arm_options(job.target, job.options)
+    elif has_march_option():
         options["cpp.march"] = job.target.march
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
             torch.no_grad(), checked_inputs(program) as assumed,
-            vectorised_for(job.target, job.shared), weights_kept_apart(), convolutions_packed(),
+            _level(job), weights_kept_apart(), convolutions_packed(),
             compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(
@@ -201,9 +216,22 @@ def compile_package(
         if refusal := refusal_within(error):
             raise refusal from error
         # A compiler that compiles nothing at all, any more, says nothing about the model.
-        vector_isa(job.target.isa)
+        if not isinstance(job.target, ArmTarget):
+            vector_isa(job.target.isa)
         raise _compile_failed(job, error) from error
     return tuple(assumed)
+
+
+@contextmanager
+def _level(job: CompileJob) -> Iterator[None]:
+    """Let Inductor write and compile for the target's vector instructions in the body."""
+    assert not isinstance(job.target, CudaTarget)
+    if isinstance(job.target, ArmTarget):
+        with compiled_for_arm():
+            yield
+        return
+    with vectorised_for(job.target, job.shared):
+        yield
 
 
 def _compile_failed(job: CompileJob, error: Exception) -> BlessingRefused:

@@ -23,6 +23,13 @@ from handoff.tasks.localize.verdict import describe
 SCRIPT_FILE = "repeat.py"
 TENSORS_FILE = "tensors.pt"
 _SHOWS = 1
+# Here it is run as its reader would run it, but that what the compiler writes is read first.
+_READ_FIRST = """
+import runpy, sys
+from handoff.tasks.compile.reading.literals import sources_read
+with sources_read():
+    runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 
 _TEMPLATE = '''"""Repeats a fault of torch's compiler with torch alone; exits with 1 when it shows.
 
@@ -167,14 +174,18 @@ def repeats(trials: Trials, script: Path) -> bool:
         return False
     # An extension is found where this process finds it.
     places = [*sys.path, *looking.places_for(trials.job.recipe.extensions)]
-    found = {"PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places)}
+    found = {
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in places),
+        # The script would set it before it imports torch, which is imported when it begins.
+        "ATEN_CPU_CAPABILITY": trials.job.target.capability,
+    }
     log = trials.job.folder / "script.log"
     with environment(found), log.open("wb") as output:
         try:
             ended = subprocess.run(
-                [sys.executable, str(script.absolute())], stdout=output, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, cwd=script.parent, timeout=max(1.0, trials.left_s),
-                check=False,
+                [sys.executable, "-c", _READ_FIRST, str(script.absolute())], stdout=output,
+                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=script.parent,
+                timeout=max(1.0, trials.left_s), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             trials.notes.append("the script did not end in the time that was left")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from handoff.artifacts.errors import HandoffError, StoreFailed
-from handoff.artifacts.nightly.night import NightRow, read_nights
+from handoff.artifacts.nightly.night import Night, NightRow, read_nights
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
@@ -25,14 +25,17 @@ _Settled = dict[tuple[str, int | None, str], NightRow]
 def run(job: SurveyJob) -> Survey:
     """Return what has changed since each model's served version was made.
 
-    A ledger that can't be read is its own model's problem, and is told there.
+    A ledger that can't be read is its own model's problem, and is told there; so is that a model
+    which the last nights have seen served isn't there any more.
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    settled = {} if job.models else _settled(releases)
+    nights = () if job.models else _last_nights(releases)
+    settled = _settled(nights)
     models = job.models or releases.models()
-    looked = tuple(one for model in models for one in _look(releases, job, model, settled))
-    return Survey(looked, toolchain_today(job.compiler))
+    looked = [one for model in models for one in _look(releases, job, model, settled)]
+    looked += _lost(nights, job.alias, {one.model for one in looked}, releases.store.location)
+    return Survey(tuple(looked), toolchain_today(job.compiler))
 
 
 def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> Iterator[Surveyed]:
@@ -69,15 +72,35 @@ def _look(releases: Releases, job: SurveyJob, model: str, settled: _Settled) -> 
         yield Surveyed(model, 0, Recipe(), problem=str(error))
 
 
-def _settled(releases: Releases) -> _Settled:
-    """Return what the last nights have kept back or refused, by model, version and fingerprint.
-
-    Where a record can't be read, all is compared again.
-    """
+def _last_nights(releases: Releases) -> tuple[Night, ...]:
+    """Return the records of the last nights, oldest first; none where one can't be read."""
     try:
-        nights = read_nights(releases.store, _LAST_NIGHTS)
+        return read_nights(releases.store, _LAST_NIGHTS)
     except StoreFailed:
-        return {}
+        return ()
+
+
+def _lost(
+    nights: tuple[Night, ...], alias: str, looked: set[str], store: str
+) -> Iterator[Surveyed]:
+    """Give the models that were served when a night last looked, and aren't there any more.
+
+    It is told once: the row of the night that tells it is the newest one then, and serves nothing.
+    """
+    newest = {row.model: (night, row) for night in nights for row in night.rows
+              if night.alias == alias}  # fmt: skip
+    for model, (night, row) in newest.items():
+        if row.served_version is not None and model not in looked:
+            told = (
+                f"version {row.served_version} was served in the night of {night.date}, and the "
+                f"model isn't in {store} any more: look whether that is the right store, and "
+                "whether somebody has removed it there"
+            )
+            yield Surveyed(model, 0, Recipe(), problem=told)
+
+
+def _settled(nights: tuple[Night, ...]) -> _Settled:
+    """Return what the last nights have kept back or refused, by model, version and fingerprint."""
     return {
         (row.model, row.old, row.made_from): row
         for night in nights

@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.artifacts.serve.loader import load_unreleased
+from handoff.tasks.compile.arm.emulation import emulated_target
+from handoff.tasks.probe.emulated import emulated_package
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.verify.loading import SHARED_LIBRARY
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
 # What the cases may take: seconds of one call of each, and bytes. The smallest is always taken.
 _SECONDS = 0.4
 _BYTES = 256 << 20
-
-
-def write_trial_release(job: ProbeJob, folder: Path) -> None:
-    """Write what a pulled folder holds: the packages, and a manifest that says what they are.
-
-    The release's own is written after this blessing, since it tells its verdict.
-    """
-    slug = job.folder.name
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / slug).mkdir(parents=True)
-    for file in job.files:
-        original, place = job.folder / Path(file.path).name, folder / file.path
-        try:
-            os.link(original, place)
-        except OSError:
-            shutil.copyfile(original, place)
-    record = TargetRecord(slug, accepted=True, reasons=(), files=job.files, fit=job.fit)
-    nothing = digest_bytes(b"")
-    manifest = Manifest(
-        model="trial", delivery=nothing, fingerprint=nothing, verdict="sound",
-        signature=job.signature, recipe=job.recipe, lineage=Lineage(), targets=(record,),
-    )  # fmt: skip
-    (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
 
 
 @dataclass(frozen=True)
@@ -62,14 +38,30 @@ class Written:
 
 def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
     """Write cases of the reference with what Python's loader gives for them."""
-    model = load_unreleased(release, job.folder.name)
+    with _opened(job, release) as model:
+        return _write_cases(job, model, file)
+
+
+@contextmanager
+def _opened(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[torch.Tensor]]]:
+    """Give the package as Python calls it, or, for another processor, as it was verified."""
+    if emulated_target(job.slug) is None:
+        yield load_unreleased(release, job.slug)
+        return
+    with emulated_package(job, SHARED_LIBRARY, release) as package:
+        yield lambda *inputs: package(inputs)
+
+
+def _write_cases(
+    job: ProbeJob, model: Callable[..., Sequence[torch.Tensor]], file: Path
+) -> Written:
     device = "cuda" if job.fit.gpu_capability else "cpu"
     names: list[str] = []
     tensors: dict[str, torch.Tensor] = {}
     cases = sorted(load_cases(job.reference), key=_bytes)
     if not cases:
         raise BlessingRefused(
-            f"the package for {job.folder.name} can't be probed",
+            f"the package for {job.slug} can't be probed",
             expected="a case of the input plan that could be run", got="none",
             remedy="Raise the recipe's verify.max_bytes, or deliver examples",
         )  # fmt: skip

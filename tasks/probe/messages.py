@@ -16,7 +16,7 @@ from handoff.artifacts.release.mechanics import USUAL_LIMITS, Limits, Mechanics
 
 @dataclass(frozen=True)
 class ProbeJob(Job["ProbeResult"]):
-    """Run the packages in `folder`, whose name is the target's slug, in a C++ program.
+    """Run the packages in `folder` in a C++ program.
 
     `source` is the folder of the program's source; what is compiled of it is kept in `programs`.
     `workspace` is a folder for the job's own files. `signature` and `fit` are what the release's
@@ -35,6 +35,11 @@ class ProbeJob(Job["ProbeResult"]):
     workspace: Path
     limits: Limits = USUAL_LIMITS
     known: Mechanics | None = None
+
+    @property
+    def slug(self) -> str:
+        """The target's slug, which is the folder of the packages in a release."""
+        return Path(self.files[0].path).parts[0]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from handoff.artifacts.record import from_plain
 from handoff.artifacts.release.mechanics import Limits
+from handoff.tasks.compile.arm.emulation import emulated_target, emulating
 from handoff.tasks.probe.child import Ended, run_limited
 from handoff.tasks.probe.messages import ProbeJob
 
@@ -41,21 +42,29 @@ class Session:
 
     def run(self, command: str, options: Sequence[str], threads: str = "1") -> Ended:
         """Run a command on good inputs; keep how to repeat it, and what kept it from its end."""
-        ended = run_limited(self.program, self.arguments(command, options), self.limits)
+        ended = self.call(command, options)
         self.note(command, options)
         if ended.outcome is not None:
             told = f"{ended.outcome}: {ended.told}"
             self.failures.append(f"{command} of good inputs, {threads} threads a call: {told}")
         return ended
 
+    def call(self, command: str, options: Sequence[str]) -> Ended:
+        """Run a command of the program, by an emulator where it is for another processor."""
+        arguments = self.arguments(command, options)
+        if (target := emulated_target(self.job.slug)) is None:
+            return run_limited(self.program, arguments, self.limits)
+        first, *rest = emulating(target, self.program, arguments)
+        return run_limited(Path(first), rest, self.limits)
+
     def note(self, command: str, options: Sequence[str]) -> None:
         """Keep how to repeat a command."""
-        places = ["RELEASE", "CASES", "--key", "KEY", "--target", self.job.folder.name]
+        places = ["RELEASE", "CASES", "--key", "KEY", "--target", self.job.slug]
         self.commands.append(" ".join(["handoff-runner", command, *places, *options]))
 
     def arguments(self, command: str, options: Sequence[str]) -> list[str]:
         """Return the program's arguments."""
-        where = [str(self.release), str(self.cases), "--target", self.job.folder.name]
+        where = [str(self.release), str(self.cases), "--target", self.job.slug]
         # Nothing is signed before it was accepted.
         return [command, *where, "--unsigned", *options]
 

@@ -14,13 +14,14 @@ import torch
 
 from handoff.artifacts.release.manifest import is_large
 from handoff.artifacts.release.mechanics import Mechanics, Replay, Trial
-from handoff.tasks.probe.build import build_runner
-from handoff.tasks.probe.child import run_limited
-from handoff.tasks.probe.golden import Written, write_cases, write_trial_release
+from handoff.tasks.compile.arm.emulation import emulated_target
+from handoff.tasks.probe.build import build_arm_runner, build_runner
+from handoff.tasks.probe.golden import Written, write_cases
 from handoff.tasks.probe.hostile import Tried, describe_hostile, try_all
 from handoff.tasks.probe.judging import THREADS, judge_calls
 from handoff.tasks.probe.messages import ProbeJob, ProbeResult
 from handoff.tasks.probe.session import Session, told
+from handoff.tasks.probe.trial_release import write_trial_release
 from handoff.tasks.verify.loading import PACKAGE
 
 
@@ -32,7 +33,8 @@ def run(job: ProbeJob) -> ProbeResult:
     replays. Raises `EnvironmentLacking` where the runner can't be built; whatever the runner does
     is a result, and a check that could not run a reason to refuse.
     """
-    program, build_s = build_runner(job.source, job.programs)
+    build = build_arm_runner if emulated_target(job.slug) else build_runner
+    program, build_s = build(job.source, job.programs)
     job.workspace.mkdir(parents=True, exist_ok=True)
     session, aside = Session(job, program), Session(job, program)
     write_trial_release(job, session.release)
@@ -117,9 +119,7 @@ def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tr
     session.note("trial", arguments(hostile))
     return try_all(
         hostile,
-        lambda some: run_limited(
-            session.program, session.arguments("trial", arguments(some)), session.limits
-        ),
+        lambda some: session.call("trial", arguments(some)),
     )
 
 

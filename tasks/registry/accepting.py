@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from handoff.artifacts.errors import BlessingRefused, BuildCrashed
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.artifacts.release.remedy import next_step
 
 
 def refused_targets(manifest: Manifest) -> list[TargetRecord]:
@@ -26,6 +27,5 @@ def require_accepted(manifest: Manifest) -> None:
         f"{manifest.model} is not released, because its package can't be stood behind",
         expected="every target within the agreed tolerance",
         got=shown,
-        remedy="Nothing was registered. Look at the passes and options in the recipe, or agree on "
-        "another tolerance there",
+        remedy=f"Nothing was registered. {next_step(manifest)}",
     )

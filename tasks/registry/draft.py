@@ -24,7 +24,7 @@ from handoff.tasks.registry.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from handoff.tasks.registry.promotion import broken_rules
+from handoff.tasks.registry.promotion import broken_rules, told_emulated
 
 # The alias that serving machines go by. It is never a release's own to move.
 PRODUCTION = "production"
@@ -134,7 +134,7 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
         )
     version = _version(releases, request.model, target)
     entry = _entry(head, job, "promote", version, request.alias)
-    measured = tuple(map(str, request.measured))
+    measured = (*map(str, request.measured), *told_emulated(wanted))
     set_aside = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
     return Draft(replace(entry, overrides=set_aside, measured=measured), target.version)
 

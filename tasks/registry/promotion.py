@@ -27,7 +27,7 @@ def broken_rules(
     the targets that were measured beside what they replace, each on one input or on several.
     """
     rules = wanted.recipe.promotion
-    broken = [text for target in wanted.targets for text in _unblessed(target)]
+    broken = [text for target in wanted.targets for text in _unblessed(target, rules)]
     if replaced is not None:
         after = {target.slug: target for target in wanted.targets}
         for before in replaced.targets:
@@ -52,7 +52,7 @@ def judge(
     It is better where what it would replace breaks a rule beside it: what lies within the rules in
     both directions is equal.
     """
-    broken = tuple(_unblessed(after))
+    broken = tuple(_unblessed(after, rules))
     if not before.accepted:
         gained: tuple[str, ...] = (f"{before.slug}: what it replaces is {before.verdict}",)
         return ("worse", broken) if broken else ("better", gained)
@@ -68,7 +68,16 @@ def judge(
     return ("better", gained) if gained else ("equal", ())
 
 
-def _unblessed(target: TargetRecord) -> Iterator[str]:
+def told_emulated(manifest: Manifest) -> tuple[str, ...]:
+    """Return a sentence for each target that no processor of its kind has run."""
+    return tuple(
+        f"{target.slug}: verified under emulation: {target.emulated}"
+        for target in manifest.targets
+        if target.emulated
+    )
+
+
+def _unblessed(target: TargetRecord, rules: Promotion) -> Iterator[str]:
     if not target.accepted:
         yield f"{target.slug}: {target.verdict}"
         return
@@ -76,7 +85,10 @@ def _unblessed(target: TargetRecord) -> Iterator[str]:
         yield f"{target.slug}: no numeric blessing"
     if target.mechanics is None:
         yield f"{target.slug}: no mechanical blessing"
-    if not target.timings:
+    if target.emulated:
+        if not rules.emulated:
+            yield f"{target.slug}: verified under emulation alone, which the recipe doesn't allow"
+    elif not target.timings:
         yield f"{target.slug}: its speed was not measured"
 
 

@@ -55,7 +55,7 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
             rounded=jobs.rounded(optimized),
         )  # fmt: skip
         verified = processes.runner(target).run(job)
-    return _tell(manifest, slug, reference, verified)
+    return _tell(manifest, record, reference, verified)
 
 
 def _passes_of_variant(record: TargetRecord) -> tuple[PassChoice, ...]:
@@ -91,7 +91,10 @@ def _require_the_same(manifest: Manifest, taken: IntakeResult, delivery: Path) -
         )
 
 
-def _tell(manifest: Manifest, slug: str, reference: ReferenceResult, verified: VerifyResult) -> str:
+def _tell(
+    manifest: Manifest, record: TargetRecord, reference: ReferenceResult, verified: VerifyResult
+) -> str:
+    slug = record.slug
     if not verified.accepted:
         raise BlessingRefused(
             f"{manifest.model}'s package for {slug} is not what was released, or not on this "
@@ -100,7 +103,6 @@ def _tell(manifest: Manifest, slug: str, reference: ReferenceResult, verified: V
             got="; ".join(verified.reasons[:5]),
             remedy="Compare the toolchains, and release it again",
         )
-    (record,) = [target for target in manifest.targets if target.slug == slug]
     if record.unverified:
         return (
             f"{slug}: right here in {len(verified.deviations)} comparisons "

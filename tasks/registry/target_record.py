@@ -14,6 +14,7 @@ from handoff.artifacts.machine.driver import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import INT8_QUANTIZER
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.release.evidence import Candidate, PassEffect
+from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.localize.messages import LocalizeResult
@@ -69,10 +70,10 @@ def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
         yield f"differs from eager on the same GPU by at most {timed.apart:.2g}"
     for one in timed.timings:
         if one.speedup_high < 1.0:
-            yield (
-                f"slower than eager at {one.case}: {one.speedup:.2f} times its speed "
-                f"({one.over_eager.span})"
-            )
+            told = f"{ratio(one.speedup)} times its speed ({one.over_eager.span})"
+            yield f"slower than eager at {one.case}: {told}"
+        elif one.why_unknown:
+            yield one.why_unknown
 
 
 def with_inside(

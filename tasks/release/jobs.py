@@ -15,9 +15,10 @@ from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
-from handoff.artifacts.recipe.target import CpuTarget, Target
+from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
+from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.compile.messages import CompileJob, CompileResult, ToolsJob
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.localize.messages import LocalizeJob
@@ -32,6 +33,7 @@ RUNNER_SOURCE = Path(own_package(), "infra", "runner")
 SHARED = (steps.TAKE_IN, steps.INSPECT, steps.OPTIMIZE, steps.REFERENCE)
 # Of these the next waits for the one before, and the targets run beside each other.
 OF_TARGET = (steps.COMPILE, steps.VERIFY, steps.PROBE, steps.MEASURE, steps.BENCHMARK)
+TIMED = (steps.MEASURE, steps.BENCHMARK)
 REGISTERING = (steps.UPLOAD, steps.SIGN, steps.CATALOGUE)
 
 
@@ -140,11 +142,25 @@ class Jobs:
     ) -> ProbeJob:
         """Return the job that runs the target's packages without Python."""
         # A GPU's driver reserves far more address space than it uses.
-        limits = Limits() if isinstance(target, CpuTarget) else Limits(memory_bytes=0)
+        limits = Limits(memory_bytes=0) if isinstance(target, CudaTarget) else Limits()
         return ProbeJob(
             self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
             RUNNER_SOURCE, self.programs, self.workspace / "probe" / target.slug, limits,
         )  # fmt: skip
+
+    def calls(
+        self, target: Target, folder: Path, compiled: CompileResult, signature: ModelSignature,
+        reference: Path,
+    ) -> ProbeJob | None:  # fmt: skip
+        """Return how the packages in `folder` are called where this machine can't open them.
+
+        None where it can.
+        """
+        if emulated_target(target.slug) is None:
+            return None
+        job = self.probe(target, compiled, signature, reference)
+        workspace = self.workspace / "calls" / target.slug / folder.parent.name / folder.name
+        return replace(job, folder=folder, workspace=workspace)
 
     @property
     def measured(self) -> Path:
@@ -170,6 +186,12 @@ class Jobs:
 
 def names_in_order(slugs: Iterable[str]) -> list[str]:
     """Return the steps' names, as they are announced, of a release for the targets `slugs`."""
-    of_targets = [f"{row.name} {slug}" for slug in slugs for row in OF_TARGET]
+    of_targets = [
+        f"{row.name} {slug}"
+        for slug in slugs
+        for row in OF_TARGET
+        # What an emulator runs isn't timed.
+        if row not in TIMED or not emulated_target(slug)
+    ]
     shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
     return [*shared, *of_targets, *last]

@@ -16,7 +16,7 @@ from typing import Any
 
 from handoff.artifacts.isolated import imported_from
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import Target, native_cpu_target
+from handoff.artifacts.recipe.target import ArmTarget, Target, native_target
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
@@ -108,10 +108,12 @@ class Processes:
 
         The packages of a target below this machine's level run in one of their own, where torch,
         oneDNN and MKL are held to that level, as they will be on the machines it is meant for.
+        Those for another processor are called from this machine's own.
         """
         preload = ("verify.reference", "verify.step")
         extensions = self.jobs.recipe.extensions
-        if target is None or target.capability == native_cpu_target().capability:
+        is_emulated = isinstance(target, ArmTarget) and target.is_emulated
+        if target is None or is_emulated or target.capability == native_target().capability:
             return self._started(ProcessPlan("run", preload, extensions))
         caps = {
             "ATEN_CPU_CAPABILITY": target.capability,

@@ -16,7 +16,7 @@ _OUTPUTS_SHOWN = 40
 
 @dataclass(frozen=True)
 class Need:
-    """What tolerance one output would need, beside what was agreed.
+    """What tolerance one output would need on some inputs, beside what was agreed.
 
     `share` is how much of the agreed bound the worst element takes, in percent: over 100 it broke
     it. None where the bound is 0, or where nothing finite was compared.
@@ -39,12 +39,12 @@ class Need:
         return 100.0 * self.required_rtol / self.agreed.rtol
 
 
-def needs_of(manifest: Manifest, target: TargetRecord) -> list[Need]:
-    """Return what each output needs over all inputs that it was compared on."""
+def needs_of(manifest: Manifest, target: TargetRecord, *, special: bool = False) -> list[Need]:
+    """Return what each output needs over the ordinary inputs, or over the special ones."""
     found = []
-    for output in sorted({d.output for d in target.deviations if not is_inside(d)}):
-        own = [d for d in target.deviations if d.output == output and not is_inside(d)]
-        usual = [d for d in own if not d.special]
+    compared = [d for d in target.deviations if d.special == special and not is_inside(d)]
+    for output in sorted({d.output for d in compared}):
+        own = [d for d in compared if d.output == output]
         name = output_name(manifest, output)
         found.append(
             Need(
@@ -53,8 +53,8 @@ def needs_of(manifest: Manifest, target: TargetRecord) -> list[Need]:
                 agreed=manifest.recipe.tolerance_for(own[0].dtype, name, target.slug),
                 max_abs=max(d.max_abs for d in own),
                 required_rtol=max(d.required_rtol for d in own),
-                rmse_package=pooled_rmse((d.elements, d.rmse_package) for d in usual) or 0.0,
-                rmse_eager=pooled_rmse((d.elements, d.rmse_eager) for d in usual) or 0.0,
+                rmse_package=pooled_rmse((d.elements, d.rmse_package) for d in own) or 0.0,
+                rmse_eager=pooled_rmse((d.elements, d.rmse_eager) for d in own) or 0.0,
                 is_accepted=all(d.accepted for d in own),
             )
         )
@@ -62,27 +62,53 @@ def needs_of(manifest: Manifest, target: TargetRecord) -> list[Need]:
 
 
 def needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:
-    """Return the tolerance that each output needs beside the agreed one."""
+    """Return the tolerance that each output needs on ordinary inputs, beside the agreed one."""
     rows = [
         (
-            Cell(one.output, "code"),
-            one.dtype,
-            f"{one.max_abs:.2e}",
-            f"{one.agreed.atol:g}",
-            f"{one.required_rtol:.1e}" if one.required_rtol else "0: atol alone does",
-            f"{one.agreed.rtol:g}",
-            "-" if one.share is None else f"{one.share:.3g} %",
+            *_needed(one),
             f"{one.rmse_package:.2e}",
-            f"{one.rmse_eager:.2e}, {one.agreed.rmse_factor:g} times it allowed",
-            Cell("yes", "good") if one.is_accepted else Cell("no", "bad"),
+            f"{one.rmse_eager:.2e}",
+            f"at most {one.agreed.rmse_factor:g} times eager's",
+            _answer(one),
         )
         for one in needs_of(manifest, target)
     ]
-    columns = (
-        "output", "dtype", "max error", "agreed atol", "needs rtol", "agreed rtol", "of it used",
-        "RMSE to float64", "eager's", "accepted",
-    )  # fmt: skip
-    return table("Tolerance needed beside the agreed one", columns, rows)
+    columns = (*_NEEDED, "RMSE to float64", "eager's RMSE", "agreed RMSE", "accepted")
+    return table("Ordinary inputs: tolerance needed beside the agreed one", columns, rows)
+
+
+def special_needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:
+    """Return the same of special inputs: zeros, extremes, NaN, what the graph itself asks for."""
+    rows = [(*_needed(one), _answer(one)) for one in needs_of(manifest, target, special=True)]
+    return table("Special inputs", (*_NEEDED, "accepted"), rows)
+
+
+_NEEDED = (
+    "output", "dtype", "max error", "agreed atol", "needs rtol", "agreed rtol", "share of it used",
+)  # fmt: skip
+
+
+def _needed(one: Need) -> tuple[str | Cell, ...]:
+    return (
+        Cell(one.output, "code"),
+        one.dtype,
+        f"{one.max_abs:.2e}",
+        f"{one.agreed.atol:g}",
+        f"{one.required_rtol:.1e}" if one.required_rtol else "none, atol suffices",
+        f"{one.agreed.rtol:g}",
+        "-" if one.share is None else percent(one.share),
+    )
+
+
+def _answer(one: Need) -> Cell:
+    return Cell("yes", "good") if one.is_accepted else Cell("no", "bad")
+
+
+def percent(share: float) -> str:
+    """Return a share that is told in percent, with the digits that tell something."""
+    if 0 < share < 0.1:
+        return "<0.1 %"
+    return f"{share:,.0f} %" if share >= 99.5 else f"{share:.2g} %"
 
 
 def comparisons_table(manifest: Manifest, target: TargetRecord) -> Table | None:

@@ -15,11 +15,12 @@ from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
+from handoff.artifacts.release.remedy import next_step
 from handoff.tasks.report import view
 from handoff.tasks.report.error_pictures import draw_inputs, draw_spread, output_name
 from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
-from handoff.tasks.report.latency_picture import draw_latency
-from handoff.tasks.report.numbers import comparisons_table, needs_table
+from handoff.tasks.report.latency_picture import draw_latency, milliseconds
+from handoff.tasks.report.numbers import comparisons_table, needs_table, special_needs_table
 from handoff.tasks.report.pictures import Picture
 from handoff.tasks.report.search import draw_search, search_columns, search_rows
 from handoff.tasks.report.view import Cell, Table, captures_table, table
@@ -40,6 +41,7 @@ class TargetView:
 
     record: TargetRecord
     needs: Table | None
+    special_needs: Table | None
     comparisons: Table | None
     spreads: tuple[Picture, ...]
     spreads_left_out: int
@@ -57,11 +59,13 @@ def render_release(manifest: Manifest) -> str:
     """Return the page of a release, accepted or refused; the same record gives the same page."""
     graph = lay_out(manifest)
     return (
-        _environment()
+        environment()
         .get_template("release.html.j2")
         .render(
             manifest=manifest,
             verdict=view.judge(manifest),
+            origin=view.origin(manifest),
+            next_step=next_step(manifest),
             targets=view.targets_table(manifest),
             metrics=view.metrics_table(manifest),
             signature=view.signature_table(manifest),
@@ -82,7 +86,8 @@ def render_release(manifest: Manifest) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what renders templates: all that they are given is escaped, and made printable."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -112,6 +117,7 @@ def _view(manifest: Manifest, place: int) -> TargetView:
     return TargetView(
         record=target,
         needs=needs_table(manifest, target),
+        special_needs=special_needs_table(manifest, target),
         comparisons=comparisons_table(manifest, target),
         spreads=tuple(
             draw_spread(
@@ -164,7 +170,7 @@ def _hostile(found: Mechanics | None) -> Table | None:
 
 def repeating_commands(manifest: Manifest) -> str:
     """Return the commands that repeat a release, one a line, what they do beside them."""
-    version = f"{manifest.model}@VERSION"
+    version = f"{manifest.model}@{manifest.digest.short}"
     told = (
         (f"handoff pull {version} --to release", "the packages, verified"),
         (f"handoff pull {version} --delivery --to delivery", "what they were made from"),
@@ -182,7 +188,7 @@ def mechanics_rows(found: Mechanics) -> Rows:
     rows: Rows = [
         (
             f"open {one.file}",
-            f"{one.open_s * 1e3:.1f} ms, first call {one.first_call_s * 1e3:.2g} ms, "
+            f"{milliseconds(one.open_s)}, first call {milliseconds(one.first_call_s)}, "
             f"{one.opened_bytes / 2**20:.1f} MiB beside libtorch's {one.libtorch_bytes >> 20}",
         )
         for one in found.openings

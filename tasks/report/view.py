@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
-from handoff.artifacts.release.evidence import PassEffect
+from handoff.artifacts.release.evidence import BUSY, EXAMPLE, PassEffect, Timing
+from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.latency_picture import milliseconds
 
@@ -92,7 +93,10 @@ def judge(manifest: Manifest) -> Verdict:
         word, tone = "Accepted", "good"
         both = all(target.mechanics for target in manifest.targets)
         blessed = "Numbers and mechanics are accepted" if both else "Its numbers are accepted"
+        emulated = ", ".join(t.slug for t in manifest.targets if t.emulated)
         sentence = f"{blessed}; released for {names}."
+        if emulated:
+            sentence += f" {emulated} was verified under emulation, and its speed not measured."
     reasons = tuple(
         (t.slug, told[:REASONS_SHOWN], max(0, len(told) - REASONS_SHOWN))
         for t in refused
@@ -101,30 +105,77 @@ def judge(manifest: Manifest) -> Verdict:
     return Verdict(word, tone, sentence, tuple(_figures(manifest)), reasons)
 
 
+def origin(manifest: Manifest) -> str:
+    """Return which release this is, in a line: its record, the commit that it is of, and when."""
+    commit = manifest.lineage.commit
+    made_from = f"commit {commit[:40]}" if commit else "of a delivery that names no commit"
+    when = moment(manifest.created)
+    is_refused = any(target.verdict == "refused" for target in manifest.targets)
+    made = "refused" if is_refused else "released"
+    return f"{made_from} · {made} {when} · record {manifest.digest.short}"
+
+
+def moment(stamp: str) -> str:
+    """Return a moment as people read it: `2026-11-27 00:22:07 UTC`."""
+    return stamp.replace("T", " ").replace("+00:00", " UTC")
+
+
 def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
     """Give what is looked for first: a name, a figure, and what it is beside."""
-    accepted = sum(target.accepted for target in manifest.targets)
-    yield "targets", f"{accepted} of {len(manifest.targets)}", "accepted"
-    count = len(manifest.findings)
-    yield "delivery", manifest.verdict, f"{count} finding" if count == 1 else f"{count} findings"
+    yield from _speed_figure(manifest)
     errors = [t.max_abs for t in manifest.targets if t.max_abs is not None]
     if errors:
         yield "largest error", f"{max(errors):.1e}", "to eager, on ordinary inputs"
     ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
     if ratios:
-        yield "RMSE to float64", f"{max(ratios):.2f}", "times eager's own"
+        yield "RMSE to float64", ratio(max(ratios)), "times eager's own, on ordinary inputs"
+    yield from _inputs_figure(manifest)
     yield from _metric_figure(manifest)
     aside = [(share, output) for t in manifest.targets for output, share in t.set_aside]
     if aside:
         share, output = max(aside)
         yield "not comparable", f"{share:.2%}", f"of {_output(manifest, output)}: rounding decides"
+    accepted = sum(target.accepted for target in manifest.targets)
+    yield "targets", f"{accepted} of {len(manifest.targets)}", "accepted"
+    count = len(manifest.findings)
+    yield "delivery", manifest.verdict, f"{count} finding" if count == 1 else f"{count} findings"
+
+
+def _speed_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
+    """Give the fastest target's speed as it was delivered, and at its smallest and largest size."""
     timed = [target for target in manifest.targets if target.timings]
-    if timed:
-        fastest = max(timed, key=lambda one: one.speedup or 0.0)
-        best = fastest.timings[-1]
-        interval = best.over_eager.span
-        measured = ", of the same code" if fastest.taken_over else ""
-        yield "speed", f"{best.speedup:.2f}×", f"eager's at {best.case} ({interval}){measured}"
+    if not timed:
+        return
+    fastest = max(timed, key=lambda one: one.speedup or 0.0)
+    best = fastest.headline
+    assert best is not None  # what was timed has one
+    interval = best.over_eager
+    figure = f"{ratio(interval.value)}×" if interval.is_known else "not known"
+    ends = [
+        f"{name} {ratio(one.speedup) + '×' if one.over_eager.is_known else 'not known'}"
+        for name, one in (("smallest", fastest.timings[0]), ("largest", fastest.timings[-1]))
+        if one is not best
+    ]
+    told = f"eager's at {told_case(best.case)} ({interval.span})"
+    measured = ["of the same code"] if fastest.taken_over else []
+    yield "speed", figure, "; ".join([told, *ends, *measured])
+
+
+def told_case(case: str) -> str:
+    """Return a case's name as people say it: the delivery's first example is *as delivered*."""
+    return f"{case.removesuffix(EXAMPLE).strip()}, as delivered" if case.endswith(EXAMPLE) else case
+
+
+def _inputs_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
+    """Give on how many inputs packages were compared with eager."""
+    special = {d.case: d.special for t in manifest.targets for d in t.deviations if d.output >= 0}
+    if special:
+        count = sum(special.values())
+        yield (
+            "inputs",
+            str(len(special)),
+            f"compared: {len(special) - count} ordinary, {count} special",
+        )
 
 
 def _metric_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
@@ -171,8 +222,8 @@ def targets_table(manifest: Manifest) -> Table | None:
             Cell(target.slug, "code"),
             Cell(target.verdict, tones.get(target.verdict, "warn")),
             number(target.max_abs, ".2e"),
-            number(target.rmse_ratio, ".2f"),
-            number(target.speedup, ".2f") + (", taken over" if target.taken_over else ""),
+            "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
+            _told_speed(target),
             f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
             f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
             _machine(target),
@@ -180,6 +231,12 @@ def targets_table(manifest: Manifest) -> Table | None:
         for target in manifest.targets
     ]
     return table("Targets", columns, rows)
+
+
+def _told_speed(target: TargetRecord) -> str:
+    if target.headline is None:
+        return "-"
+    return target.headline.over_eager.told + (", taken over" if target.taken_over else "")
 
 
 def _machine(target: TargetRecord) -> str:
@@ -269,12 +326,12 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     served = {one.case: str(one.over_eager) for one in timings if one.target == target.slug}
     rows = [
         (
-            t.case,
+            told_case(t.case),
             _interval(t.eager_s, t.eager_low_s, t.eager_high_s),
             _interval(t.package_s, t.package_low_s, t.package_high_s),
-            str(t.over_eager),
+            t.over_eager.told,
             *([served.get(t.case, "-")] if served else []),
-            f"{t.rounds} rounds, {t.threads} threads",
+            f"{t.rounds} rounds, {t.threads} threads" + _told_others(t),
         )
         for t in target.timings
     ]
@@ -282,6 +339,12 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     beside = (f"version {version}, when it was released",) if served else ()
     columns = ("input", "eager", "package", "speed-up (95 %)", *beside, "measured")
     return table("Latency", columns, rows)
+
+
+def _told_others(timing: Timing) -> str:
+    if timing.others is None or timing.others < BUSY:
+        return ""
+    return f", beside other work on {timing.others:.1f} processors"
 
 
 def _interval(median: float, low: float, high: float) -> str:

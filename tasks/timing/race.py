@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from handoff.artifacts.release.evidence import EXAMPLE
 from handoff.tasks.timing.benchmark import (
     LEAST_ROUNDS,
     elements,
@@ -52,7 +53,7 @@ def raced_cases(reference: Path) -> tuple[ReferenceCase, ReferenceCase, Referenc
     """
     cases = load_cases(reference)
     ordinary = sized_cases(cases)
-    examples = (one for one in cases if one.name.endswith("example=0"))
+    examples = (one for one in cases if one.name.endswith(EXAMPLE))
     return ordinary[0], next(examples, ordinary[-1]), ordinary[-1]
 
 

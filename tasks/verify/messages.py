@@ -12,6 +12,7 @@ from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.tolerance import Deviation, ErrorSpread
 from handoff.tasks.compile.messages import AssumedRange
+from handoff.tasks.probe.messages import ProbeJob
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class VerifyJob(Job["VerifyResult"]):
     Where the delivery brings an `evaluation`, its metric is computed of the package's outputs and
     of eager's, which are in that file. Where the recipe agrees on it, and passes round, `rounded`
     is the program that was compiled: the output that the metric is of is compared with its.
+
+    `calls` says how a package for another processor is called, which this process can't open.
     """
 
     folder: Path
@@ -75,6 +78,7 @@ class VerifyJob(Job["VerifyResult"]):
     atomic_sums: tuple[str, ...] = ()
     evaluation: Path | None = None
     rounded: Path | None = None
+    calls: ProbeJob | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
@@ -17,6 +18,7 @@ from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.compile.packages import digest_library, read_kernels
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.probe.emulated import emulated_package
 from handoff.tasks.probe.manners import (
     Package,
     expanded_inputs,
@@ -58,20 +60,19 @@ def run(job: VerifyJob) -> VerifyResult:
     cases, rounded = load_cases(job.reference), _rounded(job)
     if rounded:
         cases = rounded.beside(cases)
-    device = device_of(job.target)
     found = Findings(
         job, yardsticks_of(cases), _model_of(job), rounded, reasons=[*_other_libraries(job)]
     )
-    library = from_the_host(open_shared_library(job.folder / SHARED_LIBRARY, device), device)
-    given = _compare_all(found, library, cases)
-    if not found.reasons:
-        _try_manners(found, library, cases, given)
-    found.reasons += _unchecked_inputs(library, cases)
-    measured = _measure_metric(found, library)
+    with _opened(job, SHARED_LIBRARY) as library:
+        given = _compare_all(found, library, cases)
+        if not found.reasons:
+            _try_manners(found, library, cases, given)
+        found.reasons += _unchecked_inputs(library, cases)
+        measured = _measure_metric(found, library)
     # Its copy of the weights goes with it, before another comes.
     del library
-    package = from_the_host(open_package(job.folder / PACKAGE, device), device)
-    _compare_package(found, package, (drawn_of(cases) or cases)[:_FEW], given)
+    with _opened(job, PACKAGE) as package:
+        _compare_package(found, package, (drawn_of(cases) or cases)[:_FEW], given)
     found.reasons += _beyond_assumptions(job.assumed, cases)
     if not cases:
         found.reasons.append("no case of the input plan could be compared")
@@ -85,6 +86,21 @@ def run(job: VerifyJob) -> VerifyResult:
         tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
         found.not_comparable(), measured,
     )  # fmt: skip
+
+
+@contextmanager
+def _opened(job: VerifyJob, file: str) -> Iterator[Package]:
+    """Open one of the two packages until the body ends, where its processor is: here, or nowhere.
+
+    What is for another processor is called under emulation.
+    """
+    if job.calls is not None:
+        with emulated_package(job.calls, file) as emulated:
+            yield emulated
+        return
+    device = device_of(job.target)
+    opening = open_package if file == PACKAGE else open_shared_library
+    yield from_the_host(opening(job.folder / file, device), device)
 
 
 def _model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:

@@ -25,7 +25,7 @@ from handoff.artifacts.release.statement import Claim
 from handoff.infra.terminal.console import print_findings, print_json, print_table
 from handoff.infra.terminal.echoing import echo, styled
 from handoff.infra.triggers.serving import _OneLine
-from handoff.tasks.report.page import _environment
+from handoff.tasks.report.page import environment
 from tests.artifacts.samples import write_release
 
 # Escape (clear the screen, a title, a link), bell, carriage return, backspace, C1's CSI, marks of
@@ -117,12 +117,12 @@ def test_a_log_has_one_line_for_each_record() -> None:
 
 
 def test_a_page_shows_what_a_record_says_and_does_nothing_of_it() -> None:
-    template = _environment().from_string("<p title='{{ text }}'>{{ text }}</p>")
+    template = environment().from_string("<p title='{{ text }}'>{{ text }}</p>")
     page = template.render(text="<script>x</script>' onload='" + "".join(HOSTILE))
     assert is_harmless(page)
     assert "<script>" not in page
     assert "' onload='" not in page
-    assert _environment().from_string("{{ text }}").render(text=PLAIN) == PLAIN
+    assert environment().from_string("{{ text }}").render(text=PLAIN) == PLAIN
 
 
 def test_mlflows_tags_and_descriptions_hold_nothing_of_it(tmp_path: Path) -> None:

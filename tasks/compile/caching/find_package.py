@@ -5,7 +5,7 @@ from __future__ import annotations
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.caching.cache import read_entry, reusable
 from handoff.tasks.compile.caching.key import compilation_key, digest_weights
-from handoff.tasks.compile.machine.here import require_compiler, toolchain_of
+from handoff.tasks.compile.machine.here import compiler_for, toolchain_of
 from handoff.tasks.compile.messages import FindPackageJob, FoundPackage
 from handoff.tasks.optimize.programs import load_program
 
@@ -16,6 +16,6 @@ def run(job: FindPackageJob) -> FoundPackage:
     if compiling.cache is None or compiling.fresh or isinstance(compiling.target, CudaTarget):
         return FoundPackage("")
     program = load_program(compiling.program)
-    key = compilation_key(program, compiling, toolchain_of(require_compiler()))
+    key = compilation_key(program, compiling, toolchain_of(compiler_for(compiling.target)))
     entry = read_entry(compiling.cache, key)
     return FoundPackage(reusable(entry, digest_weights(program)) if entry else "")

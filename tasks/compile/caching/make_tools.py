@@ -37,9 +37,11 @@ def run(job: ToolsJob) -> ToolsResult:
     if ready.exists():
         return ToolsResult(Path(ready.read_text(encoding="utf-8")), made=False)
     # Only now: importing them takes seconds.
-    from handoff.tasks.probe.build import build_runner
+    from handoff.tasks.compile.arm.emulation import emulated_target
+    from handoff.tasks.probe.build import build_arm_runner, build_runner
 
-    program, _ = build_runner(job.runner, job.programs)
+    build = build_arm_runner if emulated_target(job.target.slug) else build_runner
+    program, _ = build(job.runner, job.programs)
     with contextlib.suppress(HandoffError):
         _compile_one(job)
     for step in _IMPORTED:

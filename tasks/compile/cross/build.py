@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 import torch._inductor
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
@@ -18,7 +17,7 @@ from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binar
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
-from handoff.tasks.compile.cross.toolkit import find_toolkit, write_driver_stub
+from handoff.tasks.compile.cross.toolkit import driver_stub, find_toolkit
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.place import built_apart
 from handoff.tasks.compile.reading.literals import refusal_within
@@ -73,7 +72,7 @@ def compile_for(
             profile,
             weights=Weights(program, retargeted),
             toolkit=toolkit,
-            libraries=write_driver_stub(toolkit.compiler, _libraries()).parent,
+            libraries=driver_stub(toolkit.compiler).parent,
         ) as kernels,
     ):
         _compile(retargeted, building / PACKAGE, wanted, profile)
@@ -82,14 +81,6 @@ def compile_for(
     package = folder / PACKAGE
     seconds = time.monotonic() - began
     return CrossBuilt(package, package.stat().st_size, seconds, tuple(kernels), inspection)
-
-
-def _libraries() -> Path:
-    """Return a folder that is there as long as Inductor's own files, whose path goes into names.
-
-    The same bytes come out where that path is the same, so no name may be drawn at random.
-    """
-    return Path(cache_dir()) / "handoff-driver"
 
 
 def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import GpuProfile
@@ -103,6 +104,15 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
         compiler=require_compiler(),
         fatbinary=_find_fatbinary() if ptx else None,
     )
+
+
+def driver_stub(compiler: str) -> Path:
+    """Write what stands for the driver's library beside Inductor's own files; return it.
+
+    It is there as long as those. The path goes into their names, and the same bytes come out where
+    it is the same, so that nothing of it may be drawn at random.
+    """
+    return write_driver_stub(compiler, Path(cache_dir()) / "handoff-driver")
 
 
 def write_driver_stub(compiler: str, folder: Path) -> Path:

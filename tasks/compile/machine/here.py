@@ -12,12 +12,14 @@ import torch
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.glibc import needed_glibc
 from handoff.artifacts.recipe.target import (
+    ArmTarget,
     CudaTarget,
     Fit,
     Target,
     host_cpu_flags,
-    native_cpu_target,
+    native_target,
 )
+from handoff.tasks.compile.arm.sysroot import find_sysroot
 
 # The flags of /proc/cpuinfo that stand for instructions which a compiler may emit.
 _INSTRUCTION_FLAG = re.compile(
@@ -53,10 +55,17 @@ def require_compiler() -> str:
         ) from error
 
 
+def compiler_for(target: Target) -> str:
+    """Return the C++ compiler for a target; raise `EnvironmentLacking` without one."""
+    if isinstance(target, ArmTarget) and target.is_emulated:
+        return find_sysroot().compiler
+    return require_compiler()
+
+
 def require_level(target: Target, used: tuple[str, ...]) -> None:
     """Raise `BlessingRefused` for a package that uses instructions which its target may lack."""
     beyond = sorted(set(used) - target.cpu_flags)
-    if not has_march_option() and (isinstance(target, CudaTarget) or target == native_cpu_target()):
+    if not has_march_option() and (isinstance(target, CudaTarget) or target == native_target()):
         # This torch compiles for the building machine's own processor, and `fit_of` says so.
         beyond = sorted(set(beyond) - host_cpu_flags())
     if beyond:
@@ -85,7 +94,7 @@ def fit_of(target: Target, library: Path) -> Fit:
     return Fit(
         cpu_flags=tuple(sorted(flags)),
         torch=torch.__version__,
-        machine=platform.machine(),
+        machine="aarch64" if isinstance(target, ArmTarget) else platform.machine(),
         gpu_capability=target.sm if isinstance(target, CudaTarget) else 0,
         glibc=needed_glibc(library),
         # Both ways to compile for a GPU go by torch's own CUDA (`tasks.compile.cross.toolkit`).

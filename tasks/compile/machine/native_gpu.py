@@ -8,13 +8,10 @@ the tests with the marker `cuda` are its proof, where there is one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
@@ -22,14 +19,13 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.release import GpuPackage
-from handoff.tasks.compile.cross.toolkit import write_driver_stub
+from handoff.tasks.compile.cross.toolkit import driver_stub
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
     has_march_option,
     require_compiler,
 )
-from handoff.tasks.compile.patching import environment, replaced
-from handoff.tasks.compile.reading.python_source import read_python
+from handoff.tasks.compile.patching import environment
 
 # With its number: an assertion of a tensor's device tells `cuda` from `cuda:0`.
 DEVICE = "cuda:0"
@@ -43,23 +39,6 @@ def can_compile(target: CudaTarget) -> bool:
     return 10 * major + minor == target.sm
 
 
-@contextmanager
-def tuning_read() -> Iterator[None]:
-    """Let the block that defines, calls and times kernels be read before Inductor executes it.
-
-    In the body, what isn't known of it is refused as `BlessingRefused`.
-    """
-    original = PythonWrapperCodegen.generate_and_run_autotune_block
-
-    def read_first(self: PythonWrapperCodegen) -> None:
-        parts = (self.kernel_autotune_defs, self.kernel_autotune_calls)
-        read_python("\n".join(part.getvalue() for part in parts))
-        original(self)  # type: ignore[no-untyped-call]
-
-    with replaced(PythonWrapperCodegen, "generate_and_run_autotune_block", read_first):
-        yield
-
-
 def compile_natively(
     program: ExportedProgram, target: CudaTarget, options: Mapping[str, object], package: Path
 ) -> GpuPackage:
@@ -69,11 +48,11 @@ def compile_natively(
     where the kernels in the written bytes are for another GPU.
     """
     moved = move_to_device_pass(program, DEVICE)
-    stub = write_driver_stub(require_compiler(), Path(cache_dir()) / "handoff-driver")
+    stub = driver_stub(require_compiler())
     march = {"cpp.march": target.march} if has_march_option() else {}
     # What stands for the driver's library is linked where no toolkit's is found before it.
     places = os.pathsep.join(filter(None, [os.environ.get("LIBRARY_PATH"), str(stub.parent)]))
-    with torch.no_grad(), tuning_read(), environment({"LIBRARY_PATH": places}):
+    with torch.no_grad(), environment({"LIBRARY_PATH": places}):
         torch._inductor.aoti_compile_and_package(
             moved,
             package_path=str(package),
@@ -84,7 +63,7 @@ def compile_natively(
                 "cpp.simdlen": 256,
                 # Headers that are used once aren't worth it.
                 "aot_inductor.precompile_headers": False,
-                # In this process, where what is written is read first.
+                # In this process, where what is written is read first (`sources_read`).
                 "compile_threads": 1,
                 "triton.autotune_at_compile_time": True,
                 "aot_inductor.embed_kernel_binary": True,

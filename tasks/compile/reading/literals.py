@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.codegen.common import get_device_op_overrides
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 from handoff.artifacts.errors import HandoffError
 from handoff.tasks.compile.patching import replaced
@@ -149,8 +150,9 @@ def prepare_reading() -> None:
 def sources_read() -> Iterator[None]:
     """Let every source that Inductor writes in the body be read before it is compiled or run.
 
-    What isn't known is refused as `BlessingRefused`. Raises `EnvironmentLacking` where torch has
-    moved what this leans on.
+    So is what it executes without writing it: the block that defines kernels and times them. What
+    isn't known is refused as `BlessingRefused`. Raises `EnvironmentLacking` where torch has moved
+    what this leans on.
     """
     original = codecache.write
 
@@ -165,7 +167,17 @@ def sources_read() -> Iterator[None]:
                 read_assembly(content)
         return original(content, extension, *args, **kwargs)  # type: ignore[arg-type]
 
-    with replaced(codecache, "write", write_read):
+    tune = PythonWrapperCodegen.generate_and_run_autotune_block
+
+    def tune_read(self: PythonWrapperCodegen) -> None:
+        parts = (self.kernel_autotune_defs, self.kernel_autotune_calls)
+        read_python("\n".join(part.getvalue() for part in parts))
+        tune(self)  # type: ignore[no-untyped-call]
+
+    with (
+        replaced(codecache, "write", write_read),
+        replaced(PythonWrapperCodegen, "generate_and_run_autotune_block", tune_read),
+    ):
         yield
 
 

@@ -6,13 +6,16 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from handoff.artifacts.machine.driver import MINIMUM_DRIVERS
 from handoff.artifacts.machine.glibc import host_glibc, needed_glibc, parse_version
+from handoff.artifacts.recipe import target
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 
@@ -125,3 +128,51 @@ def test_a_record_without_the_versions_is_read_and_written_as_it_was() -> None:
     assert to_plain(fit) == old
     with pytest.raises(RecordInvalid, match=r"expected a version like 2\.34, got 'new'"):
         from_plain(Fit, {**old, "glibc": "new"})
+
+
+ARM_CPUINFO = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm
+CPU implementer\t: 0x41
+
+processor\t: 1
+"""
+
+
+@pytest.fixture
+def arm_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this machine answer as an ARM64 one does, as far as Linux tells."""
+    read = Path.read_text
+
+    def read_text(path: Path, *args: Any, **kwargs: Any) -> str:
+        return ARM_CPUINFO if str(path) == "/proc/cpuinfo" else read(path, *args, **kwargs)
+
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(Path, "read_text", read_text)
+    for cached in (target._first_processor, target.host_cpu_flags):
+        cached.cache_clear()
+    yield
+    monkeypatch.undo()
+    for cached in (target._first_processor, target.host_cpu_flags):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("arm_host")
+def test_on_arm64_a_package_fits_by_what_linux_calls_its_features() -> None:
+    level = target.ArmTarget("v8.2")
+    fit = Fit(tuple(sorted(level.cpu_flags)), "2.15.0", "aarch64")
+    assert fit.misfit("2.15.0") is None
+    assert "sve" in str(Fit(("asimd", "sve"), "2.15.0", "aarch64").misfit("2.15.0"))
+    assert "x86_64 processor" in str(Fit(("avx2",), "2.15.0", "x86_64").misfit("2.15.0"))
+    assert target.parse_target("cpu") == level
+    assert not level.is_emulated
+
+
+def test_elsewhere_a_package_for_arm64_does_not_fit_and_is_emulated() -> None:
+    if platform.machine() == "aarch64":
+        pytest.skip("this is one")
+    misfit = Fit(("asimd",), "2.15.0", "aarch64").misfit("2.15.0")
+    assert misfit is not None
+    assert "aarch64 processor" in misfit
+    assert target.parse_target("arm64-v8.2") == target.ArmTarget("v8.2")
+    assert target.ArmTarget("v8.2").is_emulated

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import ServedTiming, Timing
@@ -26,3 +30,31 @@ def test_two_packages_side_by_side_are_told_with_their_interval() -> None:
     assert beside == (
         "cpu: 1.23 times as fast as what it replaces (1.20 to 1.30), in turns on x: 1, 4 threads"
     )
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"),
+    [
+        ((1.23, 1.2, 1.3), "1.23 (1.20 to 1.30)"),
+        ((0.5, 0.4, 0.6), "0.50 (0.40 to 0.60)"),
+        ((1.01, 0.95, 1.05), "1.01 (0.95 to 1.05)"),
+        ((1.45, 0.2, 100.0), "not known (0.20 to 100)"),
+        ((1.1, 0.8, 1.4), "not known (0.80 to 1.40)"),
+        ((5.0, 3.0, 7.0), "not known (3.00 to 7.00)"),
+        ((47131.92, 40000.0, 50000.0), "47,132 (40,000 to 50,000)"),
+        ((0.0123, 0.011, 0.013), "0.012 (0.011 to 0.013)"),
+    ],
+)
+def test_what_can_not_be_acted_on_is_told_as_not_known(
+    interval: tuple[float, float, float], told: str
+) -> None:
+    assert Interval(*interval).told == told
+
+
+def test_an_unknown_speed_says_why_and_what_to_do() -> None:
+    quiet = Timing("batch=8 example=0", 2.0, 1.0, 1.1, 0.5, 1.9, 9, 2, others=0.1)
+    assert "calls differ from each other" in quiet.why_unknown
+    busy = replace(quiet, others=1.6)
+    assert "other work took 1.6 processors" in busy.why_unknown
+    assert "--rebuild on a quiet machine" in busy.why_unknown
+    assert replace(busy, speedup_low=1.05, speedup_high=1.2).why_unknown == ""

@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,28 @@ def test_a_running_stack_refuses_other_options(home: Home) -> None:
     assert other.returncode == 64
     assert "The stack runs already, with other options" in other.stderr
     assert "handoff down" in other.stderr
+
+
+@pytest.mark.server
+def test_after_down_it_comes_up_from_a_fresh_shell_as_it_was_set_up(
+    home: Home, tmp_path: Path
+) -> None:
+    home.processes()
+    assert home.run("down").returncode == 0
+    login = "PREFECT_SERVER_API_AUTH_STRING"
+    fresh = replace(home, settings={n: v for n, v in home.settings.items() if n != login})
+    other = fresh.run("up", HANDOFF_STORE=str(tmp_path / "other"))
+    assert other.returncode == 64
+    assert f"HANDOFF_STORE is {tmp_path / 'other'}, and was {home.folder / 'store'}" in other.stderr
+    assert "--use kept" in other.stderr
+    up = fresh.run("up")
+    assert up.returncode == 0, up.stderr
+    assert f"As it was set up: store {home.folder / 'store'}" in up.stderr
+    assert f"Its store: {home.folder / 'store'}" in up.stdout
+    assert _LOGIN not in up.stdout + up.stderr
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        _get(f"http://127.0.0.1:{home.prefect_port}/api/admin/version")
+    assert fresh.run("up", HANDOFF_STORE=str(tmp_path / "other")).returncode == 64
 
 
 @pytest.mark.server

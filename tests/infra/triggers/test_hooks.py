@@ -284,7 +284,8 @@ def test_a_bucket_gives_a_minutes_tokens_at_once_and_then_as_they_come() -> None
 
 def test_buckets_and_memory_stay_bounded_and_forget() -> None:
     now = [0.0]
-    buckets, seen = Buckets(6, lambda: now[0]), Seen(lambda: now[0])
+    buckets = Buckets(6, lambda: now[0])
+    seen: Seen[int] = Seen(lambda: now[0])
     for number in range(30_000):
         buckets.take(str(number))
         seen.keep(str(number).encode(), number)

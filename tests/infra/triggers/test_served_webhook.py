@@ -18,6 +18,7 @@ import uvicorn
 
 from handoff.infra.triggers.hooks import Guarded, Limits
 from handoff.infra.triggers.serving import BoundedConnection
+from handoff.infra.triggers.spool import Spool
 from handoff.infra.triggers.webhook import Webhook
 from tests.infra.triggers.webhooks import (
     OWN,
@@ -25,9 +26,11 @@ from tests.infra.triggers.webhooks import (
     PostsKept,
     of_github,
     push,
+    runs_of,
     webhook,
 )
 from tests.prefect_server import free_port
+from tests.served_stack import wait_until
 from tests.tls_server import write_certificates
 
 
@@ -62,11 +65,37 @@ def test_a_push_becomes_a_run_on_the_server_and_the_log_keeps_the_secret(
 
 
 @pytest.mark.server
-def test_without_prefect_the_sender_is_told_to_come_again(tmp_path: Path) -> None:
+def test_what_was_accepted_without_prefect_is_posted_once_after_a_kill(
+    prefect_api: str, client: Any, tmp_path: Path
+) -> None:
+    commits = [uuid.uuid4().hex + "a" * 8 for _ in range(3)]
     with webhook(tmp_path, "http://127.0.0.1:9/api") as served:
         began = time.monotonic()
+        for commit in commits:
+            status, told = served.post("/github", push(commit), of_github(push(commit)))
+            assert (status, told["runs"]) == (202, [])
+            assert told["kept"][0].endswith(commit[:12])
+        assert time.monotonic() - began < 30, "GitHub waits for 10 s"
+        served.process.kill()
+        served.process.wait()
+    spool = Spool(tmp_path)
+    assert [one.arrival.commit for one in spool.waiting()] == commits
+    model = spool.waiting()[0].arrival.model
+    with webhook(tmp_path, prefect_api, model=model) as served:
+        wait_until("all are posted", lambda: not spool.waiting(), 60)
+        # What was told before the kill is told again: there is its run already.
+        status, told = served.post("/github", push(commits[0]), of_github(push(commits[0])))
+        assert (status, told["runs"][0]["new"]) == (202, False)
+    runs = runs_of(client, model)
+    assert [run.parameters["parameters"]["commit"] for run in runs] == commits
+
+
+@pytest.mark.server
+def test_a_sender_is_told_to_come_again_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("not a folder")
+    with webhook(tmp_path, "http://127.0.0.1:9/api") as served:
         assert served.post("/github", push(), of_github(push())) == (503, {"error": "not now"})
-        assert time.monotonic() - began < 10, "GitHub waits for 10 s"
+        assert "can't be kept" in served.log.read_text()
 
 
 @pytest.mark.server

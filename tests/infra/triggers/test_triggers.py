@@ -12,12 +12,14 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from handoff.infra.triggers.spool import Spool
 from handoff.tasks.fetch import step as fetch
 from handoff.tasks.fetch.messages import FetchJob
 from tests.infra.triggers.conftest import Handoff
-from tests.infra.triggers.webhooks import SECRET, webhook
+from tests.infra.triggers.webhooks import SECRET, runs_of, webhook
 
 TRIGGERS = Path(__file__).parents[3] / "examples" / "triggers"
 with_git = pytest.mark.skipif(shutil.which("git") is None, reason="git isn't installed")
@@ -82,8 +84,34 @@ def test_a_push_with_the_hook_becomes_a_run_whose_delivery_is_that_commits(
 
 @pytest.mark.server
 @with_git
-def test_a_push_goes_through_when_nobody_answers(tmp_path: Path) -> None:
+def test_a_push_goes_through_when_nobody_answers_and_is_made_up_for(
+    prefect_api: str, client: Any, handoff: Handoff, tmp_path: Path
+) -> None:
+    model = f"toy-{uuid.uuid4().hex[:8]}"
+    pushing = Pushing(tmp_path, "http://127.0.0.1:9/api", model)
+    commits = []
+    for _ in range(2):
+        commit, told = pushing.push()
+        assert f"kept {model} {commit[:12]}: the Prefect server doesn't answer" in told
+        assert pushing.git("rev-parse", "main", folder=pushing.bare).strip() == commit
+        commits.append(commit)
+    # What the hook has left behind goes on trying, where nobody answers.
+    for process in psutil.process_iter(["cmdline"]):
+        is_waiting = (process.info["cmdline"] or [])[-3:] == ["notify", "--kept", "--wait"]
+        if is_waiting and process.environ()["HANDOFF_HOME"] == str(tmp_path / "home"):
+            process.kill()
+    assert [one.arrival.commit for one in Spool(tmp_path / "home").waiting()] == commits
+    ended = handoff("notify", "--kept", HANDOFF_HOME=str(tmp_path / "home"))
+    assert (ended.returncode, ended.stdout.strip()) == (0, "2 posted, 0 wait"), ended.stderr
+    runs = runs_of(client, model)
+    assert [run.parameters["parameters"]["commit"] for run in runs] == commits
+
+
+@pytest.mark.server
+@with_git
+def test_a_push_goes_through_when_nothing_can_be_kept_either(tmp_path: Path) -> None:
     pushing = Pushing(tmp_path, "http://127.0.0.1:9/api", "toy")
+    (tmp_path / "home").write_text("not a folder")
     commit, told = pushing.push()
     assert f"handoff was not told of {commit}: 'handoff notify' makes up for it" in told
     assert pushing.git("rev-parse", "main", folder=pushing.bare).strip() == commit

@@ -133,6 +133,27 @@ def test_what_wasnt_posted_is_told_so_that_it_is_sent_again_and_then_counts(
     assert served.post("/github", content=push(), headers=of_github(push())).status_code == 202
 
 
+def test_what_is_kept_is_accepted_and_said_to_be_kept(served: TestClient, posts: PostsKept) -> None:
+    posts.keeps = True
+    answer = served.post("/github", content=push(), headers=of_github(push()))
+    assert answer.status_code == 202
+    assert answer.json() == {"runs": [], "kept": [f"toy {COMMIT[:12]}"]}
+
+
+def test_githubs_redeliver_is_another_try_and_another_number_is_a_replay(
+    served: TestClient, posts: PostsKept
+) -> None:
+    headers = {**of_github(push()), "x-github-delivery": "72d3162e-cc78-11e3"}
+    assert served.post("/github", content=push(), headers=headers).status_code == 202
+    assert served.post("/github", content=push(), headers=headers).status_code == 202
+    other = {**headers, "x-github-delivery": "another"}
+    assert served.post("/github", content=push(), headers=other).status_code == 200
+    assert [one.commit for one in posts.arrived] == [COMMIT]
+    assert [one.commit for one in posts.told_again] == [COMMIT]
+    forged = {**headers, "x-hub-signature-256": "sha256=0"}
+    assert served.post("/github", content=push(), headers=forged).status_code == 401
+
+
 def test_floods_are_held_back_by_address_and_by_source(
     served: TestClient, posts: PostsKept
 ) -> None:

@@ -24,6 +24,7 @@ from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import Source
 from handoff.infra.triggers.posting import Posted
 from handoff.infra.triggers.signatures import sign
+from handoff.infra.triggers.spool import Kept
 from tests.prefect_server import free_port
 
 SECRET = "0123456789abcdef" * 2
@@ -61,9 +62,20 @@ class PostsKept:
     arrived: list[Arrival] = field(default_factory=list)
     error: Exception | None = None
     waits: bool = False
+    keeps: bool = False
+    told_again: list[Arrival] = field(default_factory=list)
 
-    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
+    async def post(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted | Kept:
         self.arrived.append(arrival)
+        if self.keeps:
+            return Kept("1.json", arrival, policy, "2026-11-27T01:00:00+00:00")
+        return await self._answer()
+
+    async def retry(self, arrival: Arrival, policy: Policy, *, limit_s: float) -> Posted:
+        self.told_again.append(arrival)
+        return await self._answer()
+
+    async def _answer(self) -> Posted:
         if self.waits:
             await asyncio.wait_for(asyncio.sleep(99), 0.05)
         if self.error:
@@ -120,10 +132,10 @@ class Served:
 
 
 @contextmanager
-def webhook(folder: Path, api: str, *arguments: str) -> Iterator[Served]:
-    """Serve the webhook for a model of its own; it has to end well on SIGTERM."""
+def webhook(folder: Path, api: str, *arguments: str, model: str = "") -> Iterator[Served]:
+    """Serve the webhook for a model of its own, or for `model`; it has to end well on SIGTERM."""
     config, port, log = folder / "hooks.toml", free_port(), folder / "webhook.log"
-    config.write_text(CONFIG.format(model=f"toy-{uuid.uuid4().hex[:8]}"))
+    config.write_text(CONFIG.format(model=model or f"toy-{uuid.uuid4().hex[:8]}"))
     environment = {
         **os.environ, "PREFECT_API_URL": api, "HANDOFF_HOME": str(folder), "HOOK_SECRET": SECRET,
     }  # fmt: skip
@@ -147,6 +159,15 @@ def webhook(folder: Path, api: str, *arguments: str) -> Iterator[Served]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
+
+
+def runs_of(client: Any, model: str) -> list[Any]:
+    """Return the runs that were posted for a model, oldest first."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+
+    tags = FlowRunFilterTags(all_=[f"model:{model}"])
+    found: list[Any] = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags))
+    return sorted(found, key=lambda run: run.created)
 
 
 def _require_up(port: int) -> None:

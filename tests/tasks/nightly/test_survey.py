@@ -146,3 +146,49 @@ def test_a_ledger_that_was_changed_is_the_problem_of_its_model_alone(
     found = look(registry, tmp_path)
     assert found.model == "toy"
     assert found.problem
+
+
+def lost_models(registry: SomeRegistry, recipes: Path, alias: str = "production") -> list[str]:
+    """Return the models that a survey of all misses, each with why."""
+    found = survey.run(SurveyJob(registry.stores, alias, recipes, COMPILER)).models
+    return [f"{one.model}: {one.problem}" for one in found if one.problem]
+
+
+def test_a_model_that_was_served_last_night_and_is_gone_is_told_once(
+    registry: SomeRegistry, delivery: Path, tmp_path: Path
+) -> None:
+    serve(registry, delivery, today=True)
+    keep_night(registry, NightRow("gone", "unchanged", 3))
+    (told,) = lost_models(registry, tmp_path)
+    assert told.startswith("gone: version 3 was served in the night of 2026-11-21")
+    assert str(registry.stores.objects) in told
+    later = "2026-11-22T02:00:00+00:00"
+    row = NightRow("gone", "failed", why=told)
+    night = Night(date="2026-11-22", started=later, ended=later, rows=(row,))
+    write_night(open_store(registry.stores.objects), night)
+    assert lost_models(registry, tmp_path) == []
+
+
+def test_an_empty_store_that_had_nights_is_no_quiet_night(
+    registry: SomeRegistry, tmp_path: Path
+) -> None:
+    keep_night(registry, NightRow("gone", "replaced", 3, 4))
+    assert "version 4 was served" in lost_models(registry, tmp_path)[0]
+
+
+def test_models_that_are_there_or_were_never_served_are_not_missed(
+    registry: SomeRegistry, delivery: Path, tmp_path: Path
+) -> None:
+    serve(registry, delivery, today=True)
+    keep_night(registry, NightRow("toy", "unchanged", 1))
+    assert lost_models(registry, tmp_path) == []
+    # Of another alias nothing is known from that night.
+    assert lost_models(registry, tmp_path, "staging") == []
+
+
+def test_who_asks_for_some_models_hears_of_these_alone(
+    registry: SomeRegistry, delivery: Path, tmp_path: Path
+) -> None:
+    serve(registry, delivery, today=True)
+    keep_night(registry, NightRow("gone", "unchanged", 3))
+    assert look(registry, tmp_path, "toy").problem == ""

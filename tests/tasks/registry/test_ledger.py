@@ -50,6 +50,18 @@ def test_a_release_is_one_signed_entry_that_moves_its_alias(registry: SomeRegist
     assert found.manifest.digest == entry.manifest
 
 
+def test_a_version_is_found_by_its_record_as_its_report_names_it(registry: SomeRegistry) -> None:
+    for day in (21, 22):
+        registry.release(f"2026-11-{day}T00:00:00+00:00")
+    for entry in registry.entries():
+        found = registry.releases.find("toy", entry.manifest.short)
+        assert (found.version, found.release) == (entry.version, entry.release)
+        assert registry.releases.find("toy", entry.manifest.hex) == found
+    for unknown in (registry.entries()[0].manifest.hex[:11], "0" * 12, "f" * 65, "0" * 11 + "g"):
+        with pytest.raises(RegistryFailed, match="is not registered"):
+            registry.releases.find("toy", unknown)
+
+
 def test_the_same_delivery_is_found_again_and_a_rebuild_is_a_version_of_its_own(
     registry: SomeRegistry,
 ) -> None:

@@ -102,6 +102,24 @@ def test_its_model_is_listed_and_shown(old: OldStore) -> None:
     assert "cpu-avx2   accepted" in shown.stdout
 
 
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [(("history", "small"), "What was in production"), (("diff", "small@1", "small"), "differ in")],
+)
+def test_its_versions_make_pages(
+    asked: tuple[str, ...], says: str, old: OldStore, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    for _ in range(2):
+        result = command(*asked, "--html", str(page), home=old.home, settings=old.settings)
+        assert result.returncode == 0, result.stderr
+    assert says in page.read_text()
+    page.write_text("notes of mine")
+    result = command(*asked, "--html", str(page), home=old.home, settings=old.settings)
+    assert_is_a_sentence(result, 64, "is there already", "it was left alone")
+    assert page.read_text() == "notes of mine"
+
+
 def test_its_package_is_pulled_for_another_machine_whatever_this_one_is(
     old: OldStore, tmp_path: Path
 ) -> None:

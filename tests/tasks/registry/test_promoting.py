@@ -12,6 +12,7 @@ from handoff.artifacts.errors import (
     RegistryFailed,
     UsageProblem,
 )
+from handoff.artifacts.recipe.recipe import Promotion
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import Timing
@@ -86,6 +87,25 @@ def test_a_version_that_takes_less_is_promoted_only_if_it_is_meant_to(local: Som
         f"{limits.max - 1}",
     )
     assert local.promote(1).version == 1, "the wider one may go back as it came"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_what_an_emulator_alone_has_run_is_promoted_as_the_recipe_says_and_the_ledger_tells(
+    local: SomeRegistry, allowed: bool
+) -> None:
+    manifest, folder = local.write()
+    emulated = replace(manifest.targets[0], timings=(), emulated="run by an emulator")
+    recipe = replace(manifest.recipe, promotion=Promotion(emulated=allowed))
+    other = replace(manifest, targets=(emulated,), recipe=recipe)
+    (folder / "manifest.json").write_bytes(other.to_bytes())
+    local.register(other, folder)
+    if not allowed:
+        with pytest.raises(BlessingRefused, match="verified under emulation alone"):
+            local.promote(1)
+        return
+    local.promote(1)
+    (told,) = local.entries()[-1].measured
+    assert told == f"{emulated.slug}: verified under emulation: run by an emulator"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.release.evidence import Finding, ModuleChange, TakenOver
 from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
+from handoff.tasks.report.numbers import percent
 from handoff.tasks.report.page import evidence
 from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
 from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target
@@ -73,7 +74,7 @@ def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
         "unused-input", "module.py:7", "What captures it",
         "1.40 (1.30 to 1.50)", "2 of 3", "batch 5: other shape", "onnxscript is not installed",
         "torch.export captures it and is right on all 3 other inputs", "fold-batch-norm",
-        "Tolerance needed beside the agreed one", "Latency",
+        "Ordinary inputs: tolerance needed beside the agreed one", "Special inputs", "Latency",
         "version 4, when it was released", "5.50 (5.40 to 5.60)",
         "6.00 (5.90 to 6.10)", "freezing", "8 threads 12,346 calls/s", "ids:last=9",
         "handoff verify release",
@@ -83,6 +84,49 @@ def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
     assert places == sorted(places)
     assert "grew by 3.0 MiB" in words
     assert "50 ms (49 to 56 ms)" in words
+
+
+def test_the_first_screen_says_how_fast_how_wrong_and_on_which_inputs(text: str) -> None:
+    words = Page(text).words
+    first = words[: words.index("What it takes and gives")]
+    at = [first.index(name) for name in ("speed 6.00×", "largest error", "inputs 2 compared")]
+    assert at == sorted(at)
+    assert "1 ordinary, 1 special" in first
+    assert "commit 0123abcd" in first
+    assert re.search(r"record [0-9a-f]{12} ", first)
+
+
+def test_the_speed_at_the_top_is_the_delivered_examples_and_unknown_where_it_is() -> None:
+    target = searched_target()
+    large = target.timings[-1]
+    example = replace(
+        large, case="batch=8 example=0", speedup=2.0, speedup_low=1.9, speedup_high=2.1
+    )
+    timed = replace(target, timings=(example, large))
+    words = Page(page_of(full_manifest(timed))).words
+    assert "speed 2.00× eager's at batch=8, as delivered (1.90 to 2.10); largest 6.00×" in words
+    unclear = replace(example, speedup_low=0.2, speedup_high=100.0, others=1.5)
+    words = Page(page_of(full_manifest(replace(target, timings=(unclear, large))))).words
+    assert "speed not known eager's at batch=8, as delivered (0.20 to 100)" in words
+    assert "beside other work on 1.5 processors" in words
+
+
+def test_special_inputs_do_not_blur_the_error_on_ordinary_ones() -> None:
+    target = searched_target()
+    usual, special = target.deviations
+    large = replace(special, max_abs=1.95e-3, required_rtol=0.5)
+    words = Page(page_of(full_manifest(replace(target, deviations=(usual, large))))).words
+    ordinary = words[words.index("Ordinary inputs:") : words.index("Special inputs")]
+    assert "1.95e-03" not in ordinary
+    assert "1.95e-03" in words[words.index("Special inputs") :]
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.0, "0 %"), (0.04, "<0.1 %"), (7.84, "7.8 %"), (99.6, "100 %"), (3712.0, "3,712 %")],
+)
+def test_shares_have_the_digits_that_tell_something(share: float, told: str) -> None:
+    assert percent(share) == told
 
 
 def test_a_refusal_says_why_before_anything_else() -> None:
@@ -158,9 +202,9 @@ def test_verdicts_are_coloured_and_say_so_in_words() -> None:
     wrong = replace(target.deviations[0], reasons=("wrong by 3",))
     refused = replace(target, accepted=False, reasons=("wrong",), deviations=(wrong,))
     text = page_of(sample_manifest(refused))
-    assert '<td class="bad">refused</td>' in text
-    assert '<td class="bad">no</td>' in text
-    assert '<td class="good">accepted</td>' not in text
+    assert '<td class="bad" data-column="verdict">refused</td>' in text
+    assert '<td class="bad" data-column="accepted">no</td>' in text
+    assert 'class="good" data-column="verdict">accepted</td>' not in text
 
 
 def test_a_record_of_before_these_pictures_still_makes_a_page() -> None:
@@ -191,7 +235,7 @@ def test_errors_of_any_size_make_a_page(size: float) -> None:
     )  # fmt: skip
     spread = replace(sample_spread(), apart=((-40, -40, 9),), package=((16, 9),), eager=((-40, 9),))
     shown = replace(target, deviations=(odd,), spreads=(spread,))
-    assert "Tolerance needed" in page_of(full_manifest(shown))
+    assert "tolerance needed" in page_of(full_manifest(shown))
 
 
 def test_the_metric_stands_beside_the_numbers_with_what_was_agreed() -> None:

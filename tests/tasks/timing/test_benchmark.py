@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.tasks.timing.benchmark import median_interval, time_in_turns, timed_cases
+from handoff.artifacts.release.evidence import Timing
+from handoff.tasks.timing.benchmark import (
+    median_interval,
+    time_in_turns,
+    timed_cases,
+    until_known,
+    with_example,
+)
+from handoff.tasks.timing.others import OthersAtWork
 from handoff.tasks.verify.reference import ReferenceCase, save_cases
 
 # The ranks, from 1, of Conover's table A3 for the median at 95 %.
@@ -91,3 +101,48 @@ def test_of_inputs_of_one_size_the_plan_s_first_is_timed(tmp_path: Path) -> None
     cases = [ReferenceCase(name, (torch.zeros(4),), (), ()) for name in ("first", "second")]
     save_cases(cases, tmp_path / "reference.pt")
     assert [case.name for case in timed_cases(tmp_path / "reference.pt")] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("size", "timed"),
+    [
+        (8, ["x=1 seed=0", "x=7 seed=0", "x=8 example=0", "x=17 seed=0", "x=64 seed=0"]),
+        (64, ["x=1 seed=0", "x=7 seed=0", "x=17 seed=0", "x=64 example=0"]),
+    ],
+)
+def test_the_delivered_example_is_timed_in_its_place(size: int, timed: list[str]) -> None:
+    drawn = [ReferenceCase(f"x={n} seed=0", (torch.zeros(n),), (), ()) for n in (1, 2, 7, 17, 64)]
+    example = ReferenceCase(f"x={size} example=0", (torch.zeros(size),), (), ())
+    assert [case.name for case in with_example([*drawn, example], between=2)] == timed
+
+
+def timing(low: float, high: float, others: float | None) -> Timing:
+    return Timing("x=8 example=0", 1.0, 1.0, (low + high) / 2, low, high, 9, 2, others=others)
+
+
+@pytest.mark.parametrize(
+    ("tried", "told"),
+    [
+        ([timing(1.2, 1.4, 1.5)], 0),
+        ([timing(0.5, 3.0, 0.1)], 0),
+        ([timing(0.5, 3.0, None)], 0),
+        ([timing(0.5, 3.0, 1.5), timing(1.2, 1.3, 0.0)], 1),
+        ([timing(0.5, 3.0, 1.5), timing(0.4, 9.0, 1.5)], 0),
+    ],
+)
+def test_what_other_work_blurred_is_measured_once_more(tried: list[Timing], told: int) -> None:
+    left = iter(tried)
+    assert until_known(lambda: next(left), pause_s=0.0) is tried[told]
+    assert next(left, None) is None
+
+
+def test_what_others_do_is_told_apart_from_what_this_process_does() -> None:
+    watched = OthersAtWork()
+    spin = "import time; end = time.time() + 3\nwhile time.time() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", spin]) as other:
+        other.wait()
+    # Of one processor; on a crowded machine the loop gets a part of it, and the crowd the rest.
+    found = watched.processors()
+    assert found is not None
+    assert found > 0.3
+    assert OthersAtWork().processors() is None

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch.export import Dim, ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.tasks.compile import step as compiling
 from handoff.tasks.compile.messages import CompileJob
-from handoff.tasks.compile.reading.literals import read_assembly, read_cpp, refusal_within
+from handoff.tasks.compile.reading.literals import (
+    read_assembly,
+    read_cpp,
+    refusal_within,
+    sources_read,
+)
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.optimize.programs import save_program
 from tests.studies.faults.releasing import make_module
@@ -223,6 +232,28 @@ def test_kernels_in_triton_are_read_and_so_is_the_block_that_defines_them() -> N
     read_python(KERNEL)
     read_python(BLOCK)
     read_python(TIMED)
+
+
+@pytest.mark.parametrize("payload", ["", "import os\nos.mkdir(PLACE)\n"])
+def test_what_inductor_executes_without_writing_it_is_read_first(
+    payload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed = []
+
+    def execute(code: PythonWrapperCodegen) -> None:
+        # As Inductor does it, but for the GPU that it asks first.
+        executed.append(True)
+        exec(f"{code.kernel_autotune_defs.getvalue()}\n{code.kernel_autotune_calls.getvalue()}", {})
+
+    monkeypatch.setattr(PythonWrapperCodegen, "generate_and_run_autotune_block", execute)
+    place = tmp_path / "made"
+    code: Any = PythonWrapperCodegen.__new__(PythonWrapperCodegen)
+    code.kernel_autotune_defs = StringIO("from math import inf, nan\nbuf0 = 3\n")
+    code.kernel_autotune_calls = StringIO(payload.replace("PLACE", repr(str(place))))
+    with pytest.raises(BlessingRefused) if payload else nullcontext(), sources_read():
+        code.generate_and_run_autotune_block()
+    assert executed == ([] if payload else [True])
+    assert not place.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What to do about a refused release, by what it was refused for."""
+
+from __future__ import annotations
+
+from handoff.artifacts.delivery.metric import MeasuredMetric
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+
+
+def next_step(manifest: Manifest) -> str:
+    """Return what helps against what the first refused target was refused for; '' for none."""
+    if manifest.verdict == "unsound":
+        return "Do what the findings say, and deliver the model again"
+    refused = [target for target in manifest.targets if target.verdict == "refused"]
+    if not refused:
+        return ""
+    # Where one is wrong, another's crash is not what to look at first.
+    target = min(refused, key=lambda one: one.crashed)
+    return _CRASHED if target.crashed else _step(target)
+
+
+_CRASHED = (
+    "Nothing was shown to be wrong: release it again, and if it crashes again, look at the step's "
+    "log in the build's folder"
+)
+
+
+def _metric_step(metric: MeasuredMetric) -> str:
+    if metric.standing == "not agreed":
+        return "Agree on a max_drop under [metric] in the recipe"
+    if metric.standing == "not known" and metric.enough:
+        return "Deliver an evaluation of as many samples as the reason asks for"
+    return (
+        "Keep more layers as they are (int8-keep-10, -25, -50), calibrate with more of what is "
+        "served, or agree on another max_drop in the recipe"
+    )
+
+
+def _step(target: TargetRecord) -> str:
+    metric = target.metric
+    if metric is not None and metric.decides and metric.standing != "kept":
+        return _metric_step(metric)
+    wrong = [deviation for deviation in target.deviations if not deviation.accepted]
+    if not wrong:
+        return "Its numbers were not refused: change what the reason names, and release it again"
+    if all(deviation.special for deviation in wrong):
+        return (
+            "Only special inputs are refused. If they are never served, say so: declare ranges in "
+            "the delivery. If they are, write the operator that the reason names in another way, "
+            "or leave out the pass or the option that it names"
+        )
+    return (
+        "Leave out the pass or the option that the reason names, or write the operator that it "
+        "names in another way. Agree on a wider tolerance only where the reason says that the "
+        "agreed one has no room"
+    )

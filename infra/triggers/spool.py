@@ -1,0 +1,174 @@
+"""What was accepted and isn't posted yet, on disk: Prefect may hang, restart or be away.
+
+Accepted means kept: an arrival is written through to the disk before anybody is told so, and is
+removed when its run is there. A run has its arrival's key, so that it is posted once however often
+that is tried: by the process that kept it, by another one that shares the home, or by one that
+comes after a crash. The oldest goes first, because commits of a model are released in their order.
+What the server refuses for good is set aside with the reason, and holds nobody else up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError
+from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.whole_file import flush, write_whole
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.record import RecordInvalid, from_plain
+from handoff.infra.triggers.arrival import Arrival, Policy
+from handoff.infra.triggers.posting import Posted
+
+# Some hundred bytes each: months of commits of a team.
+_MOST = 10_000
+_SET_ASIDE = "set-aside"
+# Where two models fail, it is the server.
+_GIVES_UP_AFTER = 2
+
+Post = Callable[[Arrival, Policy], Posted]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An arrival that waits for the server, in the file `name`, since a moment (ISO 8601)."""
+
+    name: str
+    arrival: Arrival
+    policy: Policy
+    since: str
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """An arrival that the server has refused for good, in words, and `why`."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class _Entry:
+    arrival: Arrival
+    policy: Policy
+    since: str
+
+
+class Spool:
+    """The arrivals of one home that wait, oldest first."""
+
+    def __init__(self, home: Path) -> None:
+        """Use the home's folder; it is made when something is kept."""
+        self._folder = home / "spool"
+
+    def keep(self, arrival: Arrival, policy: Policy) -> Kept:
+        """Write an arrival through to the disk; return it, or the same one that waits already.
+
+        Raises `EnvironmentLacking` where it can't be kept: nothing is accepted then.
+        """
+        mark = digest_bytes(f"{arrival.key} {arrival.delivery}".encode()).hex[:16]
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        name = f"{time.time_ns():020}-{mark}.json"
+        try:
+            self._make()
+            there = sorted(path.name for path in self._folder.glob("*.json"))
+            if known := [one for one in there if one.endswith(f"-{mark}.json")]:
+                return Kept(known[0], arrival, policy, since)
+            if len(there) >= _MOST:
+                raise EnvironmentLacking(
+                    "no more commits can be kept for the Prefect server",
+                    expected=f"fewer than {_MOST} that wait", got=str(len(there)),
+                    remedy="Bring the server back, or look at what waits: 'handoff notify --kept'",
+                )  # fmt: skip
+            plain = {"arrival": asdict(arrival), "policy": policy, "since": since}
+            write_whole(self._folder / name, json.dumps(plain), is_synced=True)
+            flush(self._folder)
+        except OSError as error:
+            raise EnvironmentLacking(
+                "the commit can't be kept for the Prefect server",
+                expected=f"room in {self._folder}", got=error.strerror or str(error),
+                remedy="Make room, and tell it again: it was not accepted",
+            ) from error  # fmt: skip
+        return Kept(name, arrival, policy, since)
+
+    def waiting(self) -> tuple[Kept, ...]:
+        """Return what waits, oldest first; what can't be read is set aside."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                entry = from_plain(_Entry, json.loads(path.read_text("utf-8")), path.name)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, RecordInvalid, HandoffError) as error:
+                self._set_aside(path, one_line(str(error)))
+                continue
+            found.append(Kept(path.name, entry.arrival, entry.policy, entry.since))
+        return tuple(found)
+
+    def set_aside(self) -> tuple[SetAside, ...]:
+        """Return what was set aside, oldest first."""
+        found = []
+        for path in sorted((self._folder / _SET_ASIDE).glob("*.why")):
+            what, _, why = path.read_text("utf-8").partition("\n")
+            found.append(SetAside(what, why))
+        return tuple(found)
+
+    def deliver(self, post: Post, until: Kept | None = None) -> Posted | None:
+        """Post what waits, oldest first, as far as `until`; return that one's run.
+
+        One process does so at a time. Raises the first thing that `post` raised for the server's
+        sake, which leaves what waits as it is; and what it raises against `until` itself.
+        """
+        if not self._folder.is_dir():
+            return None
+        with held(self._folder):
+            failures: dict[str, EnvironmentLacking] = {}
+            for kept in self.waiting():
+                is_last = until is not None and kept.name >= until.name
+                # A model's commits keep their order; what fails one need not fail other models.
+                if kept.arrival.model not in failures:
+                    try:
+                        posted = self._post(post, kept, is_told=is_last)
+                    except EnvironmentLacking as error:
+                        failures[kept.arrival.model] = error
+                    else:
+                        if until is not None and kept.name == until.name:
+                            return posted
+                if is_last or len(failures) == _GIVES_UP_AFTER:
+                    break
+        for failure in failures.values():
+            raise failure
+        # Another process was quicker: by its key the run is found again.
+        return post(until.arrival, until.policy) if until is not None else None
+
+    def _post(self, post: Post, kept: Kept, *, is_told: bool) -> Posted | None:
+        """Post one, and remove it; what is refused for good is set aside, or told."""
+        path = self._folder / kept.name
+        try:
+            posted = post(kept.arrival, kept.policy)
+        except EnvironmentLacking:
+            raise
+        except HandoffError as error:
+            if is_told:
+                path.unlink(missing_ok=True)
+                raise
+            self._set_aside(path, one_line(str(error)), kept.arrival.label)
+            return None
+        path.unlink(missing_ok=True)
+        return posted
+
+    def _make(self) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flush(self._folder.parent)
+
+    def _set_aside(self, path: Path, why: str, what: str = "what can't be read") -> None:
+        aside = self._folder / _SET_ASIDE
+        aside.mkdir(mode=0o700, exist_ok=True)
+        write_whole(aside / f"{path.stem}.why", f"{one_line(what)}\n{why}"[:2000])
+        path.replace(aside / path.name)

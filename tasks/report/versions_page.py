@@ -1,0 +1,220 @@
+"""Pages about several versions: what differs between two, and a model over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from handoff.artifacts.nightly.night import ALARMING, Night
+from handoff.artifacts.release.difference import differences
+from handoff.artifacts.release.interval import ratio
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.tasks.report.page import environment
+from handoff.tasks.report.pictures import FIRST, INK, SECOND, Picture, draw
+from handoff.tasks.report.view import Cell, Table, Tone, moment, origin, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SECTIONS = ("source", "contract", "passes", "recipe", "toolchain")
+# A screen reader is told of so many versions; the table has all.
+_IN_WORDS = 12
+_FIGURES = ("target", "", "verdict", "largest error", "RMSE / eager's", "over eager", "size")
+
+
+@dataclass(frozen=True)
+class NamedVersion:
+    """A version's record under the name that people call it by, such as `ranker@7`."""
+
+    name: str
+    manifest: Manifest
+
+
+def render_difference(before: NamedVersion, after: NamedVersion) -> str:
+    """Return a page of what differs between two versions; the same records give the same page."""
+    changes = differences(before.manifest, after.manifest)
+    # What differs between packages stands side by side at the top.
+    by_section = [
+        (section, [(one.name, one.before or "-", one.after or "-") for one in group])
+        for section, group in groupby(changes, key=lambda one: one.section)
+        if section in _SECTIONS
+    ]
+    columns = ("", before.name, after.name)
+    tables = [table(section.capitalize(), columns, rows) for section, rows in by_section]
+    named = {section for section, _ in by_section}
+    return (
+        environment()
+        .get_template("difference.html.j2")
+        .render(
+            before=before.name,
+            after=after.name,
+            origins=[origin(one.manifest) for one in (before, after)],
+            figures=table("Numbers, speed, size", _FIGURES, _side_by_side(before, after)),
+            sections=tables,
+            alike=", ".join(section for section in _SECTIONS if section not in named),
+        )
+    )
+
+
+def _side_by_side(before: NamedVersion, after: NamedVersion) -> Iterator[tuple[str | Cell, ...]]:
+    versions = (before, after)
+    slugs = [target.slug for one in versions for target in one.manifest.targets]
+    for slug in dict.fromkeys(slugs):
+        for one in versions:
+            record = next((t for t in one.manifest.targets if t.slug == slug), None)
+            figures = ("no such target", *4 * ("-",)) if record is None else _figures(record)
+            yield (Cell(slug, "code"), one.name, *figures)
+
+
+def _figures(target: TargetRecord) -> tuple[str | Cell, ...]:
+    tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
+    return (
+        Cell(target.verdict, tones.get(target.verdict, "warn")),
+        "-" if target.max_abs is None else f"{target.max_abs:.2e}",
+        "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
+        target.headline.over_eager.told if target.headline else "-",
+        f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
+    )
+
+
+def render_history(
+    model: str,
+    entries: Sequence[LedgerEntry],
+    versions: Mapping[int, Manifest],
+    nights: Sequence[Night],
+    *,
+    alias: str = "production",
+) -> str:
+    """Return a page of a model over time: its versions, what served when, what nights did.
+
+    `entries` are its ledger's, oldest first; `versions` are the records that are shown, by number,
+    and `nights` those that are.
+    """
+    newest = entries[-1]
+    held = newest.aliases.get(alias)
+    told = f"{newest.newest} versions" if newest.newest != 1 else "1 version"
+    left = newest.newest - len(versions)
+    return (
+        environment()
+        .get_template("history.html.j2")
+        .render(
+            model=model,
+            alias=alias,
+            told=f"{told}; {alias}: " + (f"version {held.version}" if held else "nothing yet"),
+            pictures=[picture for picture in (_draw_versions(versions),) if picture],
+            versions=_versions_table(newest, versions),
+            left_out=f"{left} older or retired ones are left out." if left else "",
+            served=_served_table(entries, alias),
+            nights=_nights_table(model, nights),
+        )
+    )
+
+
+def _versions_table(newest: LedgerEntry, versions: Mapping[int, Manifest]) -> Table | None:
+    rows = [
+        (
+            str(version),
+            moment(manifest.created),
+            Cell(manifest.lineage.commit[:12], "code") if manifest.lineage.commit else "-",
+            ", ".join(f"@{alias}" for alias in newest.aliases_of(version)) or "-",
+            Cell(target.slug, "code"),
+            *_figures(target),
+        )
+        for version, manifest in sorted(versions.items(), reverse=True)
+        for target in manifest.targets
+    ]
+    columns = ("version", "released", "commit", "stands for", "target", *_FIGURES[2:])
+    return table("Versions", columns, rows)
+
+
+def _served_table(entries: Sequence[LedgerEntry], alias: str) -> Table | None:
+    moves = [entry for entry in entries if entry.alias == alias]
+    if not moves:
+        return None
+    until = [*(moment(entry.at) for entry in moves[1:]), "now"]
+    rows = [
+        (
+            str(entry.version),
+            moment(entry.at),
+            end,
+            entry.action,
+            entry.by,
+            "; ".join(filter(None, (entry.reason, *(f"set aside: {o}" for o in entry.overrides)))),
+        )
+        for entry, end in zip(moves, until, strict=True)
+    ]
+    columns = ("version", "from", "until", "by a", "who", "why")
+    return table(f"What was in {alias}", columns, reversed(rows))
+
+
+def _nights_table(model: str, nights: Sequence[Night]) -> Table | None:
+    found = [(night, row) for night in nights for row in night.rows if row.model == model]
+    rows = [
+        (
+            night.date,
+            Cell(row.outcome, "bad" if row.outcome in ALARMING else ""),
+            str(row.old or "-"),
+            str(row.new or "-"),
+            row.why,
+        )
+        for night, row in sorted(found, key=lambda one: one[0].started, reverse=True)
+    ]
+    return table("Nights", ("night", "outcome", "served before", "made", "why"), rows)
+
+
+def _draw_versions(versions: Mapping[int, Manifest]) -> Picture | None:
+    """Draw each version's error and speed on its first target that was measured."""
+    points = [
+        (version, target)
+        for version, manifest in sorted(versions.items())
+        for target in manifest.targets[:1]
+        if target.rmse_ratio is not None or target.headline is not None
+    ]
+    if not points:
+        return None
+
+    def paint(figure: Figure) -> None:
+        errors, speeds = figure.subplots(1, 2)
+        errors.plot(
+            [version for version, target in points if target.rmse_ratio is not None],
+            [target.rmse_ratio for _, target in points if target.rmse_ratio is not None],
+            marker="o", color=SECOND,
+        )  # fmt: skip
+        errors.set_title("RMSE to float64, in eager's")
+        for version, target in points:
+            if target.headline is not None:
+                _paint_speed(speeds, version, target)
+        speeds.axhline(1.0, color=INK, linewidth=0.8, linestyle="--")
+        speeds.set_title("times as fast as eager, 95 %")
+        for axes in (errors, speeds):
+            axes.set_xlabel("version")
+            axes.set_xticks([version for version, _ in points][:: max(1, len(points) // 12)])
+            axes.set_ylim(bottom=0.0)
+            axes.grid(axis="y")
+
+    told = "; ".join(_in_words(version, target) for version, target in points[-_IN_WORDS:])
+    return draw(
+        "versions", (8.2, 2.9), paint,
+        caption="Of each version's first target, as it was measured when it was released.",
+        text=f"Error and speed by version. {told}.",
+    )  # fmt: skip
+
+
+def _in_words(version: int, target: TargetRecord) -> str:
+    told = [f"version {version}"]
+    if target.rmse_ratio is not None:
+        told.append(f"error {ratio(target.rmse_ratio)} times eager's")
+    if target.headline is not None:
+        told.append(f"speed {target.headline.over_eager.told}")
+    return ", ".join(told)
+
+
+def _paint_speed(axes: Axes, version: int, target: TargetRecord) -> None:
+    assert target.headline is not None
+    speed = target.headline.over_eager
+    axes.plot([version, version], [speed.low, speed.high], color=FIRST, linewidth=2.5, alpha=0.6)
+    axes.plot([version], [speed.value], marker="o", color=FIRST)

@@ -1,0 +1,51 @@
+"""What to do about a refusal goes by what was refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from handoff.artifacts.release.manifest import TargetRecord
+from handoff.artifacts.release.remedy import next_step
+from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
+
+REFUSED = replace(sample_target("cpu-avx2"), accepted=False, reasons=("why",))
+(RIGHT,) = REFUSED.deviations
+WRONG = replace(RIGHT, reasons=("outside",))
+SPECIAL = replace(WRONG, special=True)
+BROKEN = sample_metric(0.9)
+
+
+@pytest.mark.parametrize(
+    ("target", "step"),
+    [
+        (replace(REFUSED, deviations=(RIGHT, WRONG, SPECIAL)), "Leave out the pass"),
+        (replace(REFUSED, deviations=(RIGHT, SPECIAL)), "declare ranges"),
+        (REFUSED, "Its numbers were not refused"),
+        (replace(REFUSED, crashed=True), "Nothing was shown to be wrong"),
+        (replace(REFUSED, metric=BROKEN), "agree on another max_drop"),
+        (replace(REFUSED, metric=sample_metric(0.96, enough=2000)), "as many samples as"),
+        (replace(REFUSED, metric=sample_metric(0.96)), "agree on another max_drop"),
+        (replace(REFUSED, metric=sample_metric(max_drop=None)), "Agree on a max_drop"),
+        (replace(REFUSED, metric=sample_metric(decides=False)), "Its numbers were not refused"),
+    ],
+)
+def test_the_remedy_goes_by_the_cause(target: TargetRecord, step: str) -> None:
+    assert step in next_step(replace(sample_manifest(), targets=(target,)))
+
+
+def test_what_is_wrong_is_looked_at_before_what_crashed() -> None:
+    wrong = replace(REFUSED, slug="cpu-avx512", deviations=(WRONG,))
+    crashed = replace(REFUSED, crashed=True)
+    manifest = replace(sample_manifest(), targets=(crashed, wrong))
+    assert "Leave out the pass" in next_step(manifest)
+
+
+def test_an_unsound_delivery_is_mended_where_it_comes_from() -> None:
+    manifest = replace(sample_manifest(), verdict="unsound", targets=(REFUSED,))
+    assert "deliver the model again" in next_step(manifest)
+
+
+def test_what_is_accepted_needs_nothing() -> None:
+    assert next_step(sample_manifest()) == ""
