@@ -1,9 +1,8 @@
-"""New weights for code that is open: what is shared, what is computed, and what isn't taken for it."""
+"""New weights for code that is open: what is shared, and what isn't taken for it."""
 
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ def libraries() -> int:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_versions_of_one_code_share_it_and_each_has_its_own_weights(shelf: Shelf) -> None:
