@@ -48,7 +48,8 @@ from handoff.artifacts.serve.extern_kernels import (
     side_by_side,
 )
 from handoff.artifacts.serve.heap import keep_freed_memory
-from handoff.artifacts.serve.sealing import check_file, seal_file
+from handoff.artifacts.serve.known_code import note_opened, open_known_code
+from handoff.artifacts.serve.sealing import check_file, keep, seal_file
 
 if TYPE_CHECKING:
     import torch
@@ -120,6 +121,7 @@ class _Wanted:
     runners: int
     check_values: bool
     layouts: Layouts = "refuse"
+    known_code: bool = False
 
 
 def load(
@@ -133,6 +135,7 @@ def load(
     runners: int = 1,
     check_values: bool = True,
     layouts: Layouts = "refuse",
+    known_code: bool = False,
 ) -> LoadedModel:
     """Open the package in a pulled folder, after checking that it was signed and fits.
 
@@ -144,13 +147,15 @@ def load(
     GPU the `.pt2`. `check_values` compares whole numbers with their declared range, which is a pass
     over those inputs; leave it out only where something else does it. `layouts` says what becomes
     of an input that isn't contiguous, such as an image in channels-last order: no package takes
-    one, so that it is refused, or copied. Raises `PackageRefused`, and `UsageProblem` for a key or
-    a target that isn't there.
+    one, so that it is refused, or copied. With `known_code`, a `.so` whose code this process has
+    opened already, byte for byte, gets that with its own weights, instead of being kept in memory
+    beside it for good. Raises `PackageRefused`, and `UsageProblem` for a key or a target that isn't
+    there.
     """
     _require_torch()
     place = Path(folder).absolute()
     manifest, claim = read_release(place, trust_in(keys), name=name, version=version)
-    wanted = _Wanted(target, file, runners, check_values, layouts)
+    wanted = _Wanted(target, file, runners, check_values, layouts, known_code)
     return _open_release(place, manifest, claim.version, wanted)
 
 
@@ -195,7 +200,7 @@ def _open_release(place: Path, manifest: Manifest, version: int, wanted: _Wanted
         if device == "cuda":
             for kernel in record.files:
                 check_file(place, kernel)
-        run = _open_library(place, record, chosen, device, wanted.runners)
+        run = _open_library(place, record, chosen, device, wanted)
     keep_freed_memory()
     checks = InputChecks(manifest.signature, device=device, values=wanted.check_values)
     copies = wanted.layouts == "copy"
@@ -258,12 +263,14 @@ def _open_package(folder: Path, file: PackageFile, runners: int) -> Run:
 
 
 def _open_library(
-    folder: Path, record: TargetRecord, file: PackageFile, device: str, runners: int
+    folder: Path, record: TargetRecord, file: PackageFile, device: str, wanted: _Wanted
 ) -> Run:
     """Open a sealed `.so`, beside the sealed JSON of operators that it has called, if any."""
     named = [one for one in record.files if one.path == f"{record.slug}/{EXTERN_KERNELS_FILE}"]
+    path, runners = folder / file.path, wanted.runners
+    if not named and device == "cpu" and wanted.known_code:
+        return _open_alike(folder, file, runners)
     library = seal_file(folder, file, hold=True)
-    path = folder / file.path
     if not named:
         return _open(f"/proc/self/fd/{library}", path, device, runners)
     kernels = seal_file(folder, named[0], hold=False)
@@ -274,6 +281,23 @@ def _open_library(
     finally:
         # It is read by now.
         os.close(kernels)
+
+
+def _open_alike(folder: Path, file: PackageFile, runners: int) -> Run:
+    """Open a sealed `.so` for the CPU by code that is open already, where that is its code."""
+    sealed = seal_file(folder, file, hold=False)
+    try:
+        known = open_known_code(sealed, runners)
+    except BaseException:
+        os.close(sealed)
+        raise
+    if known is not None:
+        os.close(sealed)
+        return cast(Run, known.run)
+    held = keep(file.digest, sealed)
+    run = _open(f"/proc/self/fd/{held}", folder / file.path, "cpu", runners)
+    note_opened(file.digest, held)
+    return run
 
 
 def _open(sealed: str, path: Path, device: str, runners: int) -> Run:

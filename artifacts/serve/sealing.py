@@ -61,13 +61,19 @@ def seal_file(folder: Path, file: PackageFile, *, hold: bool) -> int:
     try:
         _read_checked(folder, file, lambda piece: _write(copy, piece, file))
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
-        if not hold:
-            return copy
-        with _lock:
-            held = _held.setdefault(file.digest, copy)
     except BaseException:
         os.close(copy)
         raise
+    return keep(file.digest, copy) if hold else copy
+
+
+def keep(digest: Digest, copy: int) -> int:
+    """Return the descriptor that the bytes of `digest` are kept by for good; `copy` where none is.
+
+    Else the sealed `copy` is closed.
+    """
+    with _lock:
+        held = _held.setdefault(digest, copy)
     if held != copy:
         os.close(copy)
     return held

@@ -229,7 +229,7 @@ class FollowedModel:
             model = load(
                 place, keys=self._trust, name=name, version=version, target=target,
                 file=options.file, runners=options.runners, check_values=options.check_values,
-                layouts=options.layouts,
+                layouts=options.layouts, known_code=True,
             )  # fmt: skip
             warm_up(model, place)
         return _Held(pointer, model, datetime.now(UTC))

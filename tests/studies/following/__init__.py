@@ -1,0 +1,1 @@
+"""Following under load: many versions take over, and many fail to, while threads call."""
