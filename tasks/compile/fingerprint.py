@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +11,7 @@ from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget
 from handoff.artifacts.record import to_plain
-from handoff.tasks.compile.arm.sysroot import COMPILERS
+from handoff.tasks.compile.arm.sysroot import COMPILERS, first_found
 from handoff.tasks.compile.own_code import own_code
 
 
@@ -52,7 +51,7 @@ def _cross_compiler(recipe: Recipe) -> dict[str, str]:
     targets = recipe.resolved_targets()
     if not any(isinstance(target, ArmTarget) and target.is_emulated for target in targets):
         return {}
-    found = next(filter(None, map(shutil.which, COMPILERS)), None)
+    found = first_found(COMPILERS)
     return {"cross compiler": compiler_banner(found) if found else ""}
 
 

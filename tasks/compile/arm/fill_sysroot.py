@@ -19,6 +19,7 @@ from handoff.tasks.compile.arm.sysroot import (
     COMPILERS,
     PACKAGES,
     TORCH_FILE,
+    first_found,
     sysroot_folder,
 )
 
@@ -73,7 +74,7 @@ def fill(wheels: Path, folder: Path) -> None:
 
     Raises `EnvironmentLacking` without the cross compiler and its libraries.
     """
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    compiler = first_found(COMPILERS)
     if compiler is None or not (_CROSS / _SYSTEM[0]).exists():
         raise EnvironmentLacking(
             "the folder of ARM64's libraries can't be filled",

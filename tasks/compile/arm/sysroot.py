@@ -67,7 +67,7 @@ def lacking() -> tuple[str, ...]:
     missing = [
         f"{names[0]} on the PATH"
         for names in (COMPILERS, EMULATORS, (DISASSEMBLER,))
-        if _found(names) is None
+        if first_found(names) is None
     ]
     told = sysroot_folder() / TORCH_FILE
     wanted = base_version(version("torch"))
@@ -88,10 +88,11 @@ def find_sysroot() -> Sysroot:
             remedy=f"Install the tools (Debian: apt-get install {PACKAGES}) and run "
             "'make arm-ready', or leave that target out of the recipe",
         )
-    found = [_found(names) for names in (COMPILERS, EMULATORS, (DISASSEMBLER,))]
+    found = [first_found(names) for names in (COMPILERS, EMULATORS, (DISASSEMBLER,))]
     compiler, emulator, disassembler = (str(path) for path in found)
     return Sysroot(sysroot_folder(), compiler, emulator, disassembler)
 
 
-def _found(names: tuple[str, ...]) -> str | None:
+def first_found(names: tuple[str, ...]) -> str | None:
+    """Return where the first of some programs is that is on the PATH; None for none."""
     return next(filter(None, map(shutil.which, names)), None)
