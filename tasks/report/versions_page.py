@@ -14,7 +14,7 @@ from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.page import environment
 from handoff.tasks.report.pictures import FIRST, INK, SECOND, Picture, draw
-from handoff.tasks.report.view import Cell, Table, Tone, moment, origin, table
+from handoff.tasks.report.view import Cell, Table, moment, origin, table, verdict_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,9 +71,8 @@ def _side_by_side(before: NamedVersion, after: NamedVersion) -> Iterator[tuple[s
 
 
 def _figures(target: TargetRecord) -> tuple[str | Cell, ...]:
-    tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
     return (
-        Cell(target.verdict, tones.get(target.verdict, "warn")),
+        verdict_cell(target),
         "-" if target.max_abs is None else f"{target.max_abs:.2e}",
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.told if target.headline else "-",

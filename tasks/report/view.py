@@ -212,7 +212,6 @@ def _output(manifest: Manifest, index: int) -> str:
 
 def targets_table(manifest: Manifest) -> Table | None:
     """Return one row for each target: verdict, figures, and what it asks of a machine."""
-    tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
     columns = (
         "target", "verdict", "max error", "RMSE / eager's", "speed-up", "size", "compiled in",
         "runs on",
@@ -220,7 +219,7 @@ def targets_table(manifest: Manifest) -> Table | None:
     rows = [
         (
             Cell(target.slug, "code"),
-            Cell(target.verdict, tones.get(target.verdict, "warn")),
+            verdict_cell(target),
             number(target.max_abs, ".2e"),
             "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
             _told_speed(target),
@@ -231,6 +230,12 @@ def targets_table(manifest: Manifest) -> Table | None:
         for target in manifest.targets
     ]
     return table("Targets", columns, rows)
+
+
+def verdict_cell(target: TargetRecord) -> Cell:
+    """Return a target's verdict in its colour."""
+    tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
+    return Cell(target.verdict, tones.get(target.verdict, "warn"))
 
 
 def _told_speed(target: TargetRecord) -> str:
