@@ -31,6 +31,7 @@ from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
 from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_memory, out_of_memory
+from handoff.infra.engine.forking import FORK_SERVERS
 from handoff.infra.extras import lacks_extra
 
 
@@ -121,6 +122,7 @@ def _prepare(modules: list[str]) -> dict[str, Any] | None:
 
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
+    FORK_SERVERS.turn_off()
     if arguments[:1] == ["--answers"]:
         modules = arguments[2:]
         places: list[str] = []
