@@ -189,9 +189,12 @@ class StepProcess:
         began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
         request = self._write_job(job)
         # Until now it has run nothing of anybody's.
-        self._group = self._process.pid
+        self._group = self._process.begin(limit_s)
         if self._group is not None:
             CROWDS.watch(self._group)
+        elif self._process.poll() is None:
+            self._out_of_time_s = limit_s
+            raise self._ended(job, began)
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()

@@ -55,7 +55,11 @@ class Running(ABC):
     @property
     @abstractmethod
     def pid(self) -> int | None:
-        """The process's number, which is that of its group, too; None where it never began."""
+        """The process's number, which is that of its group, too; None until it has begun."""
+
+    def begin(self, timeout_s: float) -> int | None:
+        """Wait for its number; return None where it has ended without, or hasn't begun by then."""
+        return self.pid
 
     @abstractmethod
     def poll(self) -> int | None:
@@ -122,8 +126,12 @@ class Forked(Running):
 
     @property
     def pid(self) -> int | None:  # noqa: D102
-        while self._pid is None and self._code is None:
-            self._listen(None)
+        return self._pid
+
+    def begin(self, timeout_s: float) -> int | None:  # noqa: D102
+        deadline = time.monotonic() + timeout_s
+        while self._pid is None and self._code is None and time.monotonic() < deadline:
+            self._listen(deadline - time.monotonic())
         return self._pid
 
     def poll(self) -> int | None:  # noqa: D102

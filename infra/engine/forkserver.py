@@ -142,8 +142,13 @@ class _Server:
         environment = sandbox.limit(launcher)
         os.environ.clear()
         os.environ.update(environment)
-        # What was found out before it had a folder of its own.
+        # What was found out before it had a folder of its own, and what siblings would share.
         tempfile.tempdir = None
+        import numpy
+        import torch
+
+        torch.default_generator.seed()
+        numpy.random.seed()
         worker.main(["--answers", str(_ANSWERS), *arguments])
 
 

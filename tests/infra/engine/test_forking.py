@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from handoff.artifacts.errors import DeliveryUnreadable, StepCrashed, UsageProblem
+from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
 from handoff.infra.engine import child, forking
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.forking import Forked, ForkRequest, ForkServers
@@ -29,7 +29,7 @@ from handoff.tasks.optimize.extensions import digest_extension
 LOOKING = """
 import ctypes, gc, json, os, random, resource, signal, sys, tempfile, threading
 from pathlib import Path
-import torch
+import numpy, torch
 
 status = dict(
     line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
@@ -68,6 +68,7 @@ Path(os.environ["TMPDIR"], "seen.json").write_text(json.dumps({
     "temporary": tempfile.gettempdir(),
     "seed": torch.initial_seed(),
     "drawn": torch.randn(3).tolist(),
+    "drawn by numpy": numpy.random.rand(3).tolist(),
     "level": torch.backends.cpu.get_cpu_capability(),
     "libc": ctypes.CDLL(None).getenv(b"ATEN_CPU_CAPABILITY") != 0,
     "network": len(Path("/proc/net/dev").read_text().splitlines()),
@@ -119,11 +120,14 @@ def test_what_is_forked_has_what_a_program_of_its_own_has_and_no_more(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for steps")
     monkeypatch.setenv("HANDOFF_SIGNING_KEY", str(tmp_path / "key"))
     environment = {"ATEN_CPU_CAPABILITY": level} if level else {}
-    forked = seen_by_a_process(tmp_path, monkeypatch, environment)
+    forked, again = (seen_by_a_process(tmp_path, monkeypatch, environment) for _ in range(2))
     assert servers._servers
     servers.turn_off()
     alone = seen_by_a_process(tmp_path, monkeypatch, environment)
-    assert forked == alone
+    # No two draw the same, where nothing is seeded.
+    for name in ("seed", "drawn", "drawn by numpy"):
+        assert len({str(seen.pop(name)) for seen in (forked, alone, again)}) == 3
+    assert forked == alone == again
     assert "AWS_SECRET_ACCESS_KEY" not in forked["environment"]
     assert forked["NoNewPrivs"] == ["1"]
     assert not level or forked["level"] == "AVX2"
@@ -201,6 +205,23 @@ def test_what_is_closed_before_it_began_is_never_forked(
         assert [one.name() for one in server.children()] == ["graph"]
 
 
+def test_waiting_for_a_process_to_begin_counts_as_its_time(
+    servers: ForkServers, tmp_path: Path
+) -> None:
+    with closing(started(tmp_path, "graph")) as process:
+        server = next(one for one in psutil.Process().children() if _serves(one))
+        server.suspend()
+        try:
+            with pytest.raises(BudgetSpent, match="longer than it may"):
+                process.submit(IntakeJob(tmp_path, tmp_path / "staging"), limit_s=0.5).result()
+        finally:
+            server.resume()
+
+
+def _serves(process: psutil.Process) -> bool:
+    return "handoff.infra.engine.forkserver" in process.cmdline()
+
+
 def test_a_server_that_was_killed_takes_its_processes_along_and_another_is_started(
     servers: ForkServers, tmp_path: Path
 ) -> None:
@@ -262,7 +283,7 @@ def test_servers_and_all_they_forked_end_with_the_process_that_has_them(tmp_path
         from pathlib import Path
         from handoff.infra.engine.child import ProcessPlan, StepProcess
         process = StepProcess(ProcessPlan("graph", {PRELOADED!r}), Path("logs", "graph.log"))
-        print(process._process.pid, flush=True)
+        print(process._process.begin(100), flush=True)
         time.sleep(600)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
