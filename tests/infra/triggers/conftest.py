@@ -31,9 +31,14 @@ apply(tuple(wanted))
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with the deployment `release/handoff`, and no worker."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
-        environment = {**os.environ, "PREFECT_API_URL": address}
-        subprocess.run([sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=120)
+        deploy(address)
         yield address
+
+
+def deploy(api: str) -> None:
+    """Apply the deployments that arrivals need to a server."""
+    environment = {**os.environ, "PREFECT_API_URL": api}
+    subprocess.run([sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=120)
 
 
 @pytest.fixture
