@@ -280,6 +280,7 @@ class ServedSettings:
     mlflow_password: str
     postgres_programs: str
     has_own_store: bool
+    tells: bool
 
 
 def read_served_settings() -> ServedSettings:
@@ -291,6 +292,7 @@ def read_served_settings() -> ServedSettings:
         mlflow_password=os.environ.get("MLFLOW_AUTH_ADMIN_PASSWORD", ""),
         postgres_programs=os.environ.get("HANDOFF_POSTGRES", ""),
         has_own_store=bool(os.environ.get("HANDOFF_STORE", "")),
+        tells=read_telling_settings().is_wanted,
     )
 
 

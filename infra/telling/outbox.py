@@ -66,6 +66,11 @@ class Memory:
     sent: dict[str, float] = field(default_factory=dict)
 
 
+def memory_file(home: Path) -> Path:
+    """Return the file of a home's memory of what was told."""
+    return home / "telling" / "memory.json"
+
+
 def read_memory(file: Path) -> Memory:
     """Return what was kept; nothing where there is no file, or none that can be read."""
     try:

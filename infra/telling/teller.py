@@ -26,18 +26,13 @@ from handoff.infra.settings import (
 )
 from handoff.infra.telling.forge import CommitStatus, Forge, make_forge
 from handoff.infra.telling.looking import Looker, Wants
-from handoff.infra.telling.outbox import LOGGER, Sender, read_memory, write_memory
+from handoff.infra.telling.outbox import LOGGER, Sender, memory_file, read_memory, write_memory
 from handoff.infra.telling.receiver import require_block, send
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.log_lines import log_lines
 
 _TIMEOUT_S = 30.0
 TEST_CONTEXT = "handoff/test"
-
-
-def memory_file(home: Path) -> Path:
-    """Return the file of a home's memory of what was told."""
-    return home / "telling" / "memory.json"
 
 
 def tell(every_s: float, *, once: bool) -> int:
@@ -58,9 +53,19 @@ def tell(every_s: float, *, once: bool) -> int:
         _alone(file.parent),
         get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client,
     ):
+        _warn_of_missing_block(telling)
         wants = Wants(messages=bool(telling.block), statuses=bool(telling.forge))
         looker = Looker(client, wants, lambda run: read_night(settings, run))
         return _Going(looker, _sender(telling), file).go(every_s, ended, once=once)
+
+
+def _warn_of_missing_block(telling: TellingSettings) -> None:
+    """Say in the log that there is no such block: one may be made while this process goes on."""
+    try:
+        if telling.block:
+            require_block(telling.block)
+    except HandoffError as error:
+        LOGGER.warning("%s", error)
 
 
 def _require_settings() -> tuple[Settings, TellingSettings]:

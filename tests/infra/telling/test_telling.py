@@ -16,9 +16,9 @@ from handoff.artifacts.nightly.night import Night, NightRow, write_night
 from handoff.artifacts.stores.opening import open_store
 from handoff.flows.nightly.night import night_stamp
 from handoff.infra.settings import read_settings
-from handoff.infra.telling.outbox import read_memory
+from handoff.infra.telling.outbox import memory_file, read_memory
 from handoff.infra.telling.receiver import send
-from handoff.infra.telling.teller import memory_file, read_night
+from handoff.infra.telling.teller import read_night
 from tests.infra.telling.conftest import Releases, Tell
 from tests.infra.telling.receivers import COMMIT, TOKEN, Receiver, receiving_mail
 from tests.served_stack import wait_until
