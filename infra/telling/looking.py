@@ -6,12 +6,13 @@ automations do (a server that was restarted holds events back): what was told is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.nightly.night import Night
 from handoff.flows.names import RECOMPILE, RELEASE
@@ -19,6 +20,7 @@ from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.telling.forge import CommitStatus
 from handoff.infra.telling.outbox import Memory, Message, Waiting, added
 from handoff.infra.telling.wording import cut, told_night, told_release, told_worker
+from handoff.infra.triggers.spool import SetAside
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -39,6 +41,20 @@ class Wants:
 
     messages: bool
     statuses: bool
+
+
+def with_set_aside(memory: Memory, refused: Iterable[SetAside], now: float) -> Memory:
+    """Return the memory with a message for each commit that the server refuses for good.
+
+    There is no run of these, and whoever told of them was answered that they are kept.
+    """
+    for one in refused:
+        key = f"aside:{digest_bytes(f'{one.what} {one.why}'.encode()).hex[:32]}"
+        if key not in memory.runs:
+            title = f"Handoff: {one.what} can't be released"
+            memory = added(memory, [Message(f"release {one.what}", title, cut(one.why), now)])
+        memory = replace(memory, runs={**memory.runs, key: now})
+    return memory
 
 
 class Looker:

@@ -25,11 +25,12 @@ from handoff.infra.settings import (
     read_telling_settings,
 )
 from handoff.infra.telling.forge import CommitStatus, Forge, make_forge
-from handoff.infra.telling.looking import Looker, Wants
+from handoff.infra.telling.looking import Looker, Wants, with_set_aside
 from handoff.infra.telling.outbox import LOGGER, Sender, memory_file, read_memory, write_memory
 from handoff.infra.telling.receiver import require_block, send
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.log_lines import log_lines
+from handoff.infra.triggers.spool import Spool
 
 _TIMEOUT_S = 30.0
 TEST_CONTEXT = "handoff/test"
@@ -56,7 +57,8 @@ def tell(every_s: float, *, once: bool) -> int:
         _warn_of_missing_block(telling)
         wants = Wants(messages=bool(telling.block), statuses=bool(telling.forge))
         looker = Looker(client, wants, lambda run: read_night(settings, run))
-        return _Going(looker, _sender(telling), file).go(every_s, ended, once=once)
+        spool = Spool(settings.home) if telling.block else None
+        return _Going(looker, _sender(telling), file, spool).go(every_s, ended, once=once)
 
 
 def _warn_of_missing_block(telling: TellingSettings) -> None:
@@ -118,8 +120,8 @@ def _alone(folder: Path) -> Iterator[None]:
 class _Going:
     """Looks and tells; a server that is away is told of once, until it is back."""
 
-    def __init__(self, looker: Looker, sender: Sender, file: Path) -> None:
-        self._looker, self._sender, self._file = looker, sender, file
+    def __init__(self, looker: Looker, sender: Sender, file: Path, spool: Spool | None) -> None:
+        self._looker, self._sender, self._file, self._spool = looker, sender, file, spool
         self._memory = read_memory(file)
         self._told = ""
 
@@ -132,7 +134,8 @@ class _Going:
     def _turn(self, now: float) -> int:
         code = 0
         try:
-            self._memory = self._looker.look(self._memory, now)
+            refused = self._spool.set_aside() if self._spool else ()
+            self._memory = with_set_aside(self._looker.look(self._memory, now), refused, now)
             # Before anything is sent: a process that ends here tells it the next time.
             write_memory(self._file, self._memory)
             if self._told:

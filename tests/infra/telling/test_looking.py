@@ -6,14 +6,18 @@ import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
+from handoff.artifacts.errors import EnvironmentLacking, StoreFailed, UsageProblem
 from handoff.artifacts.nightly.night import LOST, Night, NightRow
-from handoff.infra.telling.looking import Looker, Wants
+from handoff.infra.telling.looking import Looker, Wants, with_set_aside
 from handoff.infra.telling.outbox import Memory, Message
+from handoff.infra.triggers.arrival import Arrival
+from handoff.infra.triggers.posting import Posted
+from handoff.infra.triggers.spool import Spool
 from tests.infra.telling.conftest import Releases
 from tests.served_stack import wait_until
 
@@ -224,6 +228,24 @@ def test_a_worker_that_left_is_told_once_and_one_that_stays_is_not(client: Any) 
     assert "handoff-build" in message.text
     assert "other" in message.text
     assert new(look.look(late, now + 99), late)[0] == []
+
+
+def test_a_commit_that_the_server_refuses_for_good_is_told_once(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.keep(Arrival("/data/toy", "toy", commit="a" * 40), "queue")
+    spool.keep(Arrival("/data/fine", "fine", commit="b" * 40), "queue")
+
+    def post(arrival: Arrival, _: Any) -> Posted:
+        if arrival.model == "toy":
+            raise UsageProblem("the server refuses the run", expected="a", got="b", remedy="c")
+        return Posted("quick-fox", uuid.UUID(int=1), "Scheduled", True, 1, "http://x")
+
+    spool.deliver(post)
+    told = with_set_aside(Memory(), spool.set_aside(), 1.0)
+    (message,) = told.messages
+    assert message.title == f"Handoff: toy {'a' * 12} can't be released"
+    assert message.text == "the server refuses the run: expected a, got b. C"
+    assert with_set_aside(told, spool.set_aside(), 9e9).messages == told.messages
 
 
 def test_a_server_that_isnt_there_is_a_sentence() -> None:
