@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from handoff.infra.stack.logins import read_logins
 from handoff.infra.stack.place import Choices, Place
 from handoff.infra.stack.plan import Plan, choose, make_plan
 from handoff.infra.telling.outbox import Memory, memory_file, write_memory
+from tests.infra.stack.stack_files import STACK
 from tests.infra.telling.receivers import TOKEN
 
 
@@ -59,3 +62,17 @@ def test_it_is_healthy_when_it_has_looked_since_its_start_and_lately(
     assert not is_healthy(tell, made.stack, place, "", now - 5)
     write_memory(memory_file(home), replace(Memory(), looked=now - 400))
     assert not is_healthy(tell, made.stack, place, "", now - 600)
+
+
+def test_a_container_of_it_is_asked_by_its_last_look(home: Path) -> None:
+    def asked() -> tuple[int, str]:
+        command = [sys.executable, str(STACK / "prepare.py"), "told", "300"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    assert asked()[0] == 1
+    write_memory(memory_file(home), Memory(looked=time.time() - 10))
+    assert asked()[0] == 0
+    write_memory(memory_file(home), Memory(looked=time.time() - 400))
+    code, told = asked()
+    assert (code, "it looked 4" in told) == (1, True)
