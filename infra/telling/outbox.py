@@ -109,7 +109,16 @@ def added(
     )
 
 
-def due(memory: Memory, now: float) -> tuple[Message, ...]:
+@dataclass(frozen=True)
+class Due:
+    """What is sent as one message, and all that is told by it."""
+
+    title: str
+    text: str
+    tells: tuple[Message, ...]
+
+
+def due(memory: Memory, now: float) -> tuple[Due, ...]:
     """Return what may be sent now, a digest where there is much; nothing of it is sent twice."""
     groups: dict[str, list[Message]] = {}
     for message in memory.messages:
@@ -119,17 +128,18 @@ def due(memory: Memory, now: float) -> tuple[Message, ...]:
         every = sorted((one for group in groups.values() for one in group), key=lambda one: one.at)
         return (_digest(every, f"Handoff: {len(every)} messages"),)
     return tuple(
-        group[0] if len(group) == 1 else _digest(group, f"Handoff: {len(group)} more of {subject}")
+        Due(group[0].title, group[0].text, tuple(group))
+        if len(group) == 1
+        else _digest(group, f"Handoff: {len(group)} more of {subject}")
         for subject, group in groups.items()
     )
 
 
-def _digest(messages: list[Message], title: str) -> Message:
+def _digest(messages: list[Message], title: str) -> Due:
     lines = [f"- {shortened(one.title, 120)}: {shortened(one.text, 200)}" for one in messages]
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more"]
-    subjects = {one.subject for one in messages}
-    return Message("\n".join(sorted(subjects)), title, "\n".join(lines), messages[-1].at)
+    return Due(title, "\n".join(lines), tuple(messages))
 
 
 class Sender:
@@ -151,18 +161,17 @@ class Sender:
 
     def _send_messages(self, memory: Memory, now: float) -> Memory:
         assert self._send is not None
-        for message in due(memory, now) if self._messages.is_over(now) else ():
-            subjects = set(message.subject.split("\n"))
+        for digest in due(memory, now) if self._messages.is_over(now) else ():
             try:
-                self._send(message.title, message.text)
+                self._send(digest.title, digest.text)
             except HandoffError as error:
                 self._messages.fail(error, now)
                 break
             self._messages.succeed()
-            left = [one for one in memory.messages if one.subject not in subjects]
-            sent = {**memory.sent, **dict.fromkeys(subjects, now)}
+            left = tuple(message for message in memory.messages if message not in digest.tells)
+            sent = {**memory.sent, **{told.subject: now for told in digest.tells}}
             kept = {name: at for name, at in sent.items() if now - at < HOUR_S}
-            memory = replace(memory, messages=tuple(left), sent=kept)
+            memory = replace(memory, messages=left, sent=kept)
         old = [one for one in memory.messages if now - one.at > _GIVEN_UP_AFTER_S]
         for one in old:
             LOGGER.warning("given up, nobody was told: %s: %s", one.title, one.text)

@@ -84,6 +84,13 @@ def test_of_a_subject_one_message_an_hour_is_sent_and_then_a_digest(
     assert len(receiver.took) == 2, "an hour begins anew with the digest"
 
 
+def test_a_subject_of_any_text_is_told_once(sender: Sender, receiver: Receiver) -> None:
+    memory = sender.send_due(added(Memory(), [message("worker a\nb\x00")]), 0)
+    assert (len(receiver.took), memory.messages) == (1, ())
+    memory = sender.send_due(added(memory, [message("worker a\nb\x00", at=1)]), 1)
+    assert len(receiver.took) == 1
+
+
 def test_other_subjects_are_not_held_up_and_many_at_once_are_told_in_one(
     sender: Sender, receiver: Receiver
 ) -> None:
