@@ -28,6 +28,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 ALARMING: frozenset[Outcome] = frozenset({"refused", "failed", "crashed"})
 # Those for which nothing was built, and nothing went wrong.
 QUIET: frozenset[Outcome] = frozenset({"unchanged", "skipped"})
+# What is said of a model that was served before, and has gone from the store.
+LOST = "the model isn't in "
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class NightRow:
     seconds: float = 0.0
     served: tuple[PackageFigures, ...] = later(())
     made_from: str = later("")
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether the model was served when a night last looked, and isn't there any more."""
+        return self.outcome == "failed" and LOST in self.why
 
     @property
     def served_version(self) -> int | None:
