@@ -127,7 +127,9 @@ CATALOGUE = Step(
 RESTORE = Step("restore", "registry.restore", registry.RestoreJob, registry.RestoreResult, 7200)
 PULL = Step("pull", "registry.pull", registry.PullJob, registry.PullResult, 7200)
 TRY_RELEASE = Step("try release", "follow.trial", follow.TryReleaseJob, follow.TriedRelease, 600)
-COLLECT = Step("collect", "registry.collect", registry.CollectJob, registry.CollectResult, 3600)
+COLLECT = Step(
+    "collect", "registry.upkeep.collect", registry.CollectJob, registry.CollectResult, 3600
+)
 RECORDS = Step("records", "registry.records", registry.RecordsJob, registry.Records, 600)
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
 NOTE_ROWS = Step("note rows", "nightly.note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600)

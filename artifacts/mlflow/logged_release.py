@@ -95,6 +95,12 @@ class ReleaseLog:
         finally:
             _AT_WORK.discard(registrar)
 
+    def upload_again(self, logged: LoggedRelease, job: Upload) -> None:
+        """Upload the files of an upload that was whole once, over those that are left of it."""
+        with tempfile.TemporaryDirectory() as name:
+            self._log_evidence(job, logged.run, logged.model, Path(name))
+        self._log_files(job, logged.model)
+
     def conclude(self, logged: LoggedRelease, model: str, version: int) -> None:
         """Say on the logged model's page which version was made of it; the work is done."""
         named = json.dumps([{"name": model, "version": str(version)}])

@@ -18,6 +18,7 @@ from handoff.artifacts.errors import RegistryFailed
 from handoff.artifacts.mlflow.description import RunAddress, named_run
 from handoff.artifacts.mlflow.logged_release import ReleaseLog, Upload
 from handoff.artifacts.mlflow.own_runs import OwnRun, log_own_run, run_of_night, run_of_table
+from handoff.artifacts.mlflow.repairing import lacking_files, require_own_place
 from handoff.artifacts.mlflow.session import Session, told_session
 from handoff.artifacts.mlflow.tags import run_tags
 from handoff.artifacts.mlflow.versions import ListedVersions, Listing, NewVersion
@@ -141,6 +142,40 @@ class Catalogue:
                 log.conclude(logged, claim.model, listing.version)
             log.sweep(release, keep_run=listing.run_id)
             return listing
+
+    def lacking(
+        self, manifest: Manifest, release: Digest, evidence: Collection[str]
+    ) -> tuple[str, ...]:
+        """Return the files of a listed release that MLflow shows and doesn't have any more.
+
+        `evidence` are the names of the report and its pictures.
+        """
+        with told_session(self.tracking_uri, self._patience_s, "list a version's files") as session:
+            log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
+            logged = log.find(release)
+            return lacking_files(session, logged, manifest, evidence) if logged else ()
+
+    def upload_again(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        folder: Path,
+        *,
+        release: Digest,
+        evidence: Mapping[str, bytes],
+    ) -> None:
+        """Upload the files of a listed release again, which are in `folder`, as `list_release` did.
+
+        Raises `RegistryFailed` where an embedded MLflow keeps them in another place by now.
+        """
+        with told_session(self.tracking_uri, self._patience_s, "keep a version's files") as session:
+            log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
+            require_own_place(session, log.experiment, self.artifact_root)
+            if logged := log.find(release):
+                whole = Upload(
+                    manifest, claim.version, folder, release, evidence, {}, lambda _: ""
+                )  # fmt: skip
+                log.upload_again(logged, whole)
 
     def point(
         self,

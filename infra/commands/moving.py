@@ -77,11 +77,17 @@ def sync(reference: str, *, as_json: bool) -> None:
     else:
         models = releases_of(read_settings()).models()
     with opened_registrar(site) as (registrar, _):
-        for model in models:
-            registrar.run(CatalogueJob(site.stores, model))
+        shown = {
+            model: registrar.run(CatalogueJob(site.stores, model, repairs=True))
+            for model in models
+        }  # fmt: skip
+    repaired = {model: list(found.repaired) for model, found in shown.items() if found.repaired}
     if as_json:
-        print_json({"models": list(models)})
+        print_json({"models": list(models), "repaired": repaired})
         return
+    for model, versions in repaired.items():
+        numbers = ", ".join(map(str, versions))
+        echo(f"{model}: MLflow had lost files of version {numbers}, which were uploaded again")
     echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
 
 

@@ -49,19 +49,23 @@ def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict
         if error.__cause__ is not None:
             # What is told is a sentence; the log keeps the whole.
             traceback.print_exc()
-        if is_disk_full(error):
-            return {"error": disk_full(name, Path.cwd()).as_record()}
-        return {"error": error.as_record()}
+        return {"error": _told(name, error).as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()
-        if is_disk_full(error):
-            return {"error": disk_full(name, Path.cwd()).as_record()}
-        if is_out_of_memory(error):
-            return {"error": out_of_memory(name, error).as_record()}
-        if isinstance(error, ModuleNotFoundError) and (lacking := lacks_extra(error)):
-            return {"error": lacking.as_record()}
-        told = _lacking if isinstance(error, OSError) else _defect
-        return {"error": told(name, error).as_record()}
+        return {"error": _told(name, error).as_record()}
+
+
+def _told(name: str, error: Exception) -> HandoffError:
+    """Return the refusal that tells of what the step `name` raised."""
+    if is_disk_full(error):
+        return disk_full(name, Path.cwd())
+    if isinstance(error, HandoffError):
+        return error
+    if is_out_of_memory(error):
+        return out_of_memory(name, error)
+    if isinstance(error, ModuleNotFoundError) and (lacking := lacks_extra(error)):
+        return lacking
+    return _lacking(name, error) if isinstance(error, OSError) else _defect(name, error)
 
 
 def _lacking(name: str, error: Exception) -> HandoffError:
