@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.printable import one_line
@@ -17,6 +18,12 @@ VERSION_TAG = f"{TAG}version"
 RELEASE_TAG = f"{TAG}release"
 MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
+# What became of a run's release: `released`, `refused` or `crashed`.
+OUTCOME_TAG = f"{TAG}outcome"
+# MLflow shows no tags whose names begin so: what programs find a run or a version by.
+HIDDEN = "mlflow.handoff."
+# A longer name is cut in MLflow's list of runs.
+_COMMIT_SHOWN = 8
 # MLflow's list of versions shows a version's tags below one another, each cut to some twenty
 # characters: what people decide by, and what makes the version known again. The run has all.
 _OF_VERSIONS = ("targets", "blessing.numeric", "blessing.mechanical", "commit", "version",
@@ -40,6 +47,7 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
     `release` is the digest of the signed statement.
     """
     plain = {
+        "outcome": "released",
         "version": str(claim.version),
         "verdict": manifest.verdict,
         "blessing.numeric": numeric_blessing(manifest),
@@ -50,12 +58,29 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "manifest": str(claim.manifest),
         "delivery": str(manifest.delivery),
         "fingerprint": str(manifest.fingerprint),
-        "commit": manifest.lineage.commit,
-        "repository": manifest.lineage.repository,
-        "training_run": manifest.lineage.training_run,
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
+    return {**_written(plain), **source_tags(manifest.lineage)}
+
+
+def source_tags(lineage: Lineage) -> dict[str, str]:
+    """Return the tags of where a delivery comes from, as far as it was said."""
+    return _written(
+        {
+            "commit": lineage.commit,
+            "repository": lineage.repository,
+            "training_run": lineage.training_run,
+        }
+    )
+
+
+def run_title(named: str, lineage: Lineage) -> str:
+    """Return what a run is called: the model, or its version, and the commit."""
+    return " ".join(filter(None, (named, one_line(lineage.commit)[:_COMMIT_SHOWN])))
+
+
+def _written(plain: dict[str, str]) -> dict[str, str]:
     return {f"{TAG}{key}": one_line(value)[:5000] for key, value in plain.items() if value}
 
 
