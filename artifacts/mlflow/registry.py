@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.conformance.table import Conformance
@@ -44,6 +45,19 @@ class EarlierMissing(RegistryFailed):
     """Versions before this one are not listed, and nobody seems to be at work on them."""
 
     versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """What became of MLflow's aliases.
+
+    `unlisted` are those of the ledger whose version isn't listed, `put_back` tells in sentences
+    which were set, and `foreign` are those that no ledger has.
+    """
+
+    unlisted: tuple[str, ...] = ()
+    put_back: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
 
 
 class Catalogue:
@@ -149,12 +163,11 @@ class Catalogue:
         model: str,
         aliases: Mapping[str, int],
         releases: Mapping[int, Digest] | None = None,
-    ) -> tuple[str, ...]:
+    ) -> Pointed:
         """Set MLflow's aliases as the ledger has them, by the releases' versions.
 
-        `releases` are the signed statements of versions, as in `missing_before`.
-
-        Returns those whose version is not listed, which are left as they are. MLflow knows no
+        `releases` are the signed statements of versions, as in `missing_before`. Those whose
+        version is not listed, and those that only MLflow has, are left as they are. MLflow knows no
         compare-and-set: a caller reads the ledger again afterwards, and points again where it has
         moved on. Raises `ValueError` for what is no name.
         """
@@ -165,14 +178,19 @@ class Catalogue:
             listed = ListedVersions(session, model).by_number(releases)
             unlisted = tuple(sorted(a for a, version in aliases.items() if version not in listed))
             if len(unlisted) == len(aliases):
-                return unlisted
+                return Pointed(unlisted)
             client = session.client
             now = session.call(client.get_registered_model, model).aliases
+            versions = {str(one.version): version for version, one in listed.items()}
+            put_back = []
             for alias in sorted({*aliases} - {*unlisted}):
                 wanted = str(listed[aliases[alias]].version)
-                if str(now.get(alias)) != wanted:
+                found = str(now.get(alias, ""))
+                if found != wanted:
                     session.call(client.set_registered_model_alias, model, alias, wanted)
-            return unlisted
+                    was = versions.get(found, found) or "nothing"
+                    put_back.append(f"@{alias} stood for {was}, and stands for {aliases[alias]}")
+            return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
 
     def log_night(self, night: Night, note: str, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""

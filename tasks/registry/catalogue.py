@@ -57,14 +57,16 @@ class _Showing:
                 if self._is_abandoned(version):
                     self._list(version, known)
             self._list(last, known)
+        put_back: tuple[str, ...] = ()
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
             known |= {pointer.version: pointer.release for pointer in head.aliases.values()}
-            self.catalogue.point(model, aliases, known)
+            pointed = self.catalogue.point(model, aliases, known)
+            put_back += pointed.put_back
             # Who moved one meanwhile may have pointed before we did.
             now = self.releases.require_head(model).entry
             if now.aliases == head.aliases:
-                return Catalogued(last)
+                return Catalogued(last, put_back, pointed.foreign)
             head = now
 
     def _is_abandoned(self, version: int) -> bool:
