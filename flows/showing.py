@@ -24,6 +24,12 @@ def own_page(site: Site) -> str:
     return str(address or flow_run.id or "")
 
 
+def page_of(site: Site, run: UUID) -> str:
+    """Return the address of another run's page on the same server."""
+    place, slash, _ = own_page(site).rpartition("/")
+    return f"{place}{slash}{run}"
+
+
 def name_run(name: str) -> None:
     """Name this run by what is known of it now; its flow's own name was given before."""
     if flow_run.id:

@@ -15,7 +15,7 @@ from handoff.artifacts.release.statement import Claim
 _RUN_ID = re.compile(r"(?:runs:/|.*/runs/|)([0-9a-f]{32})(?:[/?#].*)?")
 
 # Of a page: nothing in it ends a link of Markdown's.
-_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
+PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
 
 # MLflow's pages have these, and no setting takes them away.
 _NO_PROMOTION = (
@@ -165,7 +165,7 @@ def linked_run(flow_run: str) -> str:
     name = flow_run.rpartition("/")[2]
     if "://" not in flow_run:
         return as_code(name)
-    return f"[{name}]({flow_run})" if _PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
+    return f"[{name}]({flow_run})" if PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
 
 
 def as_code(text: str) -> str:

@@ -25,6 +25,7 @@ from handoff.flows.parameters import RebuildParameters
 from handoff.flows.refusing import REFUSALS, refusals_shown
 from handoff.flows.registering import Wanted
 from handoff.flows.releasing import make_release, opened_workspace
+from handoff.flows.showing import own_page
 from handoff.flows.steps import (
     append,
     catalogue,
@@ -66,7 +67,8 @@ def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, Handof
         outcome: Outcome = "refused" if is_refused else "failed"
         row = NightRow(parameters.model, outcome, parameters.version, why=str(ended))
     took = time.monotonic() - began
-    return replace(row, seconds=took, made_from=parameters.made_from), error
+    told = replace(row, seconds=took, made_from=parameters.made_from, run=own_page(site))
+    return told, error
 
 
 def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
