@@ -27,6 +27,7 @@ from handoff.tasks.probe import messages as probe
 from handoff.tasks.propose import messages as propose
 from handoff.tasks.registry import changes
 from handoff.tasks.registry import messages as registry
+from handoff.tasks.report import messages as report
 from handoff.tasks.timing import messages as timing
 from handoff.tasks.verify import messages as verify
 
@@ -136,6 +137,9 @@ NOTE_ROWS = Step("note rows", "nightly.note_rows", nightly.NoteRowsJob, nightly.
 READ_ROWS = Step("read rows", "nightly.read_rows", nightly.ReadRowsJob, nightly.NotedRows, 600)
 SHOW_NIGHT = Step(
     "show night", "nightly.show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
+)
+SHOW_REFUSED = Step(
+    "show refused", "report.show_refused", report.ShowRefusedJob, report.ShownRefused, 600
 )
 LIST_PAIRS = Step(
     "list pairs", "conformance.list_pairs", conformance.PairsJob, conformance.Pairs, 300

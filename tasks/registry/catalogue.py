@@ -58,14 +58,17 @@ class _Showing:
                 if self._is_abandoned(version):
                     self._list(version, known)
             self._list(last, known)
+        put_back: tuple[str, ...] = ()
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
             known |= {pointer.version: pointer.release for pointer in head.aliases.values()}
-            self.catalogue.point(model, aliases, known)
+            pointed = self.catalogue.point(model, aliases, known)
+            put_back += pointed.put_back
             # Who moved one meanwhile may have pointed before we did.
             now = self.releases.require_head(model).entry
             if now.aliases == head.aliases:
-                return Catalogued(last, self._repair(now) if self.job.repairs else ())
+                repaired = self._repair(now) if self.job.repairs else ()
+                return Catalogued(last, put_back, pointed.foreign, repaired)
             head = now
 
     def _repair(self, head: LedgerEntry) -> tuple[int, ...]:

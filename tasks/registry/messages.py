@@ -109,9 +109,15 @@ class CatalogueJob(Job["Catalogued"]):
 
 @dataclass(frozen=True)
 class Catalogued:
-    """The newest version that is shown; 0 for none. Files of the `repaired` ones had been lost."""
+    """The newest version that is shown; 0 for none.
+
+    `put_back` tells in sentences which of MLflow's aliases were set to what the ledger has, and
+    `foreign` are those that only MLflow has. Files of the `repaired` versions had been lost.
+    """
 
     version: int
+    put_back: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     repaired: tuple[int, ...] = ()
 
 

@@ -26,6 +26,6 @@ def test_lost_files_come_back_where_that_is_asked_for(tmp_path: Path) -> None:
     shutil.rmtree(root)
     # A release that comes meanwhile doesn't look at all that others have listed.
     assert Here().run(CatalogueJob(stores, "toy")) == Catalogued(3)
-    assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == Catalogued(3, (2, 3))
+    assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == Catalogued(3, repaired=(2, 3))
     assert all_files(root) == before
     assert Here().run(CatalogueJob(stores, "toy", repairs=True)) == Catalogued(3)
