@@ -136,7 +136,7 @@ class FolderStore:
                     yield stored
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        """Return the names below `prefix`, up to the next slash, sorted."""
         try:
             with os.scandir(self.root / prefix) as found:
                 return tuple(sorted(e.name for e in found if e.is_dir() and e.name != _TEMPORARY))

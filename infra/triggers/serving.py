@@ -144,7 +144,7 @@ def _require_certificate(certificate: Path, key: Path | None) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """A record is one line, whatever a sender has put into it."""
+    """A record is one line, whatever a sender wrote."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record in one line."""

@@ -101,7 +101,7 @@ class _Here(Here):
     """Runs the real step in this process."""
 
     def seconds(self, job: object) -> float | None:
-        """Return nothing, which leaves the time to who asks."""
+        """Return nothing, which leaves the time to whoever asks."""
 
 
 @task(**policies.step("sign and append"))
