@@ -36,7 +36,7 @@ SHARED = "HANDOFF_BENCH_SHARED"
 
 # Seconds of the steps of a rebuild for one target, in the order in which
 # `flows.nightly.rebuilding` and `flows.releasing` run them: those of ResNet-18 in
-# docs/performance.md, "A release of ResNet-18 against a bare script", the column "full now". Where
+# docs/performance.md, "A release of ResNet-18 against a bare script", the column "full". Where
 # it has several steps together they are parted by what they took before. What a rebuild has beyond
 # that table is rounded to what such steps take on two idle cores: restore, pull, three_way and the
 # second append and catalogue.
