@@ -94,6 +94,18 @@ def test_what_people_read_has_the_common_words() -> None:
     assert [problem for path in pages() for problem in found_in(path)] == []
 
 
+# `make reference` writes the other one.
+PAGES = sorted({*(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "recipe-reference.md"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_whom_it_is_for_and_ends_with_what_can_go_wrong(page: Path) -> None:
+    _, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert re.match("For [a-z]", first)
+    headings = re.findall(r"(?m)^## (.*)$", page.read_text(encoding="utf-8"))
+    assert headings[-1] == "What can go wrong"
+
+
 def test_every_kind_of_text_is_read() -> None:
     kinds = {path.suffix for path in pages()}
     assert {".md", ".py", ".toml", ".j2", ".h", ".cpp", ".yaml"} <= kinds
