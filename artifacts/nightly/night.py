@@ -1,4 +1,4 @@
-"""A night's record: what became of every model, kept in the store for the trends over nights."""
+"""A night's record: what happened to every model, kept in the store for the trends over nights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOST = "the model isn't in "
 
 @dataclass(frozen=True)
 class NightRow:
-    """What became of one model in `seconds`, and `why`.
+    """What happened to one model in `seconds`, and `why`.
 
     `old` is the version that the alias stood for at first and `new` the one that was made (None
     without). `comparisons` are the targets' three-way comparisons, and `served` the figures of what

@@ -71,7 +71,7 @@ class VerifyPlan:
     """A size of a dynamic dimension is left out, and said to be, where the float64 reference's
     intermediate results would together take more."""
     propagation: Literal["refuse", "note"] = later("refuse")
-    """What becomes of a package that makes something else of NaN and infinite inputs than eager
+    """What happens to a package that makes something else of NaN and infinite inputs than eager
     does."""
 
     localize_seconds: float = later(240.0)
@@ -198,7 +198,7 @@ class Promotion:
     """How much worse than the version that it replaces a promoted one may be."""
 
     slowdown: float = 1.05
-    """It may be this many times as slow, as far as that is known for sure
+    """It may be this many times as slow, as far as that is known with confidence
     (`tasks.registry.promotion` tells by what), 1 to 1000."""
     error_growth: float = 2.0
     """Each target's error to float64, in multiples of eager's, may be this many times as large, 1
@@ -239,7 +239,7 @@ class Recipe:
     """Python modules, `MODULE@sha256:DIGEST` each, that register operators or bring passes; the
     digest is that of their code, and the refusal of one without it prints it."""
     broken_passes: Literal["refuse", "leave out"] = later("refuse")
-    """What becomes of a release one of whose passes breaks the tolerance."""
+    """What happens to a release one of whose passes breaks the tolerance."""
     search: Search = later(NO_SEARCH)
     """Which variants are tried beside the plain package."""
     promotion: Promotion = later(USUAL_PROMOTION)

@@ -136,7 +136,7 @@ class FolderStore:
                     yield stored
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        """Return the names below `prefix`, up to the next slash, sorted."""
         with (
             self._told("list its keys"), suppress(FileNotFoundError),
             os.scandir(self.root / prefix) as found,

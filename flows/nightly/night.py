@@ -37,8 +37,8 @@ Rebuild = Callable[[RebuildParameters, int], Any]
 def night_stamp(run: str) -> str:
     """Return the stamp of the night that the flow run `run` works on.
 
-    It is when the first run for it was to begin: one that takes a crashed one's place goes on with
-    the same night.
+    It is when the first run for it was to begin: one that takes a crashed one's place continues
+    with the same night.
     """
     with get_client(sync_client=True) as client:
         found = client.read_flow_run(UUID(run))

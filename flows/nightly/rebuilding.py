@@ -55,7 +55,7 @@ class _Pair:
 
 
 def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, HandoffError | None]:
-    """Return what became of a model, and what ended it early, if anything did."""
+    """Return what happened to a model, and what ended it early, if anything did."""
     began = time.monotonic()
     error: HandoffError | None = None
     try:

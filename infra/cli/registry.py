@@ -67,7 +67,7 @@ def pull(
 ) -> None:
     """Fetch a release's package for this machine: signature, digests and fit are verified.
 
-    Only the store is asked, and an interrupted pull is gone on with by the next one.
+    Only the store is asked, and the next one resumes an interrupted pull.
 
     \b
     handoff pull resnet18@production --to model

@@ -1,4 +1,4 @@
-"""What is asked of the steps that reach the stores, by who releases or pulls, and what they answer.
+"""What the steps that reach the stores are asked by releases and pulls, and what they answer.
 
 Those that change a ledger are in `tasks.registry.changes`.
 """

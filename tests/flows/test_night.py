@@ -1,4 +1,4 @@
-"""A night without workers: each model in its turn, whatever becomes of the others."""
+"""A night without workers: each model in its turn, whatever happens to the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search's variants: what becomes of them where the cache or the race between them fails."""
+"""A search's variants: what happens to them where the cache or the race between them fails."""
 
 from __future__ import annotations
 
