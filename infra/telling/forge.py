@@ -146,8 +146,8 @@ class Forge:
         return kind(
             f"the commit status for {path} was not taken", expected=f"{self.host} to take it",
             got=got.replace(self.token, "..."),
-            remedy="It is tried again" if kind is NotNow else "Look at HANDOFF_FORGE_URL, and "
-            "whether the token may write statuses of that repository",
+            remedy="Is it up? It is tried again" if kind is NotNow else "Look at "
+            "HANDOFF_FORGE_URL, and whether the token may write statuses of that repository",
         )  # fmt: skip
 
 

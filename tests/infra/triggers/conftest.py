@@ -23,7 +23,7 @@ import sys
 from handoff.infra.commands.deploying import apply
 from handoff.infra.prefect.deployments import Schedule, deployments
 wanted = [one for one in deployments(Schedule("0 2 * * *", "UTC"))
-          if one.flow.rpartition(".")[2] in sys.argv[1:]]
+          if one.flow.rpartition(".")[2] in {"release", "resume", *sys.argv[1:]}]
 apply(tuple(wanted))
 """
 
@@ -39,7 +39,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def deploy(api: str, *more: str) -> None:
     """Apply the deployments that arrivals need to a server, and those of `more` flows."""
     environment = {**os.environ, "PREFECT_API_URL": api}
-    command = [sys.executable, "-c", DEPLOY, "release", "resume", *more]
+    command = [sys.executable, "-c", DEPLOY, *more]
     subprocess.run(command, env=environment, check=True, timeout=120)
 
 

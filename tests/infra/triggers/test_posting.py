@@ -307,9 +307,9 @@ def test_notify_tells_of_its_run_and_the_second_time_of_the_first(handoff: Hando
     second = handoff(*said)
     assert f"{model} {commit[:12]} was posted before: run " in second.stdout
     told = json.loads(handoff(*said, "--json").stdout)
-    assert (told["new"], told["state"], told["key"]) == (
-        False, "Scheduled", f"release:{model}:{commit}",
-    )  # fmt: skip
+    assert (told["new"], told["key"]) == (False, f"release:{model}:{commit}")
+    # A slow machine has let it wait for so long that Prefect calls it late.
+    assert told["state"] in {"Scheduled", "Late"}
     assert told["id"] in first.stdout
 
 
