@@ -22,6 +22,7 @@ from handoff.artifacts.release.releases import open_releases
 from handoff.artifacts.stores.opening import open_store
 from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.child import StepProcess
+from handoff.infra.extras import installed
 from handoff.infra.servers import clock_ahead_s
 from handoff.infra.settings import Settings, compiler_name, prefect_login
 from handoff.tasks.registry.messages import KeyJob
@@ -118,10 +119,9 @@ def _clock(settings: Settings) -> str:
 
 def _torch(_: Settings) -> str:
     """Import torch as a step does: one that is installed may still lack a library."""
-    code = "import sys, torch; sys.stdout.write(torch.__version__)"
-    command = [sys.executable, "-I", "-c", code]
-    answer = _run(command, "torch can't be imported", "a torch that a step can import")
-    return answer.stdout.strip()
+    command = [sys.executable, "-I", "-c", "import torch"]
+    _run(command, "torch can't be imported", "a torch that a step can import")
+    return f"{installed('torch')}, imported"
 
 
 def _compiler(_: Settings) -> str:
@@ -141,7 +141,7 @@ def _compiler(_: Settings) -> str:
     return path
 
 
-def _run(command: list[str], what: str, expected: str) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], what: str, expected: str) -> None:
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd="/",
@@ -151,7 +151,7 @@ def _run(command: list[str], what: str, expected: str) -> subprocess.CompletedPr
         got = f"none within {_LIMIT_S:.0f} s" if not isinstance(error, OSError) else str(error)
     else:
         if answer.returncode == 0:
-            return answer
+            return
         lines = answer.stderr.strip().splitlines()
         got = lines[-1] if lines else f"exit code {answer.returncode}"
     raise EnvironmentLacking(
