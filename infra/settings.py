@@ -16,6 +16,11 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `HANDOFF_RECIPES` | the recipes of models, `MODEL.toml` each | `$HANDOFF_HOME/recipes` |
 | `CXX` | the C++ compiler that Inductor calls | `g++` |
+| `HANDOFF_NOTIFY` | a notification block of Prefect's, `TYPE/NAME`, to tell people by | nobody |
+| `HANDOFF_FORGE` | whose commits get a status: `github`, `gitlab` or `gitea` | nobody's |
+| `HANDOFF_FORGE_URL` | its address | `https://api.github.com`, `https://gitlab.com` |
+| `HANDOFF_FORGE_TOKEN_FILE` | the file of a token that may write statuses there | |
+| `HANDOFF_FORGE_TOKEN` | the token itself, where it is in no file | |
 | `AWS_*`, `MLFLOW_*` | what boto3 and MLflow read; only the steps that store see them | |
 | `PREFECT_SERVER_DATABASE_CONNECTION_URL` | for `handoff up`: the PostgreSQL to use | its own |
 | `MLFLOW_BACKEND_STORE_URI` | for `handoff up`: MLflow's database, where that one can't have it | |
@@ -174,7 +179,7 @@ def author_name() -> str:
 
 
 def paths_kept_from_steps() -> tuple[Path, ...]:
-    """Return what no child but the signing one may read: keys, and the served stack's passwords.
+    """Return what no child but the signing one may read: keys, the stack's passwords, a token.
 
     Empty where that can't be had: the folders above must be none in which children make files,
     because they couldn't read these (`infra.engine.landlock`). Where the platform's temporary
@@ -184,6 +189,8 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     paths = [home_folder() / "keys" / "private", home_folder() / "stack"]
     if named and signing_key_scheme() == "file":
         paths.append(Path(urlsplit(named).path if ":" in named else named).expanduser().absolute())
+    if token := read_telling_settings().token_file:
+        paths.append(token)
     scratch = {Path(os.path.realpath(p)) for p in ("/tmp", os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
 
@@ -273,6 +280,7 @@ class ServedSettings:
     mlflow_password: str
     postgres_programs: str
     has_own_store: bool
+    tells: bool
 
 
 def read_served_settings() -> ServedSettings:
@@ -284,12 +292,57 @@ def read_served_settings() -> ServedSettings:
         mlflow_password=os.environ.get("MLFLOW_AUTH_ADMIN_PASSWORD", ""),
         postgres_programs=os.environ.get("HANDOFF_POSTGRES", ""),
         has_own_store=bool(os.environ.get("HANDOFF_STORE", "")),
+        tells=read_telling_settings().is_wanted,
     )
 
 
 def prefect_login() -> str:
     """Return `user:password` for the Prefect server that is named; empty for none."""
     return os.environ.get("PREFECT_API_AUTH_STRING", "")
+
+
+@dataclass(frozen=True)
+class TellingSettings:
+    """Whom the environment names to be told; empty: nobody."""
+
+    block: str
+    forge: str
+    forge_url: str
+    token_file: Path | None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether anybody is to be told."""
+        return bool(self.block or self.forge)
+
+
+def read_telling_settings() -> TellingSettings:
+    """Return whom the environment names to be told."""
+    file = os.environ.get("HANDOFF_FORGE_TOKEN_FILE", "")
+    return TellingSettings(
+        block=os.environ.get("HANDOFF_NOTIFY", ""),
+        forge=os.environ.get("HANDOFF_FORGE", ""),
+        forge_url=os.environ.get("HANDOFF_FORGE_URL", ""),
+        token_file=Path(file).expanduser().absolute() if file else None,
+    )
+
+
+def read_forge_token(settings: TellingSettings) -> str:
+    """Return the token for commit statuses as it is now; empty where there is none.
+
+    Raises `EnvironmentLacking` for a file that can't be read.
+    """
+    if settings.token_file is None:
+        return read_secret("HANDOFF_FORGE_TOKEN").strip()
+    try:
+        return settings.token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvironmentLacking(
+            "the token for commit statuses can't be read",
+            expected=f"a text file, {settings.token_file}",
+            got=getattr(error, "strerror", None) or "no text",
+            remedy="Mend HANDOFF_FORGE_TOKEN_FILE, or let this user read it",
+        ) from error  # fmt: skip
 
 
 def compiler_name() -> str:

@@ -28,10 +28,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def prefect_server(home: Path) -> Iterator[str]:
-    """Start a server with its database in `home`; yield its API address; stop it."""
+def prefect_server(home: Path, port: int = 0) -> Iterator[str]:
+    """Start a server with its database in `home`; yield its API address; stop it.
+
+    It listens on `port`, or on a free one.
+    """
     started_before(home)
-    with _served(home) as address:
+    with _served(home, port) as address:
         yield address
 
 
@@ -58,8 +61,8 @@ def _start_once(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _served(home: Path) -> Iterator[str]:
-    port = free_port()
+def _served(home: Path, port: int = 0) -> Iterator[str]:
+    port = port or free_port()
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
         "PREFECT_HOME": str(home),

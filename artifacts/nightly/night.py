@@ -28,6 +28,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 ALARMING: frozenset[Outcome] = frozenset({"refused", "failed", "crashed"})
 # Those for which nothing was built, and nothing went wrong.
 QUIET: frozenset[Outcome] = frozenset({"unchanged", "skipped"})
+# What is said of a model that was served before, and has gone from the store.
+LOST = "the model isn't in "
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class NightRow:
     `old` is the version that the alias stood for at first and `new` the one that was made (None
     without). `comparisons` are the targets' three-way comparisons, and `served` the figures of what
     the alias stands for afterwards, one for each target; left out, they are the comparisons'.
-    `made_from` is the fingerprint of what a rebuild was made from.
+    `made_from` is the fingerprint of what a rebuild was made from, and `run` the page of the flow
+    run that worked on it, or its id.
     """
 
     model: str
@@ -49,6 +52,12 @@ class NightRow:
     seconds: float = 0.0
     served: tuple[PackageFigures, ...] = later(())
     made_from: str = later("")
+    run: str = later("")
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether the model was served when a night last looked, and isn't there any more."""
+        return self.outcome == "failed" and LOST in self.why
 
     @property
     def served_version(self) -> int | None:

@@ -195,7 +195,8 @@ class Manifest:
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
     the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
     `captures` are the capture table, where the recipe asks for it. `served` tells of
-    the version that was in production.
+    the version that was in production. Its making began at `began` and ended at `created`, both in
+    ISO 8601.
     """
 
     model: str
@@ -216,6 +217,7 @@ class Manifest:
     graphs: FoldedGraphs | None = later(None)
     captures: tuple[CaptureRow, ...] = later(())
     served: Served | None = later(None)
+    began: str = later("")
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

@@ -14,6 +14,7 @@ from handoff.infra.cli import stack as stack_cli
 from handoff.infra.cli import toolchain as conformance_cli
 from handoff.infra.cli.group import HandoffGroup
 from handoff.infra.cli.options import debug_option, json_option, quiet_option
+from handoff.infra.telling import cli as telling_cli
 from handoff.infra.terminal.echoing import echo, on_terminal
 from handoff.infra.triggers import cli as arrivals_cli
 
@@ -226,6 +227,7 @@ for registered in (
     *conformance_cli.COMMANDS,
     *stack_cli.COMMANDS,
     *arrivals_cli.COMMANDS,
+    *telling_cli.COMMANDS,
     *guide_cli.COMMANDS,
 ):
     main.add_command(registered)

@@ -4,6 +4,7 @@
     python prepare.py bucket NAME         the bucket, as AWS_* says
     python prepare.py mlflow-user         the workers' user on the MLflow server
     python prepare.py pool NAME           is the work pool there, and may this machine ask for work?
+    python prepare.py told SECONDS        has what tells people looked within so many seconds?
     python prepare.py drained SECONDS     wait until no flow run is under way in this container
 
 It runs in the servers' image too, which holds nothing of Handoff: so it imports nothing of it and
@@ -36,7 +37,7 @@ SETTINGS = frozenset(
         *DATABASE_PASSWORDS.values(),
         "PREFECT_API_URL", "PREFECT_API_AUTH_STRING",
         "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD",
-        "MLFLOW_AUTH_ADMIN_USERNAME", "MLFLOW_AUTH_ADMIN_PASSWORD",
+        "MLFLOW_AUTH_ADMIN_USERNAME", "MLFLOW_AUTH_ADMIN_PASSWORD", "HANDOFF_HOME",
     }
 )  # fmt: skip
 _DATABASES = {"prefect": "prefect", "mlflow": "mlflow", "mlflow_auth": "mlflow"}
@@ -56,6 +57,7 @@ def main(arguments: list[str]) -> int:
         ("bucket", 1): prepare_bucket,
         ("mlflow-user", 0): prepare_mlflow_user,
         ("pool", 1): require_pool,
+        ("told", 1): require_looked,
         ("drained", 1): wait_until_drained,
     }
     command = commands.get((arguments[0], len(arguments) - 1)) if arguments else None
@@ -160,6 +162,21 @@ def require_pool(name: str) -> str:
             f"work pool {name}: {error.code}. {remedy.get(error.code, error.reason)}"
         ) from None
     return f"work pool: {name}"
+
+
+def require_looked(limit_s: str) -> str:
+    """Return a sentence if `handoff tell` has looked lately; raise `NotPrepared` otherwise.
+
+    It is asked in that container, by the file in which it remembers its last look.
+    """
+    file = Path(_setting("HANDOFF_HOME")) / "telling" / "memory.json"
+    try:
+        ago = time.time() - float(json.loads(file.read_text("utf-8"))["looked"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotPrepared(f"it has not looked yet: {error}") from error
+    if ago > float(limit_s):
+        raise NotPrepared(f"it looked {ago:.0f} s ago, expected {limit_s} at most")
+    return f"it looked {ago:.0f} s ago"
 
 
 def wait_until_drained(limit_s: str) -> str:

@@ -44,6 +44,7 @@ _PATHS = frozenset(
     {
         "HANDOFF_HOME", "HANDOFF_STORE", "HANDOFF_SIGNING_KEY",
         "HANDOFF_SIGNING_PUBLIC_KEY", "HANDOFF_RECIPES", "HANDOFF_POSTGRES", "TMPDIR",
+        "HANDOFF_FORGE_TOKEN_FILE",
         "PREFECT_HOME", "PREFECT_PROFILES_PATH", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
         "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
         "GOOGLE_APPLICATION_CREDENTIALS", "XDG_CONFIG_HOME", "CUDA_HOME", "VIRTUAL_ENV",
@@ -57,6 +58,8 @@ _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
 _SOURCE_PREFIXES = ("AWS_", "BOTO_", "GIT_", "SSH_", *_NETWORK_PREFIXES)
 _SOURCE_NAMES = frozenset({"XDG_CONFIG_HOME"})
 _SIGNING_PREFIX = "HANDOFF_SIGNING_"
+# For what tells people alone (`infra.telling`): it can write to a team's repositories.
+FORGE_TOKEN = "HANDOFF_FORGE_TOKEN"  # noqa: S105 - a variable's name
 # What each key service's own client reads, by the scheme of the key's URI.
 _KEY_SERVICES = {
     "awskms": ("AWS_", "BOTO_"),
@@ -75,7 +78,7 @@ def child_environment(
     """
     if whole:
         # With `PYTHONPATH`, which the user's own code is found by.
-        return dict(os.environ)
+        return {name: value for name, value in os.environ.items() if name != FORGE_TOKEN}
     prefixes: tuple[str, ...] = ()
     if stores:
         prefixes += _STORE_PREFIXES
@@ -156,16 +159,23 @@ def absolute_python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in places)}
 
 
-def service_environment(keeps: Literal["little", "stores", "prefect", "all"]) -> dict[str, str]:
+def service_environment(
+    keeps: Literal["little", "stores", "prefect", "all", "token"],
+) -> dict[str, str]:
     """Return what a service of the served stack keeps of the supervisor's environment.
+
+    `token` is all with the token for commit statuses, which others don't see.
 
     The virtual environment's commands come first on the PATH: MLflow starts uvicorn, and workers
     start Python, by the name alone.
     """
-    environment = child_environment(stores=keeps == "stores", whole=keeps == "all")
+    is_whole = keeps in ("all", "token")
+    environment = child_environment(stores=keeps == "stores", whole=is_whole)
     if keeps == "prefect":
         environment |= settings_of_prefect()
-    if keeps == "all":
+    if keeps == "token" and (token := os.environ.get(FORGE_TOKEN)):
+        environment[FORGE_TOKEN] = token
+    if is_whole:
         # Those who ask the servers have no business with what these keep to themselves.
         servers = ("PREFECT_SERVER_", "MLFLOW_AUTH_", "MLFLOW_BACKEND_")
         environment = {k: v for k, v in environment.items() if not k.startswith(servers)}
@@ -208,4 +218,5 @@ def worker_environment(settings: Settings, threads: int | None) -> dict[str, str
 
 def replace_process(command: list[str], extra: dict[str, str]) -> NoReturn:
     """Replace this process by `command`, with `extra` variables in its environment."""
-    os.execvpe(command[0], command, {**os.environ, **extra})  # noqa: S606 - argv of our own
+    environment = {**child_environment(whole=True), **extra}
+    os.execvpe(command[0], command, environment)  # noqa: S606 - argv of our own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from handoff.artifacts.errors import EnvironmentLacking
@@ -12,10 +13,13 @@ from handoff.infra.stack import postgres
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.services import Service
 from handoff.infra.stack.supervision import Supervision
+from handoff.infra.telling.outbox import memory_file, read_memory
 
 # A fresh database is migrated first, which took 20 s on two busy cores.
 _LIMIT_S = 240.0
 _TRIES = 3
+# What tells people looks every 15 s; a server that is slow keeps it from that for a while.
+_LOOKED_S = 180.0
 _PAUSE_S = 0.25
 
 
@@ -31,6 +35,9 @@ def is_healthy(service: Service, stack: Stack, place: Place, login: str, started
             return get_status(f"{stack.mlflow}/health") == 200
         case "s3":
             return get_status(f"{stack.s3_endpoint}/moto-api/") == 200
+        case "tell":
+            looked = read_memory(memory_file(place.home)).looked
+            return looked >= started and time.time() - looked < _LOOKED_S
         case _:
             return is_online(stack.prefect_api, login, service.pool, service.worker, started)
 

@@ -97,6 +97,7 @@ def make_plan(stack: Stack, place: Place, served: ServedSettings, logins: Logins
         # something.
         _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
         _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
+        *([_tell(client)] if served.tells else []),
     ]  # fmt: skip
     return Plan(stack, services, client, programs)
 
@@ -209,6 +210,13 @@ def _worker(name: str, pool: str, client: dict[str, str], *options: str) -> Serv
         )),
         client, keeps="all", stage=20, stop_limit_s=30, ends_leftovers=False, pool=pool,
         worker=worker,
+    )  # fmt: skip
+
+
+def _tell(client: dict[str, str]) -> Service:
+    # Stopped first: that workers leave with the stack is nothing to tell.
+    return Service(
+        "tell", tuple(isolated("handoff", "tell")), client, keeps="token", stage=30,
     )  # fmt: skip
 
 

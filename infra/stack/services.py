@@ -10,7 +10,7 @@ from typing import Literal
 
 from handoff.artifacts.files.whole_file import write_whole
 
-Keeps = Literal["little", "stores", "prefect", "all"]
+Keeps = Literal["little", "stores", "prefect", "all", "token"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -63,6 +62,7 @@ class Poster:
         """Use an open client."""
         self._client = client
         self._queues: dict[str, float] = {}
+        self._deployment: UUID | None = None
 
     def post(
         self, arrival: Arrival, *, policy: Policy = "queue", again: bool = False, once: bool = False
@@ -85,20 +85,34 @@ class Poster:
             pauses.take()
 
     def _post_once(self, arrival: Arrival, policy: Policy, *, again: bool, once: bool) -> Posted:
+        from prefect.exceptions import PrefectHTTPStatusError
+
         with told_of_prefect():
-            self._ensure_queue(arrival.queue)
-            attempt = 1
+            try:
+                return self._run_for(arrival, policy, again=again, once=once)
+            except PrefectHTTPStatusError as error:
+                if self._deployment is None or error.response.status_code != 404:
+                    raise
+            # The server's database was made anew since it was asked: what is remembered of it is
+            # of the one before.
+            self._deployment = None
+            self._queues.clear()
+            return self._run_for(arrival, policy, again=again, once=once)
+
+    def _run_for(self, arrival: Arrival, policy: Policy, *, again: bool, once: bool) -> Posted:
+        self._ensure_queue(arrival.queue)
+        attempt = 1
+        run, is_new = self._create(arrival, attempt)
+        if not is_new:
+            run, attempt = self._last(arrival, run)
+            if once or not _may_follow(run, again=again):
+                return self._posted(run, attempt, is_new=False)
+            attempt += 1
             run, is_new = self._create(arrival, attempt)
-            if not is_new:
-                run, attempt = self._last(arrival, run)
-                if once or not _may_follow(run, again=again):
-                    return self._posted(run, attempt, is_new=False)
-                attempt += 1
-                run, is_new = self._create(arrival, attempt)
-            posted = self._posted(run, attempt, is_new=is_new)
-            if is_new and policy == "supersede" and arrival.model:
-                return replace(posted, superseded=tuple(self._supersede(arrival, run)))
-            return posted
+        posted = self._posted(run, attempt, is_new=is_new)
+        if is_new and policy == "supersede" and arrival.model:
+            return replace(posted, superseded=tuple(self._supersede(arrival, run)))
+        return posted
 
     def follow(self, posted: Posted) -> Posted:
         """Return how the run is now, or the one that repeats it after a crash."""
@@ -106,9 +120,10 @@ class Poster:
             run = self._latest(self._client.read_flow_run(posted.id))
             return self._posted(run, posted.attempt, is_new=posted.is_new)
 
-    @cached_property
-    def _deployment(self) -> Any:  # noqa: ANN401 - Prefect's response
-        return self._client.read_deployment_by_name(RELEASE)
+    def _deployment_id(self) -> UUID:
+        if self._deployment is None:
+            self._deployment = self._client.read_deployment_by_name(RELEASE).id
+        return self._deployment
 
     def _last(self, arrival: Arrival, first: FlowRun) -> tuple[FlowRun, int]:
         """Return the run that was posted last for the arrival's key, and how many there were."""
@@ -158,7 +173,7 @@ class Poster:
         # Prefect doesn't tell whether it made the run: by its name it is known again.
         name = f"{generate_slug(2)}-{attempt}"
         run = self._client.create_flow_run_from_deployment(
-            self._deployment.id,
+            self._deployment_id(),
             name=name,
             parameters=arrival.parameters(),
             tags=arrival.tags,
@@ -181,7 +196,7 @@ class Poster:
 
         going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
         wanted = FlowRunFilter(
-            deployment_id=FlowRunFilterDeploymentId(any_=[self._deployment.id]),
+            deployment_id=FlowRunFilterDeploymentId(any_=[self._deployment_id()]),
             tags=FlowRunFilterTags(all_=[f"model:{arrival.model}"]),
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=going)),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import ssl
 import threading
 from collections import Counter
@@ -17,10 +16,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
-from handoff.artifacts.printable import one_line
 from handoff.artifacts.waiting import Pauses
 from handoff.infra.settings import Settings, read_secret, read_settings
 from handoff.infra.terminal.echoing import echo
+from handoff.infra.terminal.log_lines import log_lines
 from handoff.infra.triggers.arrival import Arrival, Policy
 from handoff.infra.triggers.hooks import read_hooks
 from handoff.infra.triggers.posting import Posted, Poster, open_poster
@@ -91,11 +90,7 @@ def serve(
             "ProxiedConnection", (BoundedConnection,), {"most_of_one_address": _MOST_CONNECTIONS}
         )
     scheme = "https" if certificate else "http"
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
-    LOGGER.propagate = False
+    log_lines(LOGGER)
     with open_poster(settings):
         # Prefect's client takes seconds to import, and the first sender waits for 10.
         pass
@@ -141,14 +136,6 @@ def _require_certificate(certificate: Path, key: Path | None) -> None:
             f"{certificate} can't be used", expected="a certificate in PEM, with its key",
             got=str(error)[:200], remedy="Mend --certificate and --key",
         ) from error  # fmt: skip
-
-
-class _OneLine(logging.Formatter):
-    """A record is one line, whatever a sender wrote."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record in one line."""
-        return one_line(super().format(record))
 
 
 class PostingThreads:

@@ -9,6 +9,7 @@ What the server refuses for good is set aside with the reason, and holds nobody 
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable
@@ -31,7 +32,13 @@ _SET_ASIDE = "set-aside"
 # Where two models fail, it is the server.
 _GIVES_UP_AFTER = 2
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 Post = Callable[[Arrival, Policy], Posted]
+
+
+class NoRoom(EnvironmentLacking):
+    """The disk, or this user's part of it, is full: nothing more can be kept."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class Spool:
     def keep(self, arrival: Arrival, policy: Policy) -> Kept:
         """Write an arrival through to the disk; return it, or the same one that waits already.
 
-        Raises `EnvironmentLacking` where it can't be kept: nothing is accepted then.
+        Raises `EnvironmentLacking` where it can't be kept, `NoRoom` where its disk is full: nothing
+        is accepted then.
         """
         mark = digest_bytes(f"{arrival.key} {arrival.delivery}".encode()).hex[:16]
         since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -89,7 +97,8 @@ class Spool:
             write_whole(self._folder / name, json.dumps(plain), is_synced=True)
             flush(self._folder)
         except OSError as error:
-            raise EnvironmentLacking(
+            kind = NoRoom if error.errno in _FULL else EnvironmentLacking
+            raise kind(
                 "the commit can't be kept for the Prefect server",
                 expected=f"room in {self._folder}", got=error.strerror or str(error),
                 remedy="Make room, and tell it again: it was not accepted",

@@ -29,7 +29,7 @@ from handoff.infra.triggers.hooks import Guarded, Kind, Limits
 from handoff.infra.triggers.limiting import Buckets, Seen, address_group
 from handoff.infra.triggers.posting import Posted
 from handoff.infra.triggers.signatures import fits, mark
-from handoff.infra.triggers.spool import Kept
+from handoff.infra.triggers.spool import Kept, NoRoom
 
 LOGGER = logging.getLogger("handoff.webhook")
 ENDPOINTS: tuple[Kind, ...] = ("github", "gitlab", "s3", "handoff")
@@ -43,6 +43,8 @@ _REFUSALS = {
     400: "not understood", 401: "not authorized", 404: "not found", 405: "method not allowed",
     408: "too slow", 413: "too large", 415: "JSON only", 422: "can't be released",
     429: "too many requests", 500: "failed", 503: "not now",
+    507: "Nothing was accepted: the disk on which commits are kept is full. Send it again when "
+    "there is room on it",
 }  # fmt: skip
 
 
@@ -220,6 +222,8 @@ class Webhook:
                 raise _Refused(422, str(error)) from None
             except TimeoutError:
                 raise _Refused(503, "the Prefect server took too long") from None
+            except NoRoom as error:
+                raise _Refused(507, str(error)) from None
             except HandoffError as error:
                 raise _Refused(503, str(error)) from None
         return runs, waiting
@@ -235,7 +239,7 @@ def _parse(body: bytes) -> Any:  # noqa: ANN401 - JSON
 def _json(status: int, value: object) -> JSONResponse:
     # One request a connection: no idle one is left to hold.
     headers = {"Connection": "close", "Cache-Control": "no-store"}
-    if status in (429, 503):
+    if status in (429, 503, 507):
         headers["Retry-After"] = "30"
     return JSONResponse(value, status, headers)
 

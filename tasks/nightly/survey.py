@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from handoff.artifacts.errors import HandoffError, StoreFailed
-from handoff.artifacts.nightly.night import Night, NightRow, read_nights
+from handoff.artifacts.nightly.night import LOST, Night, NightRow, read_nights
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release
@@ -92,8 +92,8 @@ def _lost(
     for model, (night, row) in newest.items():
         if row.served_version is not None and model not in looked:
             told = (
-                f"version {row.served_version} was served in the night of {night.date}, and the "
-                f"model isn't in {store} any more: look whether that is the right store, and "
+                f"version {row.served_version} was served in the night of {night.date}, and "
+                f"{LOST}{store} any more: look whether that is the right store, and "
                 "whether somebody has removed it there"
             )
             yield Surveyed(model, 0, Recipe(), problem=told)

@@ -24,7 +24,7 @@ from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.statement import Claim
 from handoff.infra.terminal.console import print_findings, print_json, print_table
 from handoff.infra.terminal.echoing import echo, styled
-from handoff.infra.triggers.serving import _OneLine
+from handoff.infra.terminal.log_lines import OneLine
 from handoff.tasks.report.page import environment
 from tests.artifacts.samples import write_release
 
@@ -110,7 +110,7 @@ def test_no_way_in_which_a_command_prints_lets_it_through(
 def test_a_log_has_one_line_for_each_record() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_OneLine("%(message)s"))
+    handler.setFormatter(OneLine("%(message)s"))
     record = logging.LogRecord("x", logging.INFO, "f", 1, "by %s", ("a\nreleased\x1b[2J",), None)
     handler.emit(record)
     assert stream.getvalue() == "by a\\nreleased\\x1b[2J\n"

@@ -42,5 +42,5 @@ def test_what_crashes_every_time_is_given_up_and_stops_no_other() -> None:
             raise RuntimeError("again")
 
     ends = night._one_by_one(due("cursed", "fine"), rebuild)
-    assert ends == {"cursed": "RuntimeError: again"}
+    assert {model: end.why for model, end in ends.items()} == {"cursed": "RuntimeError: again"}
     assert tried == ["cursed"] * MOST_ATTEMPTS + ["fine"]

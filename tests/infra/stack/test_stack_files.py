@@ -232,8 +232,13 @@ def test_a_worker_that_compiles_has_one_flow_run_and_no_more_threads_than_cores(
 
 
 def test_only_workers_that_sign_are_given_the_key() -> None:
-    holders = {name for name, service in _SERVICES.items() if service.get("secrets")}
-    assert holders == {"control", "build"}
+    holders = {name: service["secrets"] for name, service in _SERVICES.items()
+               if service.get("secrets")}  # fmt: skip
+    keyed_services = {name for name, secrets in holders.items() if "signing-key" in secrets}
+    assert keyed_services == {"control", "build"}
+    assert {name: one for name, one in holders.items() if name not in keyed_services} == {
+        "tell": ["forge-token"]
+    }
     keyed = {
         c.place for c in _CONTAINERS
         if any("handoff-signing-key" in str(volume) for volume in c.pod.get("volumes", ()))

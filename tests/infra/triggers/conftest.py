@@ -19,10 +19,11 @@ Handoff = Callable[..., "subprocess.CompletedProcess[str]"]
 # Apply the deployments that arrivals need, in a process of its own: Prefect reads its settings at
 # its import.
 DEPLOY = """
+import sys
 from handoff.infra.commands.deploying import apply
 from handoff.infra.prefect.deployments import Schedule, deployments
 wanted = [one for one in deployments(Schedule("0 2 * * *", "UTC"))
-          if one.flow in ("handoff.flows.release.release", "handoff.flows.resume.resume")]
+          if one.flow.rpartition(".")[2] in sys.argv[1:]]
 apply(tuple(wanted))
 """
 
@@ -31,9 +32,15 @@ apply(tuple(wanted))
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with the deployment `release/handoff`, and no worker."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
-        environment = {**os.environ, "PREFECT_API_URL": address}
-        subprocess.run([sys.executable, "-c", DEPLOY], env=environment, check=True, timeout=120)
+        deploy(address)
         yield address
+
+
+def deploy(api: str, *more: str) -> None:
+    """Apply the deployments that arrivals need to a server, and those of `more` flows."""
+    environment = {**os.environ, "PREFECT_API_URL": api}
+    command = [sys.executable, "-c", DEPLOY, "release", "resume", *more]
+    subprocess.run(command, env=environment, check=True, timeout=120)
 
 
 @pytest.fixture

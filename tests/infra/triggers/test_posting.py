@@ -17,7 +17,8 @@ from handoff.infra.settings import read_settings
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.notify import exit_code, read_arrival, wait_for_end
 from handoff.infra.triggers.posting import Posted, Poster, open_poster
-from tests.infra.triggers.conftest import Handoff
+from tests.infra.triggers.conftest import Handoff, deploy
+from tests.prefect_server import free_port, prefect_server
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -202,6 +203,37 @@ def test_without_the_deployment_it_says_what_to_do(
     monkeypatch.setattr("handoff.infra.triggers.posting.RELEASE", "release/none")
     with pytest.raises(EnvironmentLacking, match="Run 'handoff deploy' once"):
         poster.post(arrived())
+
+
+@pytest.mark.server
+def test_a_server_whose_database_was_made_anew_is_asked_again(tmp_path: Path) -> None:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    arrival, port = arrived(), free_port()
+    with SyncPrefectClient(f"http://127.0.0.1:{port}/api") as own:
+        poster = Poster(own)
+        with prefect_server(tmp_path / "before", port) as api:
+            deploy(api)
+            before = poster.post(arrival)
+        with prefect_server(tmp_path / "after", port) as api:
+            with pytest.raises(EnvironmentLacking, match="Run 'handoff deploy' once"):
+                poster.post(arrival)
+            deploy(api)
+            after = poster.post(arrival)
+            assert (after.is_new, after.id != before.id) == (True, True)
+            queue = own.read_work_queue_by_name(arrival.queue, work_pool_name="handoff-build")
+            assert queue.concurrency_limit == 1
+            assert poster.post(arrival).id == after.id
+
+
+@pytest.mark.server
+def test_one_poster_outlives_a_server_that_was_deployed_anew_meanwhile(
+    prefect_api: str, poster: Poster, client: Any
+) -> None:
+    first = poster.post(arrived())
+    client.delete_deployment(client.read_flow_run(first.id).deployment_id)
+    deploy(prefect_api)
+    assert poster.post(arrived()).is_new
 
 
 def test_without_a_server_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

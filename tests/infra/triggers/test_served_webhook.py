@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.hooks import Guarded, Limits
 from handoff.infra.triggers.serving import BoundedConnection
 from handoff.infra.triggers.spool import Spool
@@ -31,6 +32,7 @@ from tests.infra.triggers.webhooks import (
 )
 from tests.prefect_server import free_port
 from tests.served_stack import wait_until
+from tests.studies.outages.full_disks import small_disk
 from tests.tls_server import write_certificates
 
 
@@ -96,6 +98,30 @@ def test_a_sender_is_told_to_come_again_where_nothing_can_be_kept(tmp_path: Path
     with webhook(tmp_path, "http://127.0.0.1:9/api") as served:
         assert served.post("/github", push(), of_github(push())) == (503, {"error": "not now"})
         assert "can't be kept" in served.log.read_text()
+
+
+@pytest.mark.server
+def test_a_full_disk_is_said_in_a_sentence_and_with_room_it_is_accepted(tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "disk") as home:
+            # Such as a log that grew: the home has been used before.
+            Spool(home).keep(Arrival("/data/toy", commit="a" * 40), "queue")
+            ballast = home / "ballast"
+            with webhook(home, "http://127.0.0.1:9/api", log=tmp_path / "log") as served:
+                with ballast.open("wb") as stream, suppress(OSError):
+                    while True:
+                        stream.write(bytes(1 << 16))
+                status, told = served.post("/github", push(), of_github(push()))
+                assert (status, set(told)) == (507, {"error"})
+                assert told["error"].startswith("Nothing was accepted: the disk on which")
+                assert str(home) not in told["error"]
+                assert "No space left on device" in served.log.read_text()
+                ballast.unlink()
+                status, told = served.post("/github", push(), of_github(push()))
+                assert (status, len(told["kept"])) == (202, 1)
+            assert len(Spool(home).waiting()) == 2
+    except PermissionError as error:
+        pytest.skip(f"nothing may be mounted here: {error}")
 
 
 @pytest.mark.server

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.triggers.hooks import Guarded, Limits
 from handoff.infra.triggers.serving import require_safe
+from handoff.infra.triggers.spool import NoRoom
 from handoff.infra.triggers.webhook import Webhook
 from tests.infra.triggers.webhooks import (
     COMMIT,
@@ -119,6 +120,7 @@ def test_a_body_without_a_length_is_limited_too(served: TestClient) -> None:
     [
         (EnvironmentLacking("x", expected="a", got="b", remedy="c"), False, 503),
         (None, True, 503),
+        (NoRoom("x", expected="a", got="b", remedy="c"), False, 507),
         (UsageProblem("x", expected="a", got="b", remedy="c"), False, 422),
     ],
 )
@@ -128,7 +130,7 @@ def test_what_wasnt_posted_is_told_so_that_it_is_sent_again_and_then_counts(
     posts.error, posts.waits = error, waits
     answer = served.post("/github", content=push(), headers=of_github(push()))
     assert answer.status_code == status
-    assert ("retry-after" in answer.headers) == (status == 503)
+    assert ("retry-after" in answer.headers) == (status in (503, 507))
     posts.error, posts.waits = None, False
     assert served.post("/github", content=push(), headers=of_github(push())).status_code == 202
 

@@ -132,9 +132,11 @@ class Served:
 
 
 @contextmanager
-def webhook(folder: Path, api: str, *arguments: str, model: str = "") -> Iterator[Served]:
+def webhook(
+    folder: Path, api: str, *arguments: str, model: str = "", log: Path | None = None
+) -> Iterator[Served]:
     """Serve the webhook for a model of its own, or for `model`; it has to end well on SIGTERM."""
-    config, port, log = folder / "hooks.toml", free_port(), folder / "webhook.log"
+    config, port, log = folder / "hooks.toml", free_port(), log or folder / "webhook.log"
     config.write_text(CONFIG.format(model=model or f"toy-{uuid.uuid4().hex[:8]}"))
     environment = {
         **os.environ, "PREFECT_API_URL": api, "HANDOFF_HOME": str(folder), "HOOK_SECRET": SECRET,

@@ -1,0 +1,259 @@
+"""What has happened since the last look: asked of the Prefect server, again and again.
+
+A look misses nothing that happened while this process, the server or its events were away, which
+automations do (a server that was restarted holds events back): what was told is remembered by run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.nightly.night import Night
+from handoff.flows.names import RECOMPILE, RELEASE
+from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.telling.forge import CommitStatus
+from handoff.infra.telling.outbox import Memory, Message, Waiting, added
+from handoff.infra.telling.wording import cut, told_night, told_release, told_worker
+from handoff.infra.triggers.spool import SetAside
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+# What is looked at twice: clocks differ, and what crashed may be about to be repeated.
+_OVERLAP_S = 1800.0
+_REMEMBERED_S = 4 * 3600.0
+# Prefect takes a worker for gone after some 90 s of silence; one that is started again is back.
+GRACE_S = 60.0
+_PAGE = 200
+_POOLS = "handoff-"
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What is looked for: what messages tell, what commit statuses do, or both."""
+
+    messages: bool
+    statuses: bool
+
+
+def with_set_aside(memory: Memory, refused: Iterable[SetAside], now: float) -> Memory:
+    """Return the memory with a message for each commit that the server refuses for good.
+
+    There is no run of these, and whoever told of them was answered that they are kept.
+    """
+    for one in refused:
+        key = f"aside:{digest_bytes(f'{one.what} {one.why}'.encode()).hex[:32]}"
+        if key not in memory.runs:
+            title = f"Handoff: {one.what} can't be released"
+            memory = added(memory, [Message(f"release {one.what}", title, cut(one.why), now)])
+        memory = replace(memory, runs={**memory.runs, key: now})
+    return memory
+
+
+class Looker:
+    """Looks at one Prefect server; `read_night` gives the record of a nightly's run."""
+
+    def __init__(
+        self, client: SyncPrefectClient, wants: Wants, read_night: Callable[[str], Night | None],
+        *, grace_s: float = GRACE_S,
+    ) -> None:  # fmt: skip
+        """Look by an open client."""
+        self._client = client
+        self._wants = wants
+        self._read_night = read_night
+        self._grace_s = grace_s
+        self._missing: dict[str, float] = {}
+
+    def look(self, memory: Memory, now: float) -> Memory:
+        """Return the memory with what is to be told of what happened since the last look.
+
+        The first one begins with what happens from now on. Raises `EnvironmentLacking` where the
+        server can't be asked.
+        """
+        with told_in_sentences("to be asked what happened", "a question that it knows", "It is "
+                               "asked again"):  # fmt: skip
+            since = max(memory.since, memory.looked - _OVERLAP_S) or now
+            releases, nights = self._deployment(RELEASE), self._deployment(RECOMPILE)
+            known = [one for one in (releases, nights) if one is not None]
+            for run in self._ended(known, since) if known else ():
+                memory = self._tell_end(memory, run, now, is_night=run.deployment_id == nights)
+            if self._wants.statuses and releases is not None:
+                memory = self._tell_beginnings(memory, releases, now)
+            if self._wants.messages:
+                memory = self._tell_workers(memory, now)
+        runs = {key: at for key, at in memory.runs.items() if at > now - _REMEMBERED_S}
+        return replace(memory, since=memory.since or now, looked=now, runs=runs)
+
+    def _deployment(self, name: str) -> UUID | None:
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            return self._client.read_deployment_by_name(name).id
+        except ObjectNotFound:
+            return None
+
+    def _ended(self, deployments: list[UUID], since: float) -> list[FlowRun]:
+        """Return the runs that ended after a moment, the one that ended first first."""
+        from prefect.client.schemas.filters import FlowRunFilterEndTime
+
+        after = FlowRunFilterEndTime(after_=datetime.fromtimestamp(since, UTC))
+        found = [run for run in self._runs(deployments, end_time=after) if run.end_time is not None]
+        return sorted(found, key=lambda run: run.end_time or datetime.now(UTC))
+
+    def _runs(self, deployments: list[UUID], **wanted: Any) -> Iterator[FlowRun]:  # noqa: ANN401 - Prefect's filters
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+        from prefect.client.schemas.sorting import FlowRunSort
+
+        of = FlowRunFilterDeploymentId(any_=deployments)
+        asked = FlowRunFilter(deployment_id=of, **wanted)
+        for offset in range(0, 50 * _PAGE, _PAGE):
+            page = self._client.read_flow_runs(
+                flow_run_filter=asked, sort=FlowRunSort.ID_DESC, limit=_PAGE, offset=offset
+            )
+            yield from page
+            if len(page) < _PAGE:
+                return
+
+    def _tell_end(self, memory: Memory, run: FlowRun, now: float, *, is_night: bool) -> Memory:
+        key = f"{run.id}:ended"
+        if key in memory.runs or run.state is None or not run.state.is_final():
+            return memory
+        if run.state.is_crashed():
+            follows = self._follows(run, now)
+            if follows is None:
+                return memory
+            if follows:
+                return replace(memory, runs={**memory.runs, key: now})
+        memory = replace(memory, runs={**memory.runs, key: now})
+        return self._of_night(memory, run, now) if is_night else self._of_release(memory, run, now)
+
+    def _follows(self, run: FlowRun, now: float) -> bool | None:
+        """Tell whether another run takes a crashed one's place; None: that may still come."""
+        from handoff.flows.children import MOST_ATTEMPTS, PATIENCE_S, attempt_of, successor
+
+        if attempt_of(run) >= MOST_ATTEMPTS:
+            return False
+        if successor(self._client, run) is not None:
+            return True
+        ended = run.end_time.timestamp() if run.end_time else now
+        return False if now - ended > PATIENCE_S else None
+
+    def _of_release(self, memory: Memory, run: FlowRun, now: float) -> Memory:
+        assert run.state is not None
+        label = _label(run)
+        told = told_release(
+            label, run.state.type.value, run.state.message or "", self._headline(run)
+        )
+        statuses = self._status(run, told.state, told.text, now)
+        if not told.title or not self._wants.messages:
+            return added(memory, (), statuses)
+        subject = f"release {_asked(run, 'model') or label}"
+        return added(
+            memory, [Message(subject, told.title, _with_link(told.text, run), now)], statuses
+        )
+
+    def _tell_beginnings(self, memory: Memory, deployment: UUID, now: float) -> Memory:
+        """Have the commits of runs that go on or wait say so, once for each run."""
+        from prefect.client.schemas.filters import FlowRunFilterState, FlowRunFilterStateType
+        from prefect.client.schemas.objects import StateType
+
+        going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+        wanted = FlowRunFilterState(type=FlowRunFilterStateType(any_=going))
+        for run in self._runs([deployment], state=wanted):
+            key = f"{run.id}:begun"
+            if key not in memory.runs:
+                text = f"Handoff is to release {_label(run)}."
+                memory = added(memory, (), self._status(run, "pending", text, now))
+            memory = replace(memory, runs={**memory.runs, key: now})
+        return memory
+
+    def _status(self, run: FlowRun, state: Any, text: str, now: float) -> list[Waiting]:  # noqa: ANN401 - a forge's State
+        repository, commit = _asked(run, "repository"), _asked(run, "commit")
+        if not self._wants.statuses or not repository or not commit:
+            return []
+        return [Waiting(CommitStatus(repository, commit, state, text, _page(run)), now)]
+
+    def _headline(self, run: FlowRun) -> str:
+        """Return what the report of a run is headed with; "" for none."""
+        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+        if run.state is None or not run.state.is_completed():
+            return ""
+        wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+        found = self._client.read_artifacts(artifact_filter=wanted, limit=20)
+        return next(
+            (one.description or "" for one in found if (one.key or "").startswith("release-")), ""
+        )
+
+    def _of_night(self, memory: Memory, run: FlowRun, now: float) -> Memory:
+        assert run.state is not None
+        if not self._wants.messages or run.state.is_cancelled():
+            return memory
+        why, night = "", None
+        try:
+            night = self._read_night(str(run.id))
+        except HandoffError as error:
+            why = f" (its record can't be read: {error})"
+        told = told_night(night) if night is not None else None
+        if told is None and not run.state.is_completed():
+            state = run.state.type.value.lower()
+            told = f"Handoff: the night {state}", cut(f"{run.state.message or ''}{why}")
+        if told is None:
+            return memory
+        return added(memory, [Message("the night", told[0], _with_link(told[1], run), now)])
+
+    def _tell_workers(self, memory: Memory, now: float) -> Memory:
+        """Tell of workers that were online at an earlier look, and haven't been for a while."""
+        from prefect.client.schemas.objects import WorkerStatus
+
+        online = {
+            f"{pool.name}/{worker.name}"
+            for pool in self._client.read_work_pools(limit=_PAGE)
+            if pool.name.startswith(_POOLS)
+            for worker in self._client.read_workers_for_work_pool(pool.name)
+            if worker.status == WorkerStatus.ONLINE
+        }
+        gone = [one for one in memory.workers if one not in online]
+        self._missing = {one: self._missing.get(one, now) for one in gone}
+        left = [one for one in gone if now - self._missing[one] >= self._grace_s]
+        for one in left:
+            pool, _, name = one.partition("/")
+            others = sum(other.startswith(f"{pool}/") for other in online)
+            title, text = told_worker(name, pool, others)
+            memory = added(memory, [Message(f"worker {name}", title, text, now)])
+        workers = tuple(sorted(online | (set(gone) - set(left))))
+        return replace(memory, workers=workers)
+
+
+def _asked(run: FlowRun, name: str) -> str:
+    """Return one of the texts that a release was asked for with; "" where it wasn't."""
+    asked = run.parameters.get("parameters")
+    found = asked.get(name) if isinstance(asked, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _label(run: FlowRun) -> str:
+    return " ".join(filter(None, (_asked(run, "model"), _asked(run, "commit")[:12]))) or run.name
+
+
+def _page(run: FlowRun) -> str:
+    """Return the page of a run, where its report is, as people reach it (`PREFECT_UI_URL`)."""
+    from prefect.utilities.urls import url_for
+
+    return url_for("flow-run", obj_id=run.id) or ""
+
+
+def _with_link(text: str, run: FlowRun) -> str:
+    return "\n".join(filter(None, (cut_lines(text), _page(run))))
+
+
+def cut_lines(text: str) -> str:
+    """Return a text of one sentence or of a few lines, as short as a message takes it."""
+    return text if "\n" in text else cut(text)
