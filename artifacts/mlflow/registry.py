@@ -50,7 +50,7 @@ class EarlierMissing(RegistryFailed):
 
 @dataclass(frozen=True)
 class Pointed:
-    """What became of MLflow's aliases.
+    """What happened to MLflow's aliases.
 
     `unlisted` are those of the ledger whose version isn't listed, `put_back` tells in sentences
     which were set, and `foreign` are those that no ledger has.

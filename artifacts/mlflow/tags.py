@@ -19,7 +19,7 @@ VERSION_TAG = f"{TAG}version"
 RELEASE_TAG = f"{TAG}release"
 MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
-# What became of a run's release: `released`, `refused` or `crashed`.
+# What happened to a run's release: `released`, `refused` or `crashed`.
 OUTCOME_TAG = f"{TAG}outcome"
 # MLflow shows no tags whose names begin so: what programs find a run or a version by.
 HIDDEN = "mlflow.handoff."

@@ -1,8 +1,8 @@
 """Copy: all that a store's ledgers keep, into another store, checked on its way.
 
 Objects come first, then what nights and toolchains left, and each model's ledger last: until its
-next entry is there, nothing of what was copied is seen by who reads that store. A copy that was
-interrupted is gone on with by the next one, which copies only what lacks.
+next entry is there, nothing of what was copied is seen by readers of that store. The next one
+resumes a copy that was interrupted, and copies only what lacks.
 """
 
 from __future__ import annotations
