@@ -85,6 +85,7 @@ def _repeat(client: SyncPrefectClient, crashed: FlowRun) -> str:
         crashed.deployment_id,
         parameters={**crashed.parameters, "attempt": attempt + 1},
         tags=crashed.tags,
+        name=crashed.name,
         idempotency_key=f"resume:{crashed.id}",
         work_queue_name=crashed.work_queue_name,
         parent_task_run_id=crashed.parent_task_run_id,

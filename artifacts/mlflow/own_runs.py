@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from handoff.artifacts.conformance.table import Conformance
+from handoff.artifacts.mlflow.description import RunAddress
 from handoff.artifacts.mlflow.logged_release import NOTE_TAG
 from handoff.artifacts.mlflow.session import Session
 from handoff.artifacts.nightly.night import ALARMING, OUTCOMES, Night, NightRow
@@ -19,18 +20,21 @@ TOOLCHAIN_TAG = "handoff.toolchain"
 
 STAMP_TAG = "handoff.night"
 
+Note = str | Callable[[RunAddress], str]
+
 
 @dataclass(frozen=True)
 class OwnRun:
     """What such a run shows: `began` and `ended` are milliseconds since 1970.
 
-    There is one run for each value of `tag`. `note` is its description in Markdown.
+    There is one run for each value of `tag`. `note` is its description in Markdown, or what makes
+    it of where the run is.
     """
 
     tag: str
     value: str
     name: str
-    note: str
+    note: Note
     began: int
     ended: int
     metrics: Mapping[str, float]
@@ -53,7 +57,9 @@ def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path)
         client.create_run, experiment, wanted.began, {wanted.tag: wanted.value}, wanted.name
     )  # fmt: skip
     identity: str = run.info.run_id
-    for tag, text in {NOTE_TAG: wanted.note, **(wanted.tags or {})}.items():
+    note = wanted.note
+    told = note if isinstance(note, str) else note(RunAddress(experiment, identity))
+    for tag, text in {NOTE_TAG: told, **(wanted.tags or {})}.items():
         call(client.set_tag, identity, tag, text)
     metrics = [Metric(name, value, wanted.ended, 0) for name, value in wanted.metrics.items()]
     for place in range(0, len(metrics), _BATCH):
@@ -66,7 +72,7 @@ def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path)
     return identity
 
 
-def run_of_table(table: Conformance, note: str) -> OwnRun:
+def run_of_table(table: Conformance, note: Note) -> OwnRun:
     """Return the run that shows the table; `note` is its description in Markdown."""
     ended = int(datetime.fromisoformat(table.made).timestamp() * 1000)
     counts = {standing.replace(" ", "_"): float(n) for standing, n in table.counts.items()}
@@ -82,7 +88,7 @@ def run_of_table(table: Conformance, note: str) -> OwnRun:
     )  # fmt: skip
 
 
-def run_of_night(night: Night, note: str) -> OwnRun:
+def run_of_night(night: Night, note: Note) -> OwnRun:
     """Return the run that shows the night; `note` is its description in Markdown."""
     return OwnRun(
         STAMP_TAG, night.stamp, f"night {night.date}", note,

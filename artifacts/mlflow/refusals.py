@@ -67,8 +67,15 @@ class Refusal:
         return one_line(place + told)
 
 
-def run_of_refusal(refusal: Refusal, manifest: Manifest | None) -> OwnRun:
-    """Return the run that shows a refusal; `manifest` is what was measured until then."""
+def run_of_refusal(refusal: Refusal, manifest: Manifest | None, report: str) -> OwnRun:
+    """Return the run that shows a refusal.
+
+    `manifest` is what was measured until then, and `report` its report's file name, or ''.
+    """
+
+    def note(run: RunAddress) -> str:
+        return describe_refusal(refusal, manifest, run, report)
+
     tags = {
         OUTCOME_TAG: refusal.outcome,
         f"{TAG}refused_by": refusal.error["class"],
@@ -79,7 +86,7 @@ def run_of_refusal(refusal: Refusal, manifest: Manifest | None) -> OwnRun:
         tags[f"{TAG}verdict"] = manifest.verdict
     name = run_title(f"{refusal.model} {refusal.outcome}", refusal.lineage)
     return OwnRun(
-        REFUSAL_TAG, refusal.run, name, "",
+        REFUSAL_TAG, refusal.run, name, note,
         _milliseconds(refusal.began), _milliseconds(refusal.ended),
         run_metrics(manifest) if manifest else {}, has_failed=True, tags=tags,
         parameters=run_parameters(manifest) if manifest else None,

@@ -18,9 +18,9 @@ from handoff.artifacts.delivery.contract import require_alias_name, require_mode
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import RegistryFailed
 from handoff.artifacts.mlflow.description import RunAddress, named_run
-from handoff.artifacts.mlflow.logged_release import NOTE_TAG, ReleaseLog, Upload
-from handoff.artifacts.mlflow.own_runs import OwnRun, log_own_run, run_of_night, run_of_table
-from handoff.artifacts.mlflow.refusals import Refusal, describe_refusal, run_of_refusal
+from handoff.artifacts.mlflow.logged_release import ReleaseLog, Upload
+from handoff.artifacts.mlflow.own_runs import Note, OwnRun, log_own_run, run_of_night, run_of_table
+from handoff.artifacts.mlflow.refusals import Refusal, run_of_refusal
 from handoff.artifacts.mlflow.repairing import lacking_files, require_own_place
 from handoff.artifacts.mlflow.session import Session, told_session
 from handoff.artifacts.mlflow.tags import run_tags
@@ -227,7 +227,7 @@ class Catalogue:
                     put_back.append(f"@{alias} stood for {was}, and stands for {aliases[alias]}")
             return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
 
-    def log_night(self, night: Night, note: str, folder: Path) -> RunAddress:
+    def log_night(self, night: Night, note: Note, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""
         return self._log_own(NIGHTS, run_of_night(night, note), folder, "show the night")
 
@@ -241,14 +241,11 @@ class Catalogue:
         report = next((name for name in REPORTS if name in evidence), "")
         with told_session(self.tracking_uri, self._patience_s, "show the refusal") as session:
             opened = open_experiment(session, RELEASES, self.artifact_root)
-            wanted = run_of_refusal(refusal, manifest)
+            wanted = run_of_refusal(refusal, manifest, report)
             with tempfile.TemporaryDirectory() as name:
                 for file, data in evidence.items():
                     Path(name, file).write_bytes(data)
-                run = RunAddress(opened, log_own_run(session, opened, wanted, Path(name)))
-            note = describe_refusal(refusal, manifest, run, report)
-            session.call(session.client.set_tag, run.run, NOTE_TAG, note)
-            return run
+                return RunAddress(opened, log_own_run(session, opened, wanted, Path(name)))
 
     def log_conformance(self, table: Conformance, note: str, folder: Path) -> RunAddress:
         """Show a toolchain's table as a run with the files below `folder`; return where."""

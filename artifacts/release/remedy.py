@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from handoff.artifacts.delivery.metric import MeasuredMetric
+from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 
 
@@ -15,7 +16,7 @@ def next_step(manifest: Manifest) -> str:
         return ""
     # Where one is wrong, another's crash is not what to look at first.
     target = min(refused, key=lambda one: one.crashed)
-    return _CRASHED if target.crashed else _step(target)
+    return _CRASHED if target.crashed else _step(manifest, target)
 
 
 _CRASHED = (
@@ -35,13 +36,30 @@ def _metric_step(metric: MeasuredMetric) -> str:
     )
 
 
-def _step(target: TargetRecord) -> str:
+def _mechanical_step(manifest: Manifest, target: TargetRecord) -> str:
+    """Return what helps where the numbers are right in Python, and not what follows."""
+    found, agreed = target.mechanics, manifest.recipe.tolerance
+    narrow = [
+        dtype
+        for dtype, usual in DEFAULT_TOLERANCES.items()
+        if dtype in agreed and agreed[dtype].rtol < usual.rtol
+    ]
+    if narrow and found and any(replay.beyond_tolerance for replay in found.replays):
+        return (
+            "A package may round otherwise from call to call, by how its inputs lie in memory and "
+            f"by its threads, for which the recipe leaves less room than is usual: leave "
+            f"[tolerance.{narrow[0]}] out, or agree on a wider one"
+        )
+    return "Its numbers were not refused: change what the reason names, and release it again"
+
+
+def _step(manifest: Manifest, target: TargetRecord) -> str:
     metric = target.metric
     if metric is not None and metric.decides and metric.standing != "kept":
         return _metric_step(metric)
     wrong = [deviation for deviation in target.deviations if not deviation.accepted]
     if not wrong:
-        return "Its numbers were not refused: change what the reason names, and release it again"
+        return _mechanical_step(manifest, target)
     if all(deviation.special for deviation in wrong):
         return (
             "Only special inputs are refused. If they are never served, say so: declare ranges in "

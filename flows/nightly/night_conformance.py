@@ -72,6 +72,9 @@ def _make(site: Site, registrar: StepProcess, target: CpuTarget, stamp: str) -> 
             return None
         wanted = {"parameters": {"target": target.slug}}
         key = f"conformance:{stamp}:{target.slug}"
-        run = start(client, Child(deployment, key, wanted, (f"night:{stamp}",)))
+        run = start(
+            client,
+            Child(deployment, key, wanted, (f"night:{stamp}",), f"conformance of {target.slug}"),
+        )
     wait_for([run], policies.WAITS_S["conformance"])
     return _read(site, registrar, target).today

@@ -83,7 +83,8 @@ def send_targets(
                 "recipe": to_plain(wanted.recipe),
                 "rebuild": wanted.parameters.rebuild,
             }
-            child = Child(deployment, f"build:{key}:{slug}", {"parameters": parameters})
+            named = f"build {wanted.parameters.label} for {slug}"
+            child = Child(deployment, f"build:{key}:{slug}", {"parameters": parameters}, name=named)
             runs[slug] = start(client, child)
     return runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -168,10 +169,9 @@ class Poster:
         self._queues[name] = time.monotonic()
 
     def _create(self, arrival: Arrival, attempt: int) -> tuple[FlowRun, bool]:
-        from prefect.utilities.names import generate_slug
-
-        # Prefect doesn't tell whether it made the run: by its name it is known again.
-        name = f"{generate_slug(2)}-{attempt}"
+        # Prefect doesn't tell whether it made the run: by its name it is known again. Once it
+        # begins, the flow names it without that.
+        name = f"release {arrival.label}, posted {secrets.token_hex(4)}"
         run = self._client.create_flow_run_from_deployment(
             self._deployment_id(),
             name=name,

@@ -23,6 +23,9 @@ _LEGEND = (
 )
 _RECORDED = "* as its record has it, since it was not run here"
 
+# Of each outcome, in a line that is to be read at a glance.
+_NAMED = 6
+
 _Row = tuple[str, ...]
 
 
@@ -75,6 +78,19 @@ def render_night_page(night: Night, pictures: Mapping[str, bytes]) -> str:
     page = render_page(render_night(night, drawn), drawn)
     page = re.sub(r"<td><strong>(failed|crashed)</strong></td>", r'<td class="bad">\1</td>', page)
     return page.replace("<td>replaced</td>", '<td class="good">replaced</td>')
+
+
+def outcomes(night: Night) -> str:
+    """Return in one line of Markdown what became of which model, what went wrong first."""
+    told = []
+    for outcome in _ORDER:
+        rows = [row for row in night.rows if row.outcome == outcome]
+        names = ", ".join(linked(row.model, row.run) for row in rows[:_NAMED])
+        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        if rows:
+            word = f"**{outcome}**" if outcome in ALARMING else outcome
+            told.append(f"{word}: {names}{more}")
+    return " · ".join(told)
 
 
 def linked(model: str, run: str) -> str:

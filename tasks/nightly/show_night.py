@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from handoff.artifacts.mlflow.description import linked_run, with_gaps
+from handoff.artifacts.mlflow.description import RunAddress, linked_run, with_gaps
 from handoff.artifacts.mlflow.registry import Catalogue
-from handoff.artifacts.nightly.night import read_nights, write_night
+from handoff.artifacts.nightly.night import Night, read_nights, write_night
 from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.nightly.messages import ShowNightJob, ShownNight
-from handoff.tasks.nightly.night_page import headline, render_night, render_night_page, text_table
+from handoff.tasks.nightly.night_page import (
+    headline,
+    outcomes,
+    render_night,
+    render_night_page,
+    text_table,
+)
 from handoff.tasks.nightly.trends import trends
 
 _LAST = 60
+PAGE_FILE = "night.html"
 # Of more models only those that something happened to are drawn.
 _MOST_PICTURES = 24
 # MLflow takes 8000 characters (3.17, `MAX_TAG_VAL_LENGTH`); a table of more is read as a page.
-_NOTE_LIMIT = 6000
+_NOTE_LIMIT = 7500
 
 
 def run(job: ShowNightJob) -> ShownNight:
@@ -36,15 +43,29 @@ def run(job: ShowNightJob) -> ShownNight:
     (folder / "trends").mkdir(parents=True, exist_ok=True)
     for name, data in pictures.items():
         (folder / "trends" / name).write_bytes(data)
-    (folder / "night.html").write_text(render_night_page(night, pictures), encoding="utf-8")
+    (folder / PAGE_FILE).write_text(render_night_page(night, pictures), encoding="utf-8")
     markdown = render_night(night)
     (folder / "night.md").write_text(markdown, encoding="utf-8")
     (folder / "night.json").write_bytes(night.to_bytes())
     catalogue = Catalogue(job.stores.tracking_uri, job.stores.artifact_root)
-    # MLflow sets the second line of a long heading upon its first.
-    whole = with_gaps(markdown.removeprefix("# "))
-    short = whole if len(whole) <= _NOTE_LIMIT else f"{headline(night)}: see `night.html`.\n"
     address = catalogue.log_night(
-        night, short + (f"\nFlow run: {linked_run(job.flow_run)}\n" if job.flow_run else ""), folder
+        night, lambda run: describe_night(night, markdown, run, job.flow_run), folder
     )
     return ShownNight(headline(night), text_table(night), markdown, address.link())
+
+
+def describe_night(night: Night, markdown: str, run: RunAddress, flow_run: str) -> str:
+    """Return what MLflow says of a night: all of it in the lines that it doesn't fold.
+
+    MLflow shows some four lines of a description, and the rest where somebody asks for it (3.17).
+    """
+    parts = [
+        f"{headline(night)}.",
+        outcomes(night),
+        f"[Each model's figures and why]({run.link(f'/artifacts/{PAGE_FILE}')}) · "
+        + (f"flow run {linked_run(flow_run)}" if flow_run else "no flow run"),
+    ]
+    table = with_gaps(markdown.partition("\n\n")[2])
+    if len(table) + sum(map(len, parts)) <= _NOTE_LIMIT:
+        parts.append(table)
+    return "\n\n".join(part for part in parts if part)

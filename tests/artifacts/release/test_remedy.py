@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from handoff.artifacts.recipe.tolerance import EXACT
 from handoff.artifacts.release.manifest import TargetRecord
+from handoff.artifacts.release.mechanics import Mechanics, Replay
 from handoff.artifacts.release.remedy import next_step
 from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
 
@@ -49,3 +51,14 @@ def test_an_unsound_delivery_is_mended_where_it_comes_from() -> None:
 
 def test_what_is_accepted_needs_nothing() -> None:
     assert next_step(sample_manifest()) == ""
+
+
+def test_rounding_that_differs_from_call_to_call_asks_for_room_where_a_recipe_left_none() -> None:
+    replay = Replay("model.so", 1, 1, 3, 50, 24, 24, 5e-4)
+    target = replace(REFUSED, mechanics=Mechanics("batch=1", (replay,)))
+    manifest = replace(sample_manifest(), targets=(target,))
+    exact = replace(manifest.recipe, tolerance={"float32": EXACT})
+    assert "leave [tolerance.float32] out" in next_step(replace(manifest, recipe=exact))
+    # Where the usual room was left, more of it is no remedy.
+    usual = replace(manifest.recipe, tolerance={})
+    assert "tolerance" not in next_step(replace(manifest, recipe=usual))
