@@ -3,7 +3,7 @@
 # make test-all  the same with the tests that are marked as long
 # make ready   set everything up in .venv, and nothing else
 # make arm-ready  what packages for ARM64 are compiled and run with, in .venv/arm64: 430 MB
-# make lint    ruff, mypy and import-linter alone
+# make lint    ruff, mypy, import-linter and codespell alone
 # make bench   all of the six below, hours
 # make bench-served [MODELS="bert yolov8n"]  what Handoff registers, beside every alternative
 # make bench-bfloat16 [MODELS=...]  the same in bfloat16, where a recipe allows it
@@ -183,6 +183,7 @@ lint: ready
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
+	git ls-files -z --cached --others --exclude-standard | xargs -0 $(BIN)/codespell
 
 ready: $(READY)
 

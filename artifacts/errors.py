@@ -7,9 +7,15 @@ reaches the command line as the same refusal.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from handoff.artifacts.printable import one_line, printable
+
+# What is in a table's own name may hold colons, so that the first `expected` counts.
+_AT_PLACE = re.compile(
+    r"(?:(?P<place>.*?): )??expected (?P<expected>.+?), got:? (?P<got>.+)", re.DOTALL
+)
 
 
 class HandoffError(Exception):
@@ -161,6 +167,15 @@ def expected_and_got(text: str) -> tuple[str, str]:
     """Return both parts of a message such as `expected a name, got 7`, for a refusal."""
     expected, _, got = text.removeprefix("expected ").rpartition(", got ")
     return (expected, got) if expected else (got, "something else")
+
+
+def told_place(text: str) -> tuple[str, str, str]:
+    """Return the place, what was expected and what was found in `PLACE: expected A, got B`.
+
+    Of another message all is what was found.
+    """
+    match = _AT_PLACE.fullmatch(text)
+    return (match["place"] or "", match["expected"], match["got"]) if match else ("", "", text)
 
 
 def error_from_record(record: dict[str, str]) -> HandoffError:

@@ -50,7 +50,7 @@ class Pauses:
         time.sleep(min(self.draw(), most_s))
 
     def draw(self) -> float:
-        """Return the seconds of the next pause, for who waits in a way of its own."""
+        """Return the seconds of the next pause, for whoever waits in a way of its own."""
         seconds = random.uniform(1 - self._cut, 1) * self.next_s  # noqa: S311 - no secret
         self.next_s = min(self._growth * self.next_s, self._longest_s)
         return seconds

@@ -21,6 +21,7 @@ include_patterns = [
     "infra/containers/README.md",
     "tests/artifacts/release/tampering.md",
     "tests/studies/benchmarks/README.md",
+    "tests/studies/benchmarks/tables.md",
     "tests/studies/corpus/README.md",
     "tests/studies/faults/README.md",
     "tests/studies/outages/README.md",

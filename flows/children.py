@@ -80,7 +80,7 @@ def start(client: SyncPrefectClient, child: Child) -> FlowRun:
             tags=child.tags,
             name=child.name,
         )
-        # What was made or found is told as it is now; only for a crashed one there is more to ask.
+        # What was made or found is reported as it is now; only a crashed one is asked for more.
         now = follow(client, run)
         if not _has_failed(now):
             return run

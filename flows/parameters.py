@@ -74,10 +74,14 @@ class ReleaseParameters(_Form):
         return Lineage(repository=self.repository, commit=self.commit)
 
     @property
+    def label_of_delivery(self) -> str:
+        """The model, or where it isn't told the last part of the delivery's address."""
+        return self.model or Path(self.delivery.partition("#")[0].rstrip("/")).name
+
+    @property
     def label(self) -> str:
         """The model and the commit, as far as they are told, for a run's name."""
-        name = self.model or Path(self.delivery.partition("#")[0].rstrip("/")).name
-        return " ".join(filter(None, (name, self.commit[:12])))
+        return " ".join(filter(None, (self.label_of_delivery, self.commit[:12])))
 
     def author(self, by: str, run: str) -> Author:
         """Return who asks for the release, `by` where they don't say it, in the flow run `run`."""

@@ -26,7 +26,8 @@ from handoff.tasks.release.processes import Processes
 class Wanted:
     """What is released: the delivery's folder on this machine, how, and where.
 
-    `said` is what is known of its source beside what the delivery itself tells.
+    `said` is what is known of its source beside what the delivery itself tells. It was begun at
+    `began`, in ISO 8601.
     """
 
     parameters: ReleaseParameters
@@ -34,6 +35,7 @@ class Wanted:
     recipe: Recipe
     site: Site
     said: Lineage
+    began: str = ""
 
 
 def register(processes: Processes, wanted: Wanted, manifest: Manifest) -> dict[str, Any]:

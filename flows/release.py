@@ -12,6 +12,7 @@ from prefect import flow
 
 from handoff.flows import policies
 from handoff.flows.parameters import Attempt, ReleaseParameters
+from handoff.flows.refusing import refusals_shown
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
 from handoff.flows.site import here
 from handoff.flows.target.elsewhere import Elsewhere, find_routes
@@ -28,8 +29,12 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
     nothing is released then, but for `NotShownYet`, which says that it is.
     """
     site = here()
-    with opened_workspace(site) as workspace:
-        wanted = wanted_release(parameters, site, delivered_folder(parameters, workspace))
+    with (
+        opened_workspace(site) as workspace,
+        refusals_shown(site, parameters, workspace) as attempted,
+    ):
+        delivery = attempted.know(delivered_folder(parameters, workspace))
+        wanted = wanted_release(parameters, site, delivery, attempted.began)
         elsewhere = find_routes(wanted.recipe) if site.is_worker else Elsewhere()
         with Processes(
             workspace,

@@ -16,7 +16,6 @@ from handoff.artifacts.recipe.recipe import recipe_for
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import ReleaseParameters
 from handoff.flows.registering import Wanted, register, register_again
-from handoff.flows.showing import show_refused
 from handoff.flows.steps import (
     capture,
     fetch,
@@ -37,7 +36,7 @@ from handoff.tasks.fetch.messages import FetchJob
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry import assemble
-from handoff.tasks.registry.accepting import refused_targets, require_accepted
+from handoff.tasks.registry.accepting import require_accepted
 from handoff.tasks.registry.messages import KeyJob, LookUpJob
 from handoff.tasks.release.processes import FETCHER, Processes
 
@@ -70,15 +69,18 @@ def delivered_folder(parameters: ReleaseParameters, workspace: Path) -> Path:
         return fetch(process, FetchJob(parameters.delivery, workspace / "delivered")).folder
 
 
-def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path) -> Wanted:
-    """Return what is to be released, with the recipe that is the model's own where none is told."""
+def wanted_release(parameters: ReleaseParameters, site: Site, delivery: Path, began: str) -> Wanted:
+    """Return what is to be released, with the recipe that is the model's own where none is told.
+
+    It was begun at `began`, in ISO 8601.
+    """
     recipe = parameters.parsed_recipe()
     if recipe is None:
         recipe = recipe_for(site.recipes, parameters.model or read_contract(delivery).model.name)
     assemble.require_trial_alias(recipe, parameters.alias)
     recipe.require_attainable()
     require_known_names(recipe, contract_in(delivery))
-    return Wanted(parameters, delivery, recipe, site, parameters.said)
+    return Wanted(parameters, delivery, recipe, site, parameters.said, began)
 
 
 def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> dict[str, Any]:
@@ -105,6 +107,14 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
     if known.version and not parameters.rebuild:
         return register_again(processes, wanted, model, fingerprint, known)
     judged = inspect(processes.graph, processes.jobs.traceability(wanted.said))
+    assemble.record_unsound(
+        processes.jobs.release,
+        recipe=recipe,
+        taken=taken,
+        judged=judged,
+        fingerprint=fingerprint,
+        began=wanted.began,
+    )
     assemble.refuse_unsound(judged)
     key = f"{fingerprint.hex}{flow_run.id if parameters.rebuild else ''}"
     away = send_targets(processes, wanted, elsewhere.routes, key)
@@ -133,9 +143,8 @@ def make_release(processes: Processes, wanted: Wanted, elsewhere: Elsewhere) -> 
         captures=captures,
         served=known.served,
         known=faults.result(),
+        began=wanted.began,
     )
-    if refused_targets(manifest):
-        show_refused(manifest)
     require_accepted(manifest)
     told = register(processes, wanted, manifest)
     return {**told, "notes": (*told["notes"], *elsewhere.notes)}

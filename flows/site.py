@@ -1,4 +1,4 @@
-"""Where a flow runs: told by who starts it, since no flow reads the environment."""
+"""Where a flow runs: set by whoever starts it, since no flow reads the environment."""
 
 from __future__ import annotations
 

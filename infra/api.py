@@ -161,7 +161,7 @@ def promote(
 ) -> int:
     """Let the alias `to` stand for `NAME@VERSION` or `NAME@ALIAS`; return the version's number.
 
-    It has to have both blessings, and to be no slower, no less accurate and for no fewer targets
+    It has to have passed both gates, and to be no slower, no less accurate and for no fewer targets
     than what it replaces, and to take every request that this takes, unless it is meant to be
     `narrower`. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
     another promotion was quicker.

@@ -28,24 +28,32 @@ def store_location(home: Path) -> str:
 
     Raises `UsageProblem` for anything else in `HANDOFF_STORE`.
     """
-    store = os.environ.get("HANDOFF_STORE", "") or str(home / "store")
+    named = os.environ.get("HANDOFF_STORE", "")
+    return named_store(named or str(home / "store"), "HANDOFF_STORE")
+
+
+def named_store(store: str, what: str) -> str:
+    """Return a store's location as all processes are told it; raise `UsageProblem` for none.
+
+    `what` is who names it: a setting, or an argument.
+    """
     scheme, separator, _ = store.partition("://")
     if separator and scheme != "s3":
         raise UsageProblem(
-            "HANDOFF_STORE names no store", expected="a folder or s3://bucket/prefix", got=store,
-            remedy="Set HANDOFF_STORE to one of these, or unset it",
+            f"{what} names no store", expected="a folder or s3://bucket/prefix", got=store,
+            remedy=f"Set {what} to one of these, or unset it",
         )  # fmt: skip
     if scheme == "s3" and not store.removeprefix("s3://").strip("/"):
         raise UsageProblem(
-            "HANDOFF_STORE names no bucket", expected="s3://bucket/prefix", got=store,
+            f"{what} names no bucket", expected="s3://bucket/prefix", got=store,
             remedy="Name the bucket",
         )  # fmt: skip
     if not separator:
         store = str(whole_path(Path(store).expanduser()))
         if Path(store).is_file():
             raise UsageProblem(
-                "HANDOFF_STORE names a file", expected="a folder or s3://bucket/prefix", got=store,
-                remedy="Set HANDOFF_STORE to one of these, or unset it",
+                f"{what} names a file", expected="a folder or s3://bucket/prefix", got=store,
+                remedy=f"Set {what} to one of these, or unset it",
             )  # fmt: skip
     return store
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import re
 import socket
+import time
 import urllib.error
 import urllib.request
+from email.utils import parsedate_to_datetime
+from http.client import HTTPResponse
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem
@@ -29,19 +32,38 @@ def require_free_port(host: str, port: int, name: str, option: str = "--port") -
 
 def get_status(address: str, login: str = "") -> int:
     """Return the HTTP status that an address answers with; 0 for no answer."""
+    try:
+        with _opened(address, login) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError):
+        return 0
+
+
+def clock_ahead_s(address: str, login: str = "") -> float | None:
+    """Return how many seconds this clock is ahead of a server's; None where that doesn't tell."""
+    began = time.time()
+    try:
+        with _opened(address, login) as answer:
+            told = answer.headers.get("Date", "")
+        then = parsedate_to_datetime(told).timestamp()
+    except (OSError, ValueError, TypeError):
+        return None
+    # The header tells whole seconds, and was written between the question and the answer.
+    low, high = began - then - 1, time.time() - then
+    return low if low > 0 else high if high < 0 else 0.0
+
+
+def _opened(address: str, login: str) -> HTTPResponse:
     request = urllib.request.Request(address)  # noqa: S310 - an http address of a setting
     if login:
         token = base64.b64encode(login.encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
     # No proxy is between a machine and itself.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, ValueError):
-        return 0
+    answer: HTTPResponse = opener.open(request, timeout=5)
+    return answer
 
 
 def last_words(log: Path) -> str:

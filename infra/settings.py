@@ -241,7 +241,7 @@ def _free_memory_bytes() -> int:
 def require_writable_home(settings: Settings) -> None:
     """Make the home folder; raise `EnvironmentLacking` when nothing can be written there.
 
-    Its folders are made, too, before any step starts: a step can't read what comes to lie directly
+    Its folders are made, too, before any step starts: a step can't read what appears directly
     in the home folder while it runs (`infra.engine.landlock`).
     """
     try:

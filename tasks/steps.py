@@ -27,6 +27,7 @@ from handoff.tasks.probe import messages as probe
 from handoff.tasks.propose import messages as propose
 from handoff.tasks.registry import changes
 from handoff.tasks.registry import messages as registry
+from handoff.tasks.report import messages as report
 from handoff.tasks.timing import messages as timing
 from handoff.tasks.verify import messages as verify
 
@@ -127,13 +128,18 @@ CATALOGUE = Step(
 RESTORE = Step("restore", "registry.restore", registry.RestoreJob, registry.RestoreResult, 7200)
 PULL = Step("pull", "registry.pull", registry.PullJob, registry.PullResult, 7200)
 TRY_RELEASE = Step("try release", "follow.trial", follow.TryReleaseJob, follow.TriedRelease, 600)
-COLLECT = Step("collect", "registry.collect", registry.CollectJob, registry.CollectResult, 3600)
+COLLECT = Step(
+    "collect", "registry.upkeep.collect", registry.CollectJob, registry.CollectResult, 3600
+)
 RECORDS = Step("records", "registry.records", registry.RecordsJob, registry.Records, 600)
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
 NOTE_ROWS = Step("note rows", "nightly.note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600)
 READ_ROWS = Step("read rows", "nightly.read_rows", nightly.ReadRowsJob, nightly.NotedRows, 600)
 SHOW_NIGHT = Step(
     "show night", "nightly.show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
+)
+SHOW_REFUSED = Step(
+    "show refused", "report.show_refused", report.ShowRefusedJob, report.ShownRefused, 600
 )
 LIST_PAIRS = Step(
     "list pairs", "conformance.list_pairs", conformance.PairsJob, conformance.Pairs, 300

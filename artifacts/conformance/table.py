@@ -60,7 +60,7 @@ class Showing:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one operator of PyTorch's test suite in one dtype.
+    """What happened to one operator of PyTorch's test suite in one dtype.
 
     `reason` says why it crashes or isn't compiled; `asked` counts the questions that its package
     answered, and `calls` are the operators of its graphs. `showing` is the smallest call that is

@@ -24,7 +24,7 @@ from typing import Literal
 
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.errors import DeliveryUnreadable
+from handoff.artifacts.errors import DeliveryUnreadable, told_place
 from handoff.artifacts.files.strict_toml import parse_toml
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
@@ -223,10 +223,12 @@ def read_contract(folder: Path) -> DeliveryContract:
     try:
         return parse_contract(data)
     except RecordInvalid as error:
+        place, expected, got = told_place(str(error))
+        key = place.removeprefix(CONTRACT_FILE).lstrip(".")
         raise DeliveryUnreadable(
-            f"{CONTRACT_FILE} is not a delivery contract",
-            expected="the keys that 'handoff deliver' writes",
-            got=str(error),
+            f"{CONTRACT_FILE} is not a delivery contract" + (f", at {key}" if key else ""),
+            expected=expected or "the keys that 'handoff deliver' writes",
+            got=got,
             remedy="Mend that line, or deliver the model again",
             where=str(path),
         ) from error

@@ -22,7 +22,7 @@ class Kind:
     """What sets a metric apart: what it is compared with, and what a drop of it means.
 
     `labels` tells whether samples have labels; without, eager's own output stands for them. With
-    `is_error` smaller is better, and a drop is told as a share of eager's own error.
+    `is_error` smaller is better, and a drop is reported as a share of eager's own error.
     """
 
     labels: bool = True

@@ -1,4 +1,4 @@
-"""Files that are being written in a folder: held by who writes them, and removed after a kill.
+"""Files that are being written in a folder: held by their writer, and removed after a kill.
 
 A process that is killed can't remove what it was writing. Each file is locked for as long as its
 process lives, so that one which nobody holds was left behind, and the next writer removes it.

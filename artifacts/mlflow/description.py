@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing
+from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing, speed, verdict
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -15,7 +15,14 @@ from handoff.artifacts.release.statement import Claim
 _RUN_ID = re.compile(r"(?:runs:/|.*/runs/|)([0-9a-f]{32})(?:[/?#].*)?")
 
 # Of a page: nothing in it ends a link of Markdown's.
-_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
+PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
+
+# MLflow's pages have these, and no setting takes them away.
+_NO_PROMOTION = (
+    "**Aliases are moved by `handoff promote {name} --to production`**, which checks and signs it. "
+    "The pencil beside an alias and *Promote model* above change MLflow's pages alone: what is "
+    "served stays as it is, and the next release or `handoff sync` puts the aliases back."
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,10 @@ def describe_version(
     name = f"{manifest.model}@{claim.version}"
     page = run.link(f"/artifacts/{report}")
     # Plain, because the list of versions shows the first words as they are.
+    fast = f", {told} eager's speed" if (told := speed(manifest)) else ""
     parts = [
-        f"Numbers: {numeric_blessing(manifest)}. Without Python: {mechanical_blessing(manifest)}. "
-        f"Delivery: {manifest.verdict}.",
+        f"{verdict(manifest).capitalize()}{fast}. Numbers: {numeric_blessing(manifest)}. "
+        f"Without Python: {mechanical_blessing(manifest)}. Delivery: {manifest.verdict}.",
         with_gaps(targets_table(manifest)),
         taken_over(manifest),
         _changes(manifest, claim.version),
@@ -65,6 +73,7 @@ def describe_version(
         if report else "",
         f"```\nhandoff pull {name} --to {manifest.model}\n```",
         _lineage(manifest, claim, release, training, flow_run),
+        _NO_PROMOTION.format(name=name),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -156,7 +165,7 @@ def linked_run(flow_run: str) -> str:
     name = flow_run.rpartition("/")[2]
     if "://" not in flow_run:
         return as_code(name)
-    return f"[{name}]({flow_run})" if _PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
+    return f"[{name}]({flow_run})" if PLAIN_ADDRESS.fullmatch(flow_run) else as_code(flow_run)
 
 
 def as_code(text: str) -> str:

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.description import RunAddress
 from handoff.artifacts.mlflow.mlmodel import listed_packages, write_mlmodel
 from handoff.artifacts.mlflow.session import Session
-from handoff.artifacts.mlflow.tags import RELEASE_TAG, TAG, run_metrics, run_parameters
+from handoff.artifacts.mlflow.tags import (
+    RELEASE_TAG,
+    TAG,
+    run_metrics,
+    run_parameters,
+    run_title,
+)
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
 from handoff.artifacts.release.statement import RELEASE_FILE
 
@@ -88,12 +95,20 @@ class ReleaseLog:
 
     def upload(self, job: Upload) -> LoggedRelease:
         """Upload the files and return where they are, whole; what fails is taken away again."""
-        registrar = f"{platform.node()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
+        mine = (platform.node(), os.getpid(), _started(os.getpid()), uuid.uuid4().hex)
+        # A run's own start is the release's: when its upload began stands here.
+        registrar = " ".join(map(str, (*mine, round(time.time() * 1000))))
         _AT_WORK.add(registrar)
         try:
             return self._upload(job, {**job.tags, REGISTRAR_TAG: registrar})
         finally:
             _AT_WORK.discard(registrar)
+
+    def upload_again(self, logged: LoggedRelease, job: Upload) -> None:
+        """Upload the files of an upload that was whole once, over those that are left of it."""
+        with tempfile.TemporaryDirectory() as name:
+            self._log_evidence(job, logged.run, logged.model, Path(name))
+        self._log_files(job, logged.model)
 
     def conclude(self, logged: LoggedRelease, model: str, version: int) -> None:
         """Say on the logged model's page which version was made of it; the work is done."""
@@ -119,8 +134,9 @@ class ReleaseLog:
 
     def _upload(self, job: Upload, tags: dict[str, str]) -> LoggedRelease:
         client, model = self._client, job.manifest.model
-        named = f"{model}@{job.version}"
-        run = self._call(client.create_run, self.experiment, run_name=named, tags=tags)
+        named = run_title(f"{model}@{job.version}", job.manifest.lineage)
+        began, ended = _span(job.manifest)
+        run = self._call(client.create_run, self.experiment, began, tags, named)
         run_id: str = run.info.run_id
         note = job.describe(RunAddress(self.experiment, run_id))
         self._call(client.set_tag, run_id, NOTE_TAG, note)
@@ -134,7 +150,7 @@ class ReleaseLog:
         with tempfile.TemporaryDirectory() as name:
             self._log_evidence(job, run_id, logged.model_id, Path(name))
         self._log_files(job, logged.model_id)
-        self._call(client.set_terminated, run_id, "FINISHED")
+        self._call(client.set_terminated, run_id, "FINISHED", ended)
         # Last: a model that is not ready is one whose files may be missing.
         self._call(client.finalize_logged_model, logged.model_id, "READY")
         return LoggedRelease(
@@ -201,11 +217,24 @@ class ReleaseLog:
             self._call(repository.delete_artifacts)
 
 
+def _span(manifest: Manifest) -> tuple[int | None, int | None]:
+    """Return when a release was begun and made, in ms; nothing where its record doesn't say it.
+
+    What MLflow shows as a run's duration is then the release's, and not the upload's.
+    """
+    if not (manifest.began and manifest.created):
+        return None, None
+    began, ended = (datetime.fromisoformat(one) for one in (manifest.began, manifest.created))
+    return round(began.timestamp() * 1000), round(ended.timestamp() * 1000)
+
+
 def _is_abandoned(tags: Mapping[str, str], begun_ms: int) -> bool:
     """Tell whether nobody is at work any more on what a registrar began."""
     registrar = tags.get(REGISTRAR_TAG, "")
     words = registrar.split(" ")
-    if len(words) == 4 and words[0] == platform.node():
+    if len(words) == 5 and words[4].isdigit():
+        begun_ms = int(words[4])
+    if len(words) in (4, 5) and words[0] == platform.node():
         if registrar in _AT_WORK:
             return False
         is_mine = words[1] == str(os.getpid())

@@ -2,7 +2,7 @@
 
 `mlflow.pyfunc.load_model` and `mlflow models serve` read it, and call `infra.flavor`, which
 verifies the release before it opens a package. MLmodel itself is signed by nobody: who may change
-it may name another loader. Who can't trust MLflow's store pulls from the object store instead.
+it may name another loader. Whoever can't trust MLflow's store pulls from the object store instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that are no release: a night, a conformance table; found again by a tag, and told anew."""
+"""Runs that no version is made of: a night, a table, a refusal; found by a tag, and told anew."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class OwnRun:
     metrics: Mapping[str, float]
     has_failed: bool = False
     tags: Mapping[str, str] | None = None
+    parameters: Mapping[str, str] | None = None
 
 
 def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path) -> str:
@@ -43,7 +44,7 @@ def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path)
 
     A run of the same value that is there already is taken up, so that what is told again has one.
     """
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Param
 
     client, call = session.client, session.call
     query = f"tags.`{wanted.tag}` = '{wanted.value}'"
@@ -57,6 +58,8 @@ def log_own_run(session: Session, experiment: str, wanted: OwnRun, folder: Path)
     metrics = [Metric(name, value, wanted.ended, 0) for name, value in wanted.metrics.items()]
     for place in range(0, len(metrics), _BATCH):
         call(client.log_batch, identity, metrics[place : place + _BATCH])
+    parameters = [Param(*pair) for pair in (wanted.parameters or {}).items()]
+    call(client.log_batch, identity, params=parameters)
     call(client.log_artifacts, identity, str(folder))
     status = "FAILED" if wanted.has_failed else "FINISHED"
     call(client.set_terminated, identity, status, wanted.ended)

@@ -7,8 +7,10 @@ was killed at any moment shows nothing half, and the next one ends it.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.conformance.table import Conformance
@@ -16,11 +18,13 @@ from handoff.artifacts.delivery.contract import require_alias_name, require_mode
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import RegistryFailed
 from handoff.artifacts.mlflow.description import RunAddress, named_run
-from handoff.artifacts.mlflow.logged_release import ReleaseLog, Upload
+from handoff.artifacts.mlflow.logged_release import NOTE_TAG, ReleaseLog, Upload
 from handoff.artifacts.mlflow.own_runs import OwnRun, log_own_run, run_of_night, run_of_table
+from handoff.artifacts.mlflow.refusals import Refusal, describe_refusal, run_of_refusal
+from handoff.artifacts.mlflow.repairing import lacking_files, require_own_place
 from handoff.artifacts.mlflow.session import Session, told_session
 from handoff.artifacts.mlflow.tags import run_tags
-from handoff.artifacts.mlflow.versions import ListedVersions, Listing, NewVersion
+from handoff.artifacts.mlflow.versions import REPORTS, ListedVersions, Listing, NewVersion
 from handoff.artifacts.nightly.night import Night
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.statement import Claim
@@ -42,6 +46,19 @@ class EarlierMissing(RegistryFailed):
     """Versions before this one are not listed, and nobody seems to be at work on them."""
 
     versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """What happened to MLflow's aliases.
+
+    `unlisted` are those of the ledger whose version isn't listed, `put_back` tells in sentences
+    which were set, and `foreign` are those that no ledger has.
+    """
+
+    unlisted: tuple[str, ...] = ()
+    put_back: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
 
 
 class Catalogue:
@@ -142,17 +159,50 @@ class Catalogue:
             log.sweep(release, keep_run=listing.run_id)
             return listing
 
+    def lacking(
+        self, manifest: Manifest, release: Digest, evidence: Collection[str]
+    ) -> tuple[str, ...]:
+        """Return the files of a listed release that MLflow shows and doesn't have any more.
+
+        `evidence` are the names of the report and its pictures.
+        """
+        with told_session(self.tracking_uri, self._patience_s, "list a version's files") as session:
+            log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
+            logged = log.find(release)
+            return lacking_files(session, logged, manifest, evidence) if logged else ()
+
+    def upload_again(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        folder: Path,
+        *,
+        release: Digest,
+        evidence: Mapping[str, bytes],
+    ) -> None:
+        """Upload the files of a listed release again, which are in `folder`, as `list_release` did.
+
+        Raises `RegistryFailed` where an embedded MLflow keeps them in another place by now.
+        """
+        with told_session(self.tracking_uri, self._patience_s, "keep a version's files") as session:
+            log = ReleaseLog(session, open_experiment(session, RELEASES, self.artifact_root))
+            require_own_place(session, log.experiment, self.artifact_root)
+            if logged := log.find(release):
+                whole = Upload(
+                    manifest, claim.version, folder, release, evidence, {}, lambda _: ""
+                )  # fmt: skip
+                log.upload_again(logged, whole)
+
     def point(
         self,
         model: str,
         aliases: Mapping[str, int],
         releases: Mapping[int, Digest] | None = None,
-    ) -> tuple[str, ...]:
+    ) -> Pointed:
         """Set MLflow's aliases as the ledger has them, by the releases' versions.
 
-        `releases` are the signed statements of versions, as in `missing_before`.
-
-        Returns those whose version is not listed, which are left as they are. MLflow knows no
+        `releases` are the signed statements of versions, as in `missing_before`. Those whose
+        version is not listed, and those that only MLflow has, are left as they are. MLflow knows no
         compare-and-set: a caller reads the ledger again afterwards, and points again where it has
         moved on. Raises `ValueError` for what is no name.
         """
@@ -163,18 +213,42 @@ class Catalogue:
             listed = ListedVersions(session, model).by_number(releases)
             unlisted = tuple(sorted(a for a, version in aliases.items() if version not in listed))
             if len(unlisted) == len(aliases):
-                return unlisted
+                return Pointed(unlisted)
             client = session.client
             now = session.call(client.get_registered_model, model).aliases
+            versions = {str(one.version): version for version, one in listed.items()}
+            put_back = []
             for alias in sorted({*aliases} - {*unlisted}):
                 wanted = str(listed[aliases[alias]].version)
-                if str(now.get(alias)) != wanted:
+                found = str(now.get(alias, ""))
+                if found != wanted:
                     session.call(client.set_registered_model_alias, model, alias, wanted)
-            return unlisted
+                    was = versions.get(found, found) or "nothing"
+                    put_back.append(f"@{alias} stood for {was}, and stands for {aliases[alias]}")
+            return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
 
     def log_night(self, night: Night, note: str, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""
         return self._log_own(NIGHTS, run_of_night(night, note), folder, "show the night")
+
+    def log_refusal(
+        self, refusal: Refusal, manifest: Manifest | None, evidence: Mapping[str, bytes]
+    ) -> RunAddress:
+        """Show a refused release as a run beside those of the releases; return where.
+
+        `manifest` and `evidence` are what was measured until then, and its report and pictures.
+        """
+        report = next((name for name in REPORTS if name in evidence), "")
+        with told_session(self.tracking_uri, self._patience_s, "show the refusal") as session:
+            opened = open_experiment(session, RELEASES, self.artifact_root)
+            wanted = run_of_refusal(refusal, manifest)
+            with tempfile.TemporaryDirectory() as name:
+                for file, data in evidence.items():
+                    Path(name, file).write_bytes(data)
+                run = RunAddress(opened, log_own_run(session, opened, wanted, Path(name)))
+            note = describe_refusal(refusal, manifest, run, report)
+            session.call(session.client.set_tag, run.run, NOTE_TAG, note)
+            return run
 
     def log_conformance(self, table: Conformance, note: str, folder: Path) -> RunAddress:
         """Show a toolchain's table as a run with the files below `folder`; return where."""

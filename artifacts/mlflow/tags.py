@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.artifacts.release.statement import Claim
@@ -17,21 +19,69 @@ VERSION_TAG = f"{TAG}version"
 RELEASE_TAG = f"{TAG}release"
 MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
-# MLflow's list of versions shows a version's tags below one another, each cut to some twenty
-# characters: what people decide by, and what makes the version known again. The run has all.
-_OF_VERSIONS = ("targets", "blessing.numeric", "blessing.mechanical", "commit", "version",
-                "release", "manifest")  # fmt: skip
+# What happened to a run's release: `released`, `refused` or `crashed`.
+OUTCOME_TAG = f"{TAG}outcome"
+# MLflow shows no tags whose names begin so: what programs find a run or a version by.
+HIDDEN = "mlflow.handoff."
+# A longer name is cut in MLflow's list of runs.
+_COMMIT_SHOWN = 8
+# What makes a version known again: hidden, since MLflow cuts a digest. Versions that were listed
+# before have the same tags in sight.
+_OF_PROGRAMS = (RELEASE_TAG, MANIFEST_TAG, REPORT_TAG)
 # MLflow refuses longer ones (6000 characters), and nobody reads them.
 _PARAMETER_LIMIT = 500
 # MLflow takes a hundred parameters at once.
 _CONTRACT_ROWS = 60
 
 
-def version_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
-    """Return the tags of a release's version: those that people search versions by."""
-    tags = run_tags(manifest, claim, release)
-    names = (f"{TAG}{name}" for name in _OF_VERSIONS)
-    return {name: tags[name] for name in names if name in tags}
+def version_tags(manifest: Manifest, claim: Claim, release: Digest, report: str) -> dict[str, str]:
+    """Return the tags of a release's version, whose report lies at `report`.
+
+    MLflow's list of versions shows them below one another, each cut to some twenty characters, name
+    and all: so these are what people decide by, first things first. The run has all.
+    """
+    shown = {
+        "verdict": verdict(manifest),
+        "speed": speed(manifest),
+        "commit": one_line(manifest.lineage.commit)[:_COMMIT_SHOWN],
+        "targets": " ".join(target.slug for target in manifest.targets),
+        VERSION_TAG: str(claim.version),
+    }
+    known_by = {
+        RELEASE_TAG: str(release), MANIFEST_TAG: str(claim.manifest), REPORT_TAG: report,
+    }  # fmt: skip
+    hidden = {_hidden(tag): value for tag, value in known_by.items()}
+    return {name: value for name, value in {**shown, **hidden}.items() if value}
+
+
+def known_by(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return what programs know a version by, out of its tags, whoever listed it."""
+    told = {tag: tags.get(_hidden(tag), tags.get(tag, "")) for tag in _OF_PROGRAMS}
+    return {tag: value for tag, value in told.items() if value}
+
+
+def _hidden(tag: str) -> str:
+    return HIDDEN + tag.removeprefix(TAG)
+
+
+def verdict(manifest: Manifest) -> str:
+    """Return what was decided on a release, in a word or two."""
+    numbers, mechanics = numeric_blessing(manifest), mechanical_blessing(manifest)
+    if numbers != "accepted" or mechanics == "accepted":
+        return numbers
+    return "accepted, its numbers alone"
+
+
+def speed(manifest: Manifest) -> str:
+    """Return how many times as fast as eager the packages are; '' where nothing was timed."""
+    timed = [target.headline.over_eager for target in manifest.targets if target.headline]
+    if not timed:
+        return ""
+    if not all(one.is_known for one in timed):
+        return "not known"
+    values = sorted(one.value for one in timed)
+    least, most = ratio(values[0]), ratio(values[-1])
+    return f"{least}×" if least == most else f"{least} to {most}×"
 
 
 def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str]:
@@ -40,6 +90,7 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
     `release` is the digest of the signed statement.
     """
     plain = {
+        "outcome": "released",
         "version": str(claim.version),
         "verdict": manifest.verdict,
         "blessing.numeric": numeric_blessing(manifest),
@@ -50,12 +101,29 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "manifest": str(claim.manifest),
         "delivery": str(manifest.delivery),
         "fingerprint": str(manifest.fingerprint),
-        "commit": manifest.lineage.commit,
-        "repository": manifest.lineage.repository,
-        "training_run": manifest.lineage.training_run,
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
+    return {**_written(plain), **source_tags(manifest.lineage)}
+
+
+def source_tags(lineage: Lineage) -> dict[str, str]:
+    """Return the tags of where a delivery comes from, as far as it was said."""
+    return _written(
+        {
+            "commit": lineage.commit,
+            "repository": lineage.repository,
+            "training_run": lineage.training_run,
+        }
+    )
+
+
+def run_title(named: str, lineage: Lineage) -> str:
+    """Return what a run is called: the model, or its version, and the commit."""
+    return " ".join(filter(None, (named, one_line(lineage.commit)[:_COMMIT_SHOWN])))
+
+
+def _written(plain: dict[str, str]) -> dict[str, str]:
     return {f"{TAG}{key}": one_line(value)[:5000] for key, value in plain.items() if value}
 
 

@@ -1,4 +1,4 @@
-"""A night's record: what became of every model, kept in the store for the trends over nights."""
+"""A night's record: what happened to every model, kept in the store for the trends over nights."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ LOST = "the model isn't in "
 
 @dataclass(frozen=True)
 class NightRow:
-    """What became of one model in `seconds`, and `why`.
+    """What happened to one model in `seconds`, and `why`.
 
     `old` is the version that the alias stood for at first and `new` the one that was made (None
     without). `comparisons` are the targets' three-way comparisons, and `served` the figures of what
     the alias stands for afterwards, one for each target; left out, they are the comparisons'.
-    `made_from` is the fingerprint of what a rebuild was made from.
+    `made_from` is the fingerprint of what a rebuild was made from, and `run` the page of the flow
+    run that worked on it, or its id.
     """
 
     model: str
@@ -51,6 +52,7 @@ class NightRow:
     seconds: float = 0.0
     served: tuple[PackageFigures, ...] = later(())
     made_from: str = later("")
+    run: str = later("")
 
     @property
     def is_lost(self) -> bool:

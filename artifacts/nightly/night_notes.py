@@ -1,6 +1,6 @@
-"""A night's rows while it goes on: each is kept when its model is done, for who sums them up.
+"""A night's rows while it goes on: each is kept when its model is done, for whoever sums them up.
 
-nights/20261121T020000Z/resnet18.json        what became of one model
+nights/20261121T020000Z/resnet18.json        what happened to one model
 """
 
 from __future__ import annotations

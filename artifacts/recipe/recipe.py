@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.delivery.signature import require_identifier
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, told_place
 from handoff.artifacts.files.strict_toml import parse_toml
 from handoff.artifacts.recipe.target import TARGETS, Target, parse_target
 from handoff.artifacts.recipe.tolerance import (
@@ -70,7 +71,7 @@ class VerifyPlan:
     """A size of a dynamic dimension is left out, and said to be, where the float64 reference's
     intermediate results would together take more."""
     propagation: Literal["refuse", "note"] = later("refuse")
-    """What becomes of a package that makes something else of NaN and infinite inputs than eager
+    """What happens to a package that makes something else of NaN and infinite inputs than eager
     does."""
 
     localize_seconds: float = later(240.0)
@@ -197,7 +198,7 @@ class Promotion:
     """How much worse than the version that it replaces a promoted one may be."""
 
     slowdown: float = 1.05
-    """It may be this many times as slow, as far as that is known for sure
+    """It may be this many times as slow, as far as that is known with confidence
     (`tasks.registry.promotion` tells by what), 1 to 1000."""
     error_growth: float = 2.0
     """Each target's error to float64, in multiples of eager's, may be this many times as large, 1
@@ -238,7 +239,7 @@ class Recipe:
     """Python modules, `MODULE@sha256:DIGEST` each, that register operators or bring passes; the
     digest is that of their code, and the refusal of one without it prints it."""
     broken_passes: Literal["refuse", "leave out"] = later("refuse")
-    """What becomes of a release one of whose passes breaks the tolerance."""
+    """What happens to a release one of whose passes breaks the tolerance."""
     search: Search = later(NO_SEARCH)
     """Which variants are tried beside the plain package."""
     promotion: Promotion = later(USUAL_PROMOTION)
@@ -335,15 +336,24 @@ def read_recipe(path: Path) -> Recipe:
             remedy="Name an existing recipe, or leave --recipe out for the defaults",
         ) from error
     except RecordInvalid as error:
+        place, expected, got = told_place(str(error))
+        key = place.removeprefix(path.name).lstrip(".")
         raise UsageProblem(
-            "the recipe is not valid",
-            expected=f"TOML with keys among {', '.join(f.name for f in fields(Recipe))}",
-            got=str(error),
-            remedy="Mend that entry",
+            "the recipe is not valid" + (f" at {key}" if key else ""),
+            expected=expected or "a recipe in TOML",
+            got=got,
+            remedy=_mend(expected, got),
             where=str(path),
         ) from error
     recipe.require_attainable()
     return recipe
+
+
+def _mend(expected: str, got: str) -> str:
+    """Return what to do about a wrong entry: to write the word that was meant, if one is near."""
+    word = re.fullmatch(r"'([^']{1,60})'", got)
+    close = get_close_matches(word[1], re.split(r"[ ,']+", expected), n=1) if word else []
+    return f"Did you mean {close[0]}?" if close else "Mend that entry"
 
 
 def recipe_for(folder: Path, model: str) -> Recipe:

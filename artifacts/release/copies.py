@@ -39,7 +39,7 @@ def publish(releases: Releases, model: str) -> Head | None:
         if releases.store.stat(version_key(model, version, ENTRY_FILE)) is not None:
             break
         missing.append(version)
-    # Oldest first: that one is there says, to who looks next, that those before it are.
+    # Oldest first: that one is there says, to whoever looks next, that those before it are.
     for version in reversed(missing):
         _publish_version(releases, model, version)
     for alias, pointer in head.entry.aliases.items():

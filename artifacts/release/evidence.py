@@ -191,7 +191,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant of a package that was tried, and what became of it.
+    """A variant of a package that was tried, and what happened to it.
 
     `times_s` are the medians of its seconds a call on the timed inputs (the plan's smallest, the
     delivery's first example, the plan's largest; records before 2026-11-22 have no example),
@@ -216,7 +216,7 @@ class Candidate:
     metric: MeasuredMetric | None = later(None)
 
     def is_faster(self, goal: Goal = "all") -> bool:
-        """Tell whether it is faster than the plain one for sure somewhere, and slower nowhere."""
+        """Tell whether it is significantly faster than the plain one somewhere, never slower."""
         sizes = _SIZES[goal]
         return (
             bool(self.ratios)
@@ -231,7 +231,7 @@ class Candidate:
 
 
 def choose(candidates: tuple[Candidate, ...], goal: Goal = "all") -> Candidate:
-    """Return the one to release: the fastest that is faster for sure, else the plain one, first."""
+    """Return the one to release: the fastest significantly faster one, else the first, plain."""
     faster = [one for one in candidates[1:] if one.accepted and one.is_faster(goal)]
     return max(faster, key=lambda one: one.speed(goal), default=candidates[0])
 

@@ -77,13 +77,13 @@ def _listed(cases: list[str]) -> str:
 class TargetRecord:
     """One target of a release: its packages, what they ask of a machine, and the evidence.
 
-    `accepted` is both blessings' answer; `reasons` says why not. `skipped` names the sizes that
+    `accepted` is what both gates answered; `reasons` says why not. `skipped` names the sizes that
     were not compared, and why. `instruction_sets` are those found in the package's code.
     `reused` says what of it came from an earlier compilation of the same graph. `candidates` are
     the variants that a search tried, the plain one first, and `chosen` the one that is shipped. A
     target that was built where it can't be run is neither accepted nor refused: `unverified` says
     why. `kernels` are those for a GPU, each with the configuration that was kept. `notes` tell what
-    the numeric blessing saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
+    the numeric gate saw beside, and `mechanics` is the mechanical one's evidence. `spreads`
     tell how the errors of the first outputs lie. `taken_over` is the package of the same code
     whose timings and mechanics these are, but for the replays. One that is refused because a step
     `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
@@ -195,7 +195,8 @@ class Manifest:
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
     the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
     `captures` are the capture table, where the recipe asks for it. `served` tells of
-    the version that was in production.
+    the version that was in production. Its making began at `began` and ended at `created`, both in
+    ISO 8601.
     """
 
     model: str
@@ -216,6 +217,7 @@ class Manifest:
     graphs: FoldedGraphs | None = later(None)
     captures: tuple[CaptureRow, ...] = later(())
     served: Served | None = later(None)
+    began: str = later("")
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

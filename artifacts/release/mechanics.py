@@ -1,4 +1,4 @@
-"""What a program without Python makes of a package: the evidence of the mechanical blessing."""
+"""What a program without Python makes of a package: the evidence of the mechanical gate."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one input that had to be an error.
+    """What happened to one input that had to be an error.
 
     `package` is what the package did with it alone, `guarded` what the checked entry did, and
     `told` the package's own words or the signal that ended it.
@@ -119,7 +119,7 @@ def is_survived(hostile: str, outcome: Outcome) -> bool:
 
 @dataclass(frozen=True)
 class Mechanics:
-    """What was measured: the evidence of the mechanical blessing.
+    """What was measured: the evidence of the mechanical gate.
 
     `case` is the input that was timed and made hostile. `commands` repeat the checks: RELEASE is
     the pulled folder, CASES a file such as its examples.

@@ -38,9 +38,9 @@ def read_release(
 ) -> tuple[Manifest, Claim]:
     """Return the manifest of a pulled folder, and what a trusted key has signed about it.
 
-    `name` and `version` are those that it has to be, since another release is as well signed. Each
-    file is read once, and the manifest only after the signature was verified. Raises
-    `PackageRefused`.
+    `name` and `version` are those that it has to be, since another release is
+    validly signed, too. Each file is read once, and the manifest only after the signature was
+    verified. Raises `PackageRefused`.
     """
     what = f"the release in {folder}"
     try:

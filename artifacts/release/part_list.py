@@ -1,4 +1,4 @@
-"""PARTS and DELIVERY: which objects make up each file, for who has an S3 client and a shell.
+"""PARTS and DELIVERY: which objects make up each file, for whoever has an S3 client and a shell.
 
 PARTS is about the files of a release, DELIVERY about those of the delivery that it was made from.
 One line a part, in the order in which they are put together:

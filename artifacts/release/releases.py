@@ -257,7 +257,7 @@ class Releases:
     def commit(self, envelope: bytes, model: str, sequence: int) -> bool:
         """Append a signed entry; return False where another writer was quicker.
 
-        The entry has to be verified here, too: what can't be read back by who trusts the same
+        The entry has to be verified here, too: what can't be read back by whoever trusts the same
         keys is not written.
         """
         open_entry(envelope, self.trust, model, sequence)

@@ -127,8 +127,8 @@ def open_envelope(data: bytes, trust: Trust, what: str) -> dict[str, Any]:
     if not trust.keys:
         raise _refuse(
             what, "a public key to verify it with", "none that is trusted here",
-            "Get the public key from who releases ('handoff keys show' prints it there), and trust "
-            "it with 'handoff keys trust FILE'",
+            "Get the public key from whoever releases ('handoff keys show' prints it there), and "
+            "trust it with 'handoff keys trust FILE'",
         )  # fmt: skip
     if len(data) > ENVELOPE_LIMIT_BYTES:
         raise _refuse(what, f"at most {ENVELOPE_LIMIT_BYTES} bytes", str(len(data)), _PULL_AGAIN)
@@ -204,7 +204,7 @@ def _read_private_key(file: Path) -> bytes:
     if stat.S_IMODE(mode) & 0o037:
         raise UsageProblem(
             f"the signing key {file} is open to others", expected="a file of mode 600 or 640",
-            got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and think of who has read it",
+            got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and find out who may have read it",
         )  # fmt: skip
     return secret
 
@@ -233,5 +233,5 @@ def public_pem(secret: bytes) -> bytes:
 def _no_key(name: str, got: str) -> UsageProblem:
     return UsageProblem(
         f"{name} holds no public key to verify with", expected="an EC key on P-256 in PEM", got=got,
-        remedy="Get the file from who releases: 'handoff keys show' prints the key there",
+        remedy="Get the file from whoever releases: 'handoff keys show' prints the key there",
     )  # fmt: skip

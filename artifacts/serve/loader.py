@@ -141,12 +141,12 @@ def load(
 
     `keys` are the public keys of which one has to have signed the release: PEM files, folders of
     `*.pub`, or a `Trust`. `name` and `version` are those that it has to be: without them another
-    model's release, or an older one, that somebody put there is as well signed. `target` is a slug,
-    or `auto` for the one of those in the folder that fits this machine and asks most of its
+    model's release, or an older one, that somebody put there is validly signed, too. `target` is a
+    slug, or `auto` for the one of those in the folder that fits this machine and asks most of its
     processor. `file` is which of the two forms is opened: by default the `.so` on a CPU, and on a
     GPU the `.pt2`. `check_values` compares whole numbers with their declared range, which is a pass
-    over those inputs; leave it out only where something else does it. `layouts` says what becomes
-    of an input that isn't contiguous, such as an image in channels-last order: no package takes
+    over those inputs; leave it out only where something else does it. `layouts` says what happens
+    to an input that isn't contiguous, such as an image in channels-last order: no package takes
     one, so that it is refused, or copied. With `known_code`, a `.so` whose code this process has
     opened already, byte for byte, gets that with its own weights, instead of being kept in memory
     beside it for good. Raises `PackageRefused`, and `UsageProblem` for a key or a target that isn't

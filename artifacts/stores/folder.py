@@ -136,12 +136,13 @@ class FolderStore:
                     yield stored
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
-        try:
-            with os.scandir(self.root / prefix) as found:
-                return tuple(sorted(e.name for e in found if e.is_dir() and e.name != _TEMPORARY))
-        except FileNotFoundError:
-            return ()
+        """Return the names below `prefix`, up to the next slash, sorted."""
+        with (
+            self._told("list its keys"), suppress(FileNotFoundError),
+            os.scandir(self.root / prefix) as found,
+        ):  # fmt: skip
+            return tuple(sorted(e.name for e in found if e.is_dir() and e.name != _TEMPORARY))
+        return ()
 
     def remove(self, key: str) -> None:
         """Remove a key; one that isn't there is fine."""

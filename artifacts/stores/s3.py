@@ -171,7 +171,7 @@ class S3Store:
                 return
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names that keys below `prefix` go on with, up to the next slash, sorted."""
+        """Return the names below `prefix`, up to the next slash, sorted."""
         listing = partial(self.bucket.folders, prefix)
         return tuple(sorted(self._requests.run("list its keys", listing)))
 

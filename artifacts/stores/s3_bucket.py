@@ -137,7 +137,7 @@ class Bucket:
         return found, answer["NextContinuationToken"] if answer.get("IsTruncated") else ""
 
     def folders(self, prefix: str) -> list[str]:
-        """Return what keys below `prefix` go on with, up to the next slash."""
+        """Return what follows `prefix` in the keys below it, up to the next slash."""
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=self.name, Prefix=self.root + prefix, Delimiter="/"
         )

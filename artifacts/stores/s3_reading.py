@@ -65,7 +65,7 @@ class S3Place:
         return sorted(found, key=lambda one: one.name)
 
     def folders(self) -> list[str]:
-        """Return the names that objects below the prefix go on with, up to the next slash."""
+        """Return what follows the prefix in the names of objects, up to the next slash."""
         return self._run("list its folders", self._folders)
 
     def download(self, found: S3Object, path: Path, count: Callable[[int], None]) -> None:
@@ -100,7 +100,7 @@ class S3Place:
             raise DeliveryUnreachable(
                 f"{self.location} can't {what}",
                 expected="a place that these credentials may list and read", got=error.got,
-                remedy="Look at the address, at AWS_ENDPOINT_URL and the credentials of who "
+                remedy="Look at the address, at AWS_ENDPOINT_URL and the credentials of whoever "
                 "fetches, and whether the server is up; then try again",
             ) from error  # fmt: skip
 

@@ -114,7 +114,7 @@ class Store(Protocol):
         """
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names that keys below `prefix` go on with, up to the next slash, sorted.
+        """Return the names below `prefix`, up to the next slash, sorted.
 
         For `models/` those are the models: names of folders, as a person would say.
         """

@@ -23,7 +23,7 @@ from handoff.flows import policies
 from handoff.flows.children import MOST_ATTEMPTS, Child, read_deployment, start_all, wait_for
 from handoff.flows.names import RECOMPILE_MODEL
 from handoff.flows.parameters import RebuildParameters, RecompileParameters
-from handoff.flows.showing import mlflow_page, own_page
+from handoff.flows.showing import mlflow_page, own_page, page_of
 from handoff.flows.steps import note_rows, read_rows, show_night
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.nightly.messages import NoteRowsJob, ReadRowsJob, ShowNightJob, Survey, Surveyed
@@ -37,8 +37,8 @@ Rebuild = Callable[[RebuildParameters, int], Any]
 def night_stamp(run: str) -> str:
     """Return the stamp of the night that the flow run `run` works on.
 
-    It is when the first run for it was to begin: one that takes a crashed one's place goes on with
-    the same night.
+    It is when the first run for it was to begin: one that takes a crashed one's place continues
+    with the same night.
     """
     with get_client(sync_client=True) as client:
         found = client.read_flow_run(UUID(run))
@@ -80,15 +80,14 @@ def rebuild_models(
     left = [one for one in surveyed if one.model not in known]
     work.note(_told(one) for one in left if not one.is_due)
     due = [_wanted(work, one) for one in left if one.is_due]
-    ends = _by_workers(work.stamp, due) if work.site.is_worker else _one_by_one(due, rebuild)
+    ends = _by_workers(work, due) if work.site.is_worker else _one_by_one(due, rebuild)
     rows = work.rows()
     # Their runs ended without a word: killed, or never begun.
     silent = {
-        one.model: NightRow(
-            one.model, "crashed", one.version, why=ends.get(one.model, "it ended without a word")
-        )
+        one.model: NightRow(one.model, "crashed", one.version, why=end.why, run=end.run)
         for one in due
         if one.model not in rows
+        for end in [ends.get(one.model, _End())]
     }
     work.note(silent.values())
     rows |= silent
@@ -115,32 +114,43 @@ def _wanted(work: NightWork, one: Surveyed) -> RebuildParameters:
     )
 
 
-def _by_workers(stamp: str, due: list[RebuildParameters]) -> Mapping[str, str]:
+@dataclass(frozen=True)
+class _End:
+    """How a model's run ended, and the run's page."""
+
+    why: str = "it ended without a word"
+    run: str = ""
+
+
+def _by_workers(work: NightWork, due: list[RebuildParameters]) -> Mapping[str, _End]:
     """Have workers rebuild the models, many at once; return how their runs ended."""
     with get_client(sync_client=True) as client:
         deployment = read_deployment(client, RECOMPILE_MODEL)
         children = [
             Child(
                 deployment,
-                f"recompile:{stamp}:{wanted.model}",
+                f"recompile:{work.stamp}:{wanted.model}",
                 {"parameters": wanted.model_dump(mode="json")},
-                (f"model:{wanted.model}", f"night:{stamp}"),
+                (f"model:{wanted.model}", f"night:{work.stamp}"),
+                # It is named so from the start, and not when a worker takes it up.
+                f"recompile {wanted.model}@{wanted.version}",
             )
             for wanted in due
         ]
         started = start_all(client, children)
     runs = {wanted.model: run for wanted, run in zip(due, started, strict=True)}
     ended = wait_for(runs.values(), policies.WAITS_S["night"])
-    states = {model: ended[run.id].state for model, run in runs.items()}
-    return {
-        model: f"{state.name}: {state.message}" if state else "no state"
-        for model, state in states.items()
-    }
+    found = {}
+    for model, run in runs.items():
+        last = ended[run.id]
+        why = f"{last.state.name}: {last.state.message}" if last.state else "no state"
+        found[model] = _End(why, page_of(work.site, last.id))
+    return found
 
 
-def _one_by_one(due: list[RebuildParameters], rebuild: Rebuild) -> Mapping[str, str]:
+def _one_by_one(due: list[RebuildParameters], rebuild: Rebuild) -> Mapping[str, _End]:
     """Rebuild the models in this process; return what ended those that failed."""
-    return {wanted.model: why for wanted in due if (why := _rebuild_here(wanted, rebuild))}
+    return {wanted.model: _End(why) for wanted in due if (why := _rebuild_here(wanted, rebuild))}
 
 
 def _rebuild_here(wanted: RebuildParameters, rebuild: Rebuild) -> str:

@@ -11,8 +11,6 @@ from prefect.runtime import flow_run
 from handoff.artifacts.errors import (
     BlessingRefused,
     BuildCrashed,
-    DeliveryUnreadable,
-    DeliveryUnsound,
     HandoffError,
     NotShownYet,
     PackageRefused,
@@ -24,8 +22,10 @@ from handoff.artifacts.release.comparison import Comparison
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
 from handoff.flows.parameters import RebuildParameters
+from handoff.flows.refusing import REFUSALS, refusals_shown
 from handoff.flows.registering import Wanted
 from handoff.flows.releasing import make_release, opened_workspace
+from handoff.flows.showing import own_page
 from handoff.flows.steps import (
     append,
     catalogue,
@@ -43,8 +43,6 @@ from handoff.tasks.registry.messages import CatalogueJob, PullJob, RecordsJob, R
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.timing.messages import ThreeWayJob
 
-_REFUSALS = (BlessingRefused, DeliveryUnreadable, DeliveryUnsound)
-
 
 @dataclass(frozen=True)
 class _Pair:
@@ -57,7 +55,7 @@ class _Pair:
 
 
 def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, HandoffError | None]:
-    """Return what became of a model, and what ended it early, if anything did."""
+    """Return what happened to a model, and what ended it early, if anything did."""
     began = time.monotonic()
     error: HandoffError | None = None
     try:
@@ -65,11 +63,12 @@ def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, Handof
     except HandoffError as ended:
         error = ended
         # A crash is no verdict that the next night could go by.
-        is_refused = isinstance(ended, _REFUSALS) and not isinstance(ended, BuildCrashed)
+        is_refused = isinstance(ended, REFUSALS) and not isinstance(ended, BuildCrashed)
         outcome: Outcome = "refused" if is_refused else "failed"
         row = NightRow(parameters.model, outcome, parameters.version, why=str(ended))
     took = time.monotonic() - began
-    return replace(row, seconds=took, made_from=parameters.made_from), error
+    told = replace(row, seconds=took, made_from=parameters.made_from, run=own_page(site))
+    return told, error
 
 
 def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
@@ -83,8 +82,10 @@ def _rebuild(site: Site, parameters: RebuildParameters) -> NightRow:
         restored = restore(processes.registrar(), restoring)
         processes.know(restored.folder)
         asked = parameters.as_release(str(restored.folder))
-        wanted = Wanted(asked, restored.folder, recipe, site, restored.lineage)
-        told = make_release(processes, wanted, elsewhere)
+        with refusals_shown(site, asked, workspace) as attempted:
+            attempted.delivery = restored.folder
+            wanted = Wanted(asked, restored.folder, recipe, site, restored.lineage, attempted.began)
+            told = make_release(processes, wanted, elsewhere)
         new: int = told["version"]
         if new == old:
             return NightRow(model, "unchanged", old, old, why="what was made is what is served")

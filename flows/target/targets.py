@@ -266,5 +266,5 @@ def _refuse(work: Work, plain: Variant) -> TargetRecord:
         found = localize(work.processes.compiler(target), job, target.slug)
         return target_record.with_cause(record, found)
     except HandoffError as error:
-        # The refusal stands, whatever becomes of the search for its cause.
+        # The refusal stands, whatever happens to the search for its cause.
         return target_record.with_cause(record, str(error))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.errors import BlessingRefused, StepCrashed
+from handoff.artifacts.errors import BlessingRefused, BudgetSpent, HandoffError, StepCrashed
 from handoff.artifacts.recipe.recipe import Search
 from handoff.artifacts.recipe.target import CpuTarget, Target
 from handoff.artifacts.recipe.tolerance import largest_difference
@@ -159,8 +159,17 @@ def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple
                 # Where int8 as a whole is too inexact, it may do with less of it.
                 waiting.insert(0, milder)
         except (StepCrashed, BlessingRefused) as error:
-            tried.append(Candidate(name, accepted=False, reasons=(str(error),)))
+            tried.append(
+                Candidate(name, accepted=False, reasons=(why_left_out(error, wanted, deadline),))
+            )
     return tuple(found), tuple(tried)
+
+
+def why_left_out(error: HandoffError, wanted: Search, deadline: float) -> str:
+    """Return why a variant isn't shipped; one that was ended for the search's time has no fault."""
+    if isinstance(error, BudgetSpent) and time.monotonic() >= deadline:
+        return f"the search's {wanted.seconds:g} s were over before it was compiled"
+    return str(error)
 
 
 def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Variant:

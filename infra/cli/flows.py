@@ -9,8 +9,16 @@ from handoff.infra.cli.options import debug_option, json_option, quiet_option
 
 
 @click.command()
-@click.option("--cron", default="0 2 * * *", show_default=True, help="When the nightly begins.")
-@click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Berlin.")
+@click.option(
+    "--cron",
+    metavar="LINE",
+    help="When the nightly begins.  [default: as the server has it, else 0 2 * * *]",
+)
+@click.option(
+    "--time-zone",
+    metavar="ZONE",
+    help="Such as Europe/Berlin.  [default: as the server has it, else TZ, else UTC]",
+)
 @click.option(
     "--target", "targets", multiple=True,
     help="A target whose hardware has a work pool of its own, handoff-TARGET. May be repeated.",
@@ -19,22 +27,31 @@ from handoff.infra.cli.options import debug_option, json_option, quiet_option
     "--notify", default="", metavar="TYPE/NAME",
     help="A notification block of Prefect's, such as slack-webhook/team, to tell of failed nights.",
 )  # fmt: skip
+@click.option(
+    "--reset",
+    "resets",
+    is_flag=True,
+    help="Put schedules and pauses back that somebody changed on the server.",
+)
 @json_option
 @debug_option
 def deploy(
-    cron: str, time_zone: str, targets: tuple[str, ...], *, notify: str, as_json: bool
-) -> None:
+    cron: str | None, time_zone: str | None, targets: tuple[str, ...], *,
+    notify: str, resets: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Make the Prefect server hold Handoff's pools, deployments and automations.
 
-    Again and again, if you like: what is there is brought up to date.
+    Again and again, if you like: what is there is brought up to date. A schedule or a pause that
+    somebody set on the server stays; --cron and --time-zone change when the nightly begins.
 
     \b
     handoff deploy --time-zone Europe/Berlin
     handoff deploy --target cuda-sm90
     """  # noqa: D301 - click keeps lines as they are after the character \\b
+    from handoff.infra.commands.deploying import Night
     from handoff.infra.commands.deploying import deploy as apply
 
-    apply(cron, time_zone, targets, notify=notify, as_json=as_json)
+    apply(Night(cron, time_zone), targets, notify=notify, resets=resets, as_json=as_json)
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The commands that help with the others: explain a code, complete a command line."""
+"""The commands that help with the rest: explain a code, complete a command, compile C++."""
 
 from __future__ import annotations
 
@@ -45,4 +45,25 @@ def completion(context: click.Context, shell: str) -> None:
     echo(completion_script(context.find_root().command, shell))
 
 
-COMMANDS = (explain, completion)
+@click.command()
+@click.option("--cmake", is_flag=True, help="Print the options that CMake needs instead.")
+@click.option(
+    "--pkg-config", is_flag=True, help="Print the arguments that pkg-config needs instead."
+)
+@debug_option
+def cpp(*, cmake: bool, pkg_config: bool) -> None:
+    """Print what a C++ program of yours is compiled and linked with, to open and call releases.
+
+    \b
+    g++ -O2 serve.cpp $(handoff cpp) -o serve
+    cmake -S . -B build $(handoff cpp --cmake)
+    g++ -c serve.cpp $(pkg-config --cflags $(handoff cpp --pkg-config))
+    """  # noqa: D301 - as above
+    from handoff.infra.commands.cpp import print_options
+
+    if cmake and pkg_config:
+        raise click.UsageError("expected one of --cmake and --pkg-config, got both")
+    print_options("cmake" if cmake else "pkg-config" if pkg_config else "compiler")
+
+
+COMMANDS = (explain, completion, cpp)

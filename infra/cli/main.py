@@ -21,7 +21,7 @@ from handoff.infra.triggers import cli as arrivals_cli
 EXIT_CODES = """
 \b
 Exit codes: 0 done; 1 this machine lacks something, or a step crashed;
-2 the delivery is unsound; 3 it is unreadable; 4 a blessing was refused;
+2 the delivery is unsound; 3 it is unreadable; 4 a package was refused;
 5 the registry, the store or a delivery's place failed; 6 a pulled package doesn't verify or fit;
 64 the command line, a setting or the recipe is wrong; 130 interrupted.
 'handoff explain 4' says more of one.

@@ -67,7 +67,7 @@ def pull(
 ) -> None:
     """Fetch a release's package for this machine: signature, digests and fit are verified.
 
-    Only the store is asked, and an interrupted pull is gone on with by the next one.
+    Only the store is asked, and the next one resumes an interrupted pull.
 
     \b
     handoff pull resnet18@production --to model
@@ -229,6 +229,56 @@ def trust(file: Path) -> None:
     trust_key(file)
 
 
+@click.group(invoke_without_command=True)
+@click.pass_context
+def store(context: click.Context) -> None:
+    """Copy a whole store to another place, or verify one."""
+    if context.invoked_subcommand is None:
+        echo(context.get_help())
+
+
+@store.command(name="copy")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--dry-run", "pretend", is_flag=True, help="Only say what would be copied.")
+@click.option(
+    "--replace-history",
+    "replaces",
+    is_flag=True,
+    help="Where TO has another history of a model, let FROM's take its place.",
+)
+@json_option
+@debug_option
+def copy_store(source: str, target: str, *, pretend: bool, replaces: bool, as_json: bool) -> None:
+    """Copy what the ledgers of the store FROM keep to TO, each a folder or s3://bucket/prefix.
+
+    Each object is verified on its way. Ledgers come last, so that nothing half copied is seen, and
+    the same command again copies only what lacks.
+
+    \b
+    handoff store copy ~/.local/share/handoff/store s3://models/releases
+    handoff store copy s3://models/releases /backup/store --dry-run
+    """  # noqa: D301 - as above
+    from handoff.infra.commands.storing import copy
+
+    copy(source, target, replaces=replaces, pretend=pretend, as_json=as_json)
+
+
+@store.command(name="verify")
+@click.argument("place", metavar="[STORE]", default="")
+@click.option("--quick", is_flag=True, help="Believe the store's own checksums, and read nothing.")
+@json_option
+@debug_option
+def verify_store(place: str, *, quick: bool, as_json: bool) -> None:
+    """Verify that every object that a record names is there, with the bytes of its digest.
+
+    By default the store of this machine. Exit code 5: something lacks.
+    """
+    from handoff.infra.commands.storing import verify
+
+    raise click.exceptions.Exit(verify(place, quick=quick, as_json=as_json))
+
+
 COMMANDS = (
-    list_models, show, diff, pull, promote, rollback, history, retire, sync, gc, keys,
+    list_models, show, diff, pull, promote, rollback, history, retire, sync, gc, keys, store,
 )  # fmt: skip

@@ -97,6 +97,9 @@ def status(as_json: bool) -> None:
 def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     """Run a worker for a pool, on this machine, for the server that PREFECT_API_URL names.
 
+    It proves first that the store can be written and read, that the key that signs is trusted, and
+    that compiler, torch and clock are right. Where one isn't it says so, and takes no job.
+
     \b
     handoff worker --pool handoff-cuda-sm90 --limit 1
     handoff worker --pool handoff-build --cores 0-7 --limit 2

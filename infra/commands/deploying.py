@@ -1,26 +1,27 @@
 """`handoff deploy`: make a Prefect server hold our pools, deployments and automations.
 
-All of it is an upsert by name: to run it again changes nothing, and mends what was changed by hand.
+All of it is an upsert by name: to run it again changes nothing, and mends what was changed by hand,
+but for schedules and pauses. Those are people's own (`infra.prefect.upsert`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
+from zoneinfo import available_timezones
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
+from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.target import TARGETS
 from handoff.flows.names import RECOMPILE, RESUME
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.prefect.automations import automations, notification
-from handoff.infra.prefect.deployments import (
-    FLOW_RUN_COMMAND,
-    Deployment,
-    Schedule,
-    deployments,
-)
+from handoff.infra.prefect.deployments import Deployment, Schedule, deployments
 from handoff.infra.prefect.pools import ensure_pools
 from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.upsert import Held, held_cron, set_schedule, upsert
 from handoff.infra.settings import read_settings
 from handoff.infra.terminal.console import print_json, print_table
 from handoff.infra.terminal.echoing import echo
@@ -28,13 +29,36 @@ from handoff.infra.terminal.echoing import echo
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+_FIRST_CRON = "0 2 * * *"
+
+
+@dataclass(frozen=True)
+class Night:
+    """What was said of when the night is to run: a cron line, a time zone; None for what wasn't."""
+
+    cron: str | None = None
+    time_zone: str | None = None
+
+    def schedule(self, held: Schedule | None) -> Schedule:
+        """Return the schedule that this means, where the server has `held` so far."""
+        before = held or Schedule(_FIRST_CRON, _own_zone())
+        return Schedule(self.cron or before.cron, self.time_zone or before.time_zone)
+
+
+def _own_zone() -> str:
+    """Return the time zone of this process where it has one with a name, else UTC."""
+    named = os.environ.get("TZ", "")
+    return named if named in available_timezones() else "UTC"
+
 
 def deploy(
-    cron: str, time_zone: str, targets: tuple[str, ...], *, notify: str, as_json: bool
+    night: Night, targets: tuple[str, ...], *, notify: str, resets: bool, as_json: bool
 ) -> None:
     """Apply everything to the server that `PREFECT_API_URL` names, and tell what there is.
 
-    `notify` names the notification block, `TYPE/NAME`, that failed nights are told through.
+    A nightly that the server knows keeps of its schedule what `night` doesn't say. `notify` names
+    the notification block, `TYPE/NAME`, that failed nights are told through. `resets` puts
+    schedules and pauses back.
     """
     settings = read_settings()
     if settings.is_embedded:
@@ -48,37 +72,69 @@ def deploy(
                 "that is no target", expected=f"one of {', '.join(TARGETS)}", got=target[:40],
                 remedy="Mend --target",
             )  # fmt: skip
-    nightly = _require_schedule(cron, time_zone)
+    first = _require_schedule(night.schedule(None))
     prepare_prefect(settings)
-    wanted = deployments(nightly, targets)
+    wanted = deployments(first, targets)
     with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
-        ids = apply(wanted, notify)
+        held = apply(wanted, notify, night, resets=resets)
+    _tell(wanted, held, settings.prefect_api, as_json=as_json)
+
+
+def _tell(
+    wanted: tuple[Deployment, ...], held: dict[str, Held], server: str, *, as_json: bool
+) -> None:
     if as_json:
-        print_json({"deployments": [{"name": name, "id": str(key)} for name, key in ids.items()]})
+        told = [
+            {
+                "name": one.name, "id": str(one.id), "schedules": list(one.schedules),
+                "paused": one.is_paused,
+            }
+            for one in held.values()
+        ]  # fmt: skip
+        print_json({"deployments": told})
         return
     rows = [
-        (name, one.pool, one.schedule.cron if one.schedule else "-", str(one.limit or "-"))
-        for name, one in zip(ids, wanted, strict=True)
-    ]
-    print_table("", ("deployment", "work pool", "cron", "at once"), rows)
-    echo(f"applied to {settings.prefect_api}; the nightly runs at {cron} ({time_zone})")
+        (
+            one.name, ours.pool, one_line(", ".join(one.schedules)) or "-", str(ours.limit or "-"),
+            "paused" if one.is_paused else "",
+        )
+        for one, ours in zip(held.values(), wanted, strict=True)
+    ]  # fmt: skip
+    print_table("", ("deployment", "work pool", "when", "at once", ""), rows)
+    night = held[RECOMPILE]
+    when = one_line(" and ".join(night.schedules)) or "never: it has no schedule"
+    echo(f"applied to {server}; the nightly runs at {when}")
+    paused = [one.name for one in held.values() if one.is_paused]
+    if paused:
+        names = ", ".join(paused)
+        echo(f"Somebody paused {names}, and so it stays; 'handoff deploy --reset' ends that")
 
 
-def _require_schedule(cron: str, time_zone: str) -> Schedule:
+def _require_schedule(wanted: Schedule) -> Schedule:
     from prefect.client.schemas.schedules import CronSchedule
 
     try:
-        CronSchedule(cron=cron, timezone=time_zone)
+        CronSchedule(cron=wanted.cron, timezone=wanted.time_zone)
     except ValueError as error:
         raise UsageProblem(
             "that is no schedule", expected="a cron line, and a time zone such as Europe/Berlin",
-            got=f"{cron!r} in {time_zone!r}"[:120], remedy="Mend --cron or --time-zone",
+            got=f"{wanted.cron!r} in {wanted.time_zone!r}"[:120],
+            remedy="Mend --cron or --time-zone",
         ) from error  # fmt: skip
-    return Schedule(cron, time_zone)
+    return wanted
 
 
-def apply(wanted: tuple[Deployment, ...], notify: str = "") -> dict[str, UUID]:
-    """Make the server hold the pools, deployments and automations; return ids by full name."""
+def apply(
+    wanted: tuple[Deployment, ...],
+    notify: str = "",
+    night: Night | None = None,
+    *,
+    resets: bool = False,
+) -> dict[str, Held]:
+    """Make the server hold the pools, deployments and automations; return them by full name.
+
+    Schedules and pauses that it holds stay, but for what `night` says, and unless it `resets`.
+    """
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -88,17 +144,24 @@ def apply(wanted: tuple[Deployment, ...], notify: str = "") -> dict[str, UUID]:
         get_client(sync_client=True) as client,
     ):
         ensure_pools(client, {one.pool: None for one in wanted})
-        ids = dict(_apply_one(client, one) for one in wanted)
-        told = [notification(ids[RECOMPILE], _block(client, notify))] if notify else []
-        for automation in (*automations(ids[RESUME]), *told):
-            held = client.read_automations_by_name(automation.name)
-            if held:
-                # What isn't named stays as it was: one that was switched off would stay that.
-                enabled = automation.model_copy(update={"enabled": True})
-                client.update_automation(held[0].id, enabled)
-            else:
-                client.create_automation(automation)
-    return ids
+        held = {one.name: one for one in (upsert(client, each, resets=resets) for each in wanted)}
+        if night and night != Night() and not resets:
+            chosen = night.schedule(held_cron(client, RECOMPILE))
+            held[RECOMPILE] = set_schedule(client, RECOMPILE, chosen)
+        _automate(client, {name: one.id for name, one in held.items()}, notify)
+    return held
+
+
+def _automate(client: SyncPrefectClient, ids: dict[str, UUID], notify: str) -> None:
+    told = [notification(ids[RECOMPILE], _block(client, notify))] if notify else []
+    for automation in (*automations(ids[RESUME]), *told):
+        held = client.read_automations_by_name(automation.name)
+        if held:
+            # What isn't named stays as it was: one that was switched off would stay that.
+            enabled = automation.model_copy(update={"enabled": True})
+            client.update_automation(held[0].id, enabled)
+        else:
+            client.create_automation(automation)
 
 
 def _block(client: SyncPrefectClient, name: str) -> UUID:
@@ -114,40 +177,3 @@ def _block(client: SyncPrefectClient, name: str) -> UUID:
             "such as slack-webhook/team", got=name[:100],
             remedy="Make one in Prefect's UI under Blocks; it keeps the address",
         ) from error  # fmt: skip
-
-
-def _apply_one(client: SyncPrefectClient, wanted: Deployment) -> tuple[str, UUID]:
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
-    from prefect.client.schemas.schedules import CronSchedule
-    from prefect.utilities.callables import parameter_schema
-
-    flow = _load(wanted.flow)
-    schedules = []
-    if wanted.schedule:
-        cron = CronSchedule(cron=wanted.schedule.cron, timezone=wanted.schedule.time_zone)
-        schedules.append(DeploymentScheduleCreate(schedule=cron, active=True, slug=wanted.name))
-    # A run that waits is not lost, one that is refused is.
-    queues = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
-    made = client.create_deployment(
-        flow_id=client.create_flow_from_name(flow.name),
-        name=wanted.name,
-        entrypoint=wanted.flow,
-        work_pool_name=wanted.pool,
-        description=wanted.description,
-        tags=wanted.tags,
-        schedules=schedules,
-        concurrency_limit=wanted.limit,
-        concurrency_options=queues if wanted.limit else None,
-        parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
-        enforce_parameter_schema=True,
-        job_variables={"command": FLOW_RUN_COMMAND},
-        paused=False,
-    )
-    return f"{flow.name}/{wanted.name}", made
-
-
-def _load(path: str) -> Any:  # noqa: ANN401 - a flow, whose parameters are its own
-    from prefect.utilities.importtools import import_object
-
-    return import_object(path)

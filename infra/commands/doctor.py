@@ -89,7 +89,7 @@ def _package(name: str) -> Check:
 
 
 def _extras() -> list[Check]:
-    """Tell what this machine is installed for: who serves needs nothing of who releases."""
+    """Tell what this machine is installed for: serving needs less than releasing."""
     checks = []
     for extra, known_by in EXTRAS.items():
         name, lacking = f"[{extra}]", missing_of(extra)

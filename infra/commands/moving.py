@@ -77,11 +77,23 @@ def sync(reference: str, *, as_json: bool) -> None:
     else:
         models = releases_of(read_settings()).models()
     with opened_registrar(site) as (registrar, _):
-        for model in models:
-            registrar.run(CatalogueJob(site.stores, model))
+        shown = {
+            model: registrar.run(CatalogueJob(site.stores, model, repairs=True))
+            for model in models
+        }  # fmt: skip
+    repaired = {model: list(one.repaired) for model, one in shown.items() if one.repaired}
     if as_json:
-        print_json({"models": list(models)})
+        aliases = {model: list(one.put_back) for model, one in shown.items() if one.put_back}
+        print_json({"models": list(models), "repaired": repaired, "put_back": aliases})
         return
+    for model, versions in repaired.items():
+        numbers = ", ".join(map(str, versions))
+        echo(f"{model}: MLflow had lost files of version {numbers}, which were uploaded again")
+    for model, one in shown.items():
+        for told in one.put_back:
+            echo(f"{model}: {told} in MLflow now, as the ledger says")
+        for alias in one.foreign:
+            echo(f"{model}: @{alias} is MLflow's alone; the ledger has no such alias")
     echo(f"MLflow and the store's copies show what the ledgers say: {', '.join(models)}")
 
 

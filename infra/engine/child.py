@@ -1,13 +1,12 @@
 """Child processes that run steps: started early, given jobs, their end never ours.
 
 A `StepProcess` is one Python process that runs steps one after another. It may be started before
-its first job is known, so that importing torch (2 s) or Inductor (another 5 s) runs beside
-something else.
+its first job is known, so that importing torch and Inductor runs beside something else; those that
+can are forked from one that has imported them (`infra.engine.forking`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -36,6 +35,8 @@ from handoff.infra.engine.budget import (
     too_many,
 )
 from handoff.infra.engine.crowds import CROWDS, MOST_THREADS
+from handoff.infra.engine.forking import FORK_SERVERS, Alone, ForkRequest, Running
+from handoff.infra.engine.sandbox import from_settings
 from handoff.infra.settings import has_gpu
 from handoff.tasks.steps import step_of
 
@@ -93,6 +94,7 @@ class StepProcess:
         self._lifecycle = threading.Lock()
         self._closed = False
         self._jobs = 0
+        self._group: int | None = None
         self._out_of_time_s: float | None = None
         # From the queue's own thread: the kernel ends a child together with the thread that
         # started it (PR_SET_PDEATHSIG), and this one lives as long as we do.
@@ -131,29 +133,26 @@ class StepProcess:
             if not self._closed:
                 self._kill()
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    def _start(self) -> tuple[Running, IO[bytes]]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         reading, writing = os.pipe()
-        modules = (*self.plan.preload, *(f"extension:{name}" for name in self.plan.extensions))
-        has_own = bool(self.plan.extensions) or self.plan.sees == "whole"
+        plan = self.plan
+        modules = (*plan.preload, *(f"extension:{name}" for name in plan.extensions))
+        has_own = bool(plan.extensions) or plan.sees == "whole"
         places = looking.places_to_tell() if has_own else ()
-        look = _each("--look", places)
-        launcher = isolated("handoff.infra.engine.sandbox", *self._launched(places))
-        worker = isolated(
-            "handoff.infra.engine.worker", "--answers", str(writing), *look, *modules,
-            options=_options_of_python(self.plan.environment),
-        )  # fmt: skip
+        launcher, look = self._launched(places), _each("--look", places)
+        layer = None
+        if plan.sees == "bare":
+            layer = FORK_SERVERS.layer_for(plan.preload, plan.environment)
+        options = _options_of_python(plan.environment)
         with self.log.open("ab") as output:
-            process = subprocess.Popen(
-                [*launcher, "--", *worker],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+            if layer is None:
+                process = _alone(launcher, [*look, *modules], output, writing, options)
+            else:
+                whole = (*launcher, *from_settings(launcher))
+                request = ForkRequest(plan.name, whole, (*look, *modules))
+                process = FORK_SERVERS.fork(layer, request, output.fileno(), writing, options)
         os.close(writing)
-        CROWDS.watch(process.pid)
         return process, os.fdopen(reading, "rb", buffering=0)
 
     def _launched(self, places: Sequence[str]) -> list[str]:
@@ -189,7 +188,13 @@ class StepProcess:
                 self._process, self._answers = self._start()
         began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
         request = self._write_job(job)
-        assert self._process.stdin is not None
+        # Until now it has run nothing of anybody's.
+        self._group = self._process.begin(limit_s)
+        if self._group is not None:
+            CROWDS.watch(self._group)
+        elif self._process.poll() is None:
+            self._out_of_time_s = limit_s
+            raise self._ended(job, began)
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
@@ -206,9 +211,8 @@ class StepProcess:
         """End the process; return what is told of a job that has no result."""
         was_killed = False
         if self._out_of_time_s is None and not self._closed:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
-        crowded = CROWDS.leave(self._process.pid)
+            was_killed = self._process.wait(_POLL_S) == -signal.SIGKILL
+        crowded = self._leave_crowds()
         self._kill()
         if crowded:
             return too_many(step_of(job).name, MOST_THREADS)
@@ -273,19 +277,15 @@ class StepProcess:
         return answer
 
     def _kill(self) -> None:
-        CROWDS.leave(self._process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        # Where this process is confined itself, its children are of its own group.
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdin is not None:
-            # Closing flushes, and what is left unsent has nobody to go to.
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        self._leave_crowds()
+        self._process.close()
+
+    def _leave_crowds(self) -> bool:
+        return self._group is not None and CROWDS.leave(self._group)
 
     def _crash(self, job: Job[Any], log_began: int) -> HandoffError:
-        code = self._process.returncode
+        code = self._process.wait()
+        assert code is not None
         with self.log.open("rb") as stream:
             stream.seek(log_began)
             output = stream.read().decode(errors="replace").strip()
@@ -299,6 +299,29 @@ class StepProcess:
             got=f"{how}; its last output: {lines}",
             remedy=f"Read {self.log}, which also holds the command that repeats the step",
         )
+
+
+def _alone(
+    launcher: Sequence[str],
+    worker: Sequence[str],
+    output: IO[bytes],
+    answers: int,
+    options: Sequence[str],
+) -> Running:
+    """Start the process as a program of its own, which the launcher becomes."""
+    launched = isolated("handoff.infra.engine.sandbox", *launcher)
+    works = isolated(
+        "handoff.infra.engine.worker", "--answers", str(answers), *worker, options=options
+    )
+    process = subprocess.Popen(
+        [*launched, "--", *works],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        pass_fds=(answers,),
+        start_new_session=True,
+    )
+    return Alone(process)
 
 
 def _options_of_python(environment: Mapping[str, str]) -> list[str]:

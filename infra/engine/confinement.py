@@ -42,6 +42,7 @@ _OF_GPUS = ("/sys", "/run/nvidia-persistenced", "/etc/nvidia", "/opt/nvidia")
 _PR_CAPBSET_DROP, _LAST_CAPABILITY = 24, 63
 # CAP_DAC_OVERRIDE: in a container, root opens files of others.
 _KEPT = frozenset({1})
+_CAPABILITY_VERSION, _BITS = 0x20080522, 32
 _NEW_NETWORK, _NEW_USERS = 0x40000000, 0x10000000
 # Beyond it a file is no model's: a fifth of the largest disks that these are built on.
 _FILE_BYTES = 1 << 40
@@ -219,8 +220,24 @@ def _would_do(act: Callable[[], bool]) -> bool:
 
 
 def _drop_capabilities() -> None:
+    """Drop root's privileges but those that are kept, now and for what is execed."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in range(_LAST_CAPABILITY + 1):
         if capability not in _KEPT:
             # Refused to all but root, who alone has them, and for those that there aren't.
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    # What is execed as another user than root has none, not even among users of its own.
+    kept = _KEPT if os.geteuid() == 0 else frozenset()
+    lower, upper = (
+        sum(1 << (number - first) for number in kept if 0 <= number - first < _BITS)
+        for first in (0, _BITS)
+    )
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    # What is effective, permitted and inheritable of the lower ones, then of the upper ones.
+    sets = (ctypes.c_uint32 * 6)()
+    if libc.capget(header, sets) != 0:
+        raise OSError(ctypes.get_errno(), "the capabilities can't be read")
+    for place, most in enumerate((lower, lower, 0, upper, upper, 0)):
+        sets[place] &= most
+    if libc.capset(header, sets) != 0:
+        raise OSError(ctypes.get_errno(), "the capabilities can't be dropped")

@@ -1,4 +1,4 @@
-"""How far a step is, told to who waits for it: `StepProcess` logs what a step process writes."""
+"""How far a step is, for whoever waits for it: `StepProcess` logs what a step process writes."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m handoff.infra.engine.sandbox [--stores | --sources | --keys | --whole | --confined]
         [--gpu] [--read PATH ...] [--run PATH ...] [--list FOLDER ...] [--write FOLDER ...]
-        [--link FOLDER ...] [--set NAME=VALUE ...] [--bar PATH ...] [--in FOLDER]
+        [--link FOLDER ...] [--set NAME=VALUE ...] [--bar PATH ...] [--memory BYTES] [--in FOLDER]
         -- COMMAND ARGUMENT ...
 
 `--stores` lets the stores' settings and credentials through, `--sources` what deliveries are
@@ -15,8 +15,9 @@ doctor` says so. `--confined` leaves the command the system, the PATHs and FOLDE
 (`infra.engine.starting`). The command stands in FOLDER; what the environment names by relative
 paths it finds all the same.
 
-It is started as a program and never imported by a step or a flow. A launcher that execs is used
-rather than `preexec_fn`, which is not safe in a process that has threads, as Prefect's have.
+It is started as a program, or what it does is done in what a fork server has forked (`limit`), and
+never in a flow. A launcher that execs is used rather than `preexec_fn`, which is not safe in a
+process that has threads, as Prefect's have.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import ctypes
 import os
 import resource
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +39,7 @@ from handoff.infra.settings import paths_kept_from_steps, step_memory_bytes
 
 _PR_SET_NO_NEW_PRIVS = 38
 _REACH = ("--read", "--run", "--list", "--write", "--link")
-_WITH_VALUE = frozenset({"--set", "--bar", "--in", *_REACH})
+_WITH_VALUE = frozenset({"--set", "--bar", "--memory", "--in", *_REACH})
 
 
 @dataclass
@@ -55,34 +57,58 @@ class _Options:
 def main(arguments: list[str]) -> None:
     """Replace this process by the command after `--`, limited and with a scrubbed environment."""
     border = arguments.index("--")
-    options, command = _parse(arguments[:border]), arguments[border + 1 :]
-    keys, whole = "--keys" in options.flags, "--whole" in options.flags
-    stores, sources = "--stores" in options.flags, "--sources" in options.flags
+    launched, command = arguments[:border], arguments[border + 1 :]
+    # The child must not outlive a flow that was killed: a compiler left alone eats a core.
+    end_with(os.getppid())
+    try:
+        environment = limit([*launched, *from_settings(launched)])
+    except UsageProblem as error:
+        sys.exit(str(error))
+    os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
+
+
+def from_settings(launched: Sequence[str]) -> list[str]:
+    """Return what a launcher told this has to be told beside it, by this process's settings.
+
+    Raises `UsageProblem` where they are wrong.
+    """
+    if "--whole" in launched:
+        return []
+    most = step_memory_bytes()
+    told = [] if most is None else ["--memory", str(most)]
+    kept = () if "--keys" in launched else paths_kept_from_steps()
+    return [*told, *(part for path in kept for part in ("--bar", str(path)))]
+
+
+def limit(launched: Sequence[str]) -> dict[str, str]:
+    """Limit this process as it's told, for good; return the environment that it is to have."""
+    options = _parse(launched)
+    stores, sources, keys, whole = (
+        f"--{name}" in options.flags for name in ("stores", "sources", "keys", "whole")
+    )
     environment = child_environment(stores=stores, sources=sources, keys=keys, whole=whole)
     environment |= with_absolute_paths(environment)
     for setting in options.values.get("--set", ()):
         variable, _, text = setting.partition("=")
         environment[variable] = text
-    # The child must not outlive a flow that was killed: a compiler left alone eats a core.
-    end_with(os.getppid())
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     # A crash is an expected result here; a core file of a process full of weights is not.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if not whole:
-        _limit_memory()
+    for most in options.values.get("--memory", ()):
+        _limit_memory(int(most))
     for folder in options.paths("--in"):
         os.chdir(folder)
-    bar_reading([*([] if keys or whole else paths_kept_from_steps()), *options.paths("--bar")])
+    bar_reading(options.paths("--bar"))
     if "--confined" in options.flags:
         reach = Reach(*(tuple(options.paths(name)) for name in _REACH))
         if gpu := "--gpu" in options.flags:
             starter = leave_starter(lambda: confine_to(reach, gpu=True))
             environment[STARTER] = str(starter)
         confine_to(reach, gpu=gpu)
-    os.execvpe(command[0], command, environment)  # noqa: S606 - argv from our own parent process
+    return environment
 
 
-def _parse(arguments: list[str]) -> _Options:
+def _parse(arguments: Sequence[str]) -> _Options:
     options, told = _Options(), iter(arguments)
     for name in told:
         if name in _WITH_VALUE:
@@ -92,14 +118,10 @@ def _parse(arguments: list[str]) -> _Options:
     return options
 
 
-def _limit_memory() -> None:
+def _limit_memory(most: int) -> None:
     """Let allocations fail beyond a limit, which is told, before the kernel kills somebody."""
-    try:
-        most = step_memory_bytes()
-    except UsageProblem as error:
-        sys.exit(str(error))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if most is not None and (hard == resource.RLIM_INFINITY or most < hard):
+    if hard == resource.RLIM_INFINITY or most < hard:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

@@ -31,6 +31,7 @@ from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
 from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_memory, out_of_memory
+from handoff.infra.engine.forking import FORK_SERVERS
 from handoff.infra.extras import lacks_extra
 
 
@@ -48,19 +49,23 @@ def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict
         if error.__cause__ is not None:
             # What is told is a sentence; the log keeps the whole.
             traceback.print_exc()
-        if is_disk_full(error):
-            return {"error": disk_full(name, Path.cwd()).as_record()}
-        return {"error": error.as_record()}
+        return {"error": _told(name, error).as_record()}
     except Exception as error:  # noqa: BLE001 - the border: whatever it is, it must reach the flow
         traceback.print_exc()
-        if is_disk_full(error):
-            return {"error": disk_full(name, Path.cwd()).as_record()}
-        if is_out_of_memory(error):
-            return {"error": out_of_memory(name, error).as_record()}
-        if isinstance(error, ModuleNotFoundError) and (lacking := lacks_extra(error)):
-            return {"error": lacking.as_record()}
-        told = _lacking if isinstance(error, OSError) else _defect
-        return {"error": told(name, error).as_record()}
+        return {"error": _told(name, error).as_record()}
+
+
+def _told(name: str, error: Exception) -> HandoffError:
+    """Return the refusal that tells of what the step `name` raised."""
+    if is_disk_full(error):
+        return disk_full(name, Path.cwd())
+    if isinstance(error, HandoffError):
+        return error
+    if is_out_of_memory(error):
+        return out_of_memory(name, error)
+    if isinstance(error, ModuleNotFoundError) and (lacking := lacks_extra(error)):
+        return lacking
+    return _lacking(name, error) if isinstance(error, OSError) else _defect(name, error)
 
 
 def _lacking(name: str, error: Exception) -> HandoffError:
@@ -121,6 +126,7 @@ def _prepare(modules: list[str]) -> dict[str, Any] | None:
 
 def main(arguments: list[str]) -> None:
     """Serve jobs, or run one again."""
+    FORK_SERVERS.turn_off()
     if arguments[:1] == ["--answers"]:
         modules = arguments[2:]
         places: list[str] = []

@@ -24,7 +24,7 @@ CASE/inputs/NAME and CASE/outputs/PLACE, as the release's own examples.safetenso
 
   --key FILE           a public key (PEM) of which one has to have signed it; may be repeated
   --name MODEL         the model and the
-  --version N          version that it has to be: another release is as well signed
+  --version N          version that it has to be: another release is validly signed, too
   --unsigned           take it without a signature, as the pipeline does before there is one
   --target SLUG        the package to open (auto: the best one that fits this machine)
   --file NAME          model.so or model.pt2 (model.so)

@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include <ATen/ops/empty.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 

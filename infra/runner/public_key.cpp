@@ -20,7 +20,7 @@ constexpr std::size_t kP256Bytes = 91;
 
 [[noreturn]] void refuse_key(const std::string& path, const std::string& got) {
   throw Refused(path + " holds no public key", "an EC key on P-256 in PEM", got,
-                "Get the file from who releases");
+                "Get the file from whoever releases");
 }
 
 const unsigned char* bytes_of(std::string_view text) {

@@ -101,7 +101,7 @@ void add_files(const Json& record, std::map<std::string, std::string>& files) {
 Claim read_claim(const std::string& folder, const Trust& trust) {
   if (trust.keys.empty()) {
     refuse(folder, "a public key to verify it with", "none",
-           "Name the key of who releases with --key FILE (OpenOptions::trust)");
+           "Name the key of whoever releases with --key FILE (OpenOptions::trust)");
   }
   std::vector<PublicKey> keys(trust.keys.begin(), trust.keys.end());
   const auto envelope = read_record(folder + "/" + kEnvelope, kEnvelopeLimit);

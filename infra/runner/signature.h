@@ -11,11 +11,11 @@
 
 namespace handoff {
 
-// Whom to trust, and what it has to be: another model's release, and an older one, is as well
-// signed.
+// Whom to trust, and what it has to be: another model's release, and an older one, is validly
+// signed, too.
 struct Trust {
   std::vector<std::string> keys;    // PEM files; one of these public keys has to have signed
-  bool without_signature = false;   // for who makes releases: nothing is signed before it is tried
+  bool without_signature = false;   // for whoever makes releases: nothing is signed before it is tried
   std::optional<std::string> name;
   std::optional<std::int64_t> version;
 };

@@ -202,7 +202,7 @@ def _password_file(place: Place) -> Path:
 
 
 def _system_user() -> pwd.struct_passwd | None:
-    """Return the user that PostgreSQL runs as in root's place; None for who isn't root."""
+    """Return the user that PostgreSQL runs as in root's place; None for anyone but root."""
     if os.geteuid() != 0:
         return None
     try:

@@ -21,7 +21,9 @@ from handoff.infra.engine.standing import empty_folder
 from handoff.infra.prefect.core_sets import as_variable, share_out
 from handoff.infra.servers import get_status
 from handoff.infra.settings import prefect_login, read_settings, require_writable_home
+from handoff.infra.stack.proving import prove
 from handoff.infra.stack.start import reset_signals
+from handoff.infra.terminal.echoing import echo
 
 
 def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
@@ -29,7 +31,8 @@ def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
 
     `limit` is how many flow runs it has at once: None for one in a pool that builds, and any number
     of those that only wait. `cores`, such as `0-3,8`, are those that it and its flow runs may use.
-    Several builds at once share them out, and `UsageProblem` is raised for more than cores.
+    Several builds at once share them out, and `UsageProblem` is raised for more than cores. Raises
+    `EnvironmentLacking` where this machine can't do the pool's jobs (`infra.stack.proving`).
     """
     settings = read_settings()
     require_server(settings.prefect_api, prefect_login())
@@ -39,6 +42,8 @@ def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     if limit is None and pool != CONTROL_POOL:
         limit = 1
     told = _shared_cores(pool, limit or 1)
+    for line in prove(settings, pool):
+        echo(line, err=True)
     threads = len(os.sched_getaffinity(0)) if cores and not told else None
     # Started from a shell with &, it would ignore the first SIGTERM, too.
     reset_signals()

@@ -1,4 +1,4 @@
-"""Commit statuses on GitHub, GitLab and Gitea: what became of a commit, where its people look.
+"""Commit statuses on GitHub, GitLab and Gitea: what happened to a commit, where its people look.
 
 Sources: each one's REST API (GitHub: "Create a commit status", 2022-11-28; GitLab: "Set commit
 pipeline status", v4; Gitea: `repoCreateStatus`, v1), and what they were seen to answer: GitHub
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["github", "gitlab", "gitea"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# What became of a commit: it is worked on, was released, was refused, or something else went wrong.
+# What happened to a commit: in work, released, refused, or something else went wrong.
 State = Literal["pending", "success", "failure", "error"]
 
 CONTEXT = "handoff/release"

@@ -1,4 +1,4 @@
-"""The log of a command that goes on: one line a record, on stderr, whatever others put into it."""
+"""The log of a command that goes on: one line a record, on stderr, whatever others wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from handoff.artifacts.printable import one_line
 
 
 class OneLine(logging.Formatter):
-    """A record is one line, whatever a sender has put into it."""
+    """A record is one line, whatever a sender wrote."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record in one line."""

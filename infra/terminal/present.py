@@ -83,7 +83,8 @@ def print_release(
         )
         for text in told:
             echo("  " + fitted(f"{target.slug}: {text}", 2))
-    print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
+    if manifest.targets:
+        print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
     if report:
         echo(f"In {report.rpartition('/')[0]}, with its report")
 

@@ -11,7 +11,7 @@ from handoff.artifacts.delivery.uri import parse_delivery_uri
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import UsageProblem, expected_and_got
 
-# What becomes of the runs for older commits of the same model: they go first, or are cancelled.
+# What happens to the runs for older commits of the same model: they go first, or are cancelled.
 Policy = Literal["queue", "supersede"]
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 

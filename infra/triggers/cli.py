@@ -103,7 +103,7 @@ def webhook(
 @_policy_option
 @debug_option
 def watch(place: str, every: float, *, once: bool, policy: Any) -> None:  # noqa: ANN401 - as above
-    """Post a release for each folder that comes to lie in a place.
+    """Post a release for each folder that appears in a place.
 
     A delivery is complete when its delivery.toml is there and nothing has changed since the look
     before. The same content is posted once, also after a restart.

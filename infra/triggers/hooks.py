@@ -43,7 +43,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Source:
-    """Somebody who may tell of new commits, and what becomes of it.
+    """Somebody who may tell of new commits, and what happens to it.
 
     `repository` is GitHub's or GitLab's `owner/name`. `delivery` and, for S3, `model` are templates
     (`PLACEHOLDERS`). `deliveries` are the beginnings that an address which comes with a request of

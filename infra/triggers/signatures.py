@@ -22,7 +22,7 @@ _MOST_SIGNATURES = 8
 
 
 def fits(guarded: Guarded, headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Tell whether the request was made by who has the source's secret, and lately.
+    """Tell whether the request was made by whoever has the source's secret, and lately.
 
     `headers` have lower-case names; `now` is in seconds since the epoch.
     """

@@ -1,4 +1,4 @@
-"""`handoff watch`: post a run for each delivery that comes to lie in a place.
+"""`handoff watch`: post a run for each delivery that appears in a place.
 
 A delivery is complete when its contract is there and nothing has changed since the look before.
 What was posted is kept in memory alone: after a restart everything is posted again, and the key

@@ -34,7 +34,7 @@ from handoff.tasks.compile.caching.key import (
     digest_weights,
     has_own_operators_only,
 )
-from handoff.tasks.compile.caching.shared_tools import headers_from
+from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
 from handoff.tasks.compile.cross.release import compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.large_graphs import compiled_in_parts
@@ -70,6 +70,7 @@ from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY
 def prepare() -> None:
     """Do what every compilation needs and none depends on, before the first job is known."""
     prepare_reading()
+    keep_own_headers()
 
 
 def run(job: CompileJob) -> CompileResult:

@@ -59,7 +59,7 @@ class Wrong:
 
 @dataclass
 class Outcome:
-    """What became of one sample: whether it was compiled and called, and what was wrong.
+    """What happened to one sample: whether it was compiled and called, and what was wrong.
 
     `obstacle` says why it could not be compiled or called; `asked` counts the questions that were
     answered.

@@ -77,8 +77,8 @@ def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
     """
     if case := asked.get(fault.name):
         told = (
-            f"The input plan leads such values there: see what became of '{case}'. A package that "
-            "is wrong there is refused"
+            f"The input plan leads such values there: see what happened to '{case}'. A package "
+            "that is wrong there is refused"
         )
     else:
         told = (

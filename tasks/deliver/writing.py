@@ -163,7 +163,7 @@ def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
     try:
         outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
         got = f"outputs of the shapes {shapes_of(outputs)}, or other values"
-    except Exception as error:  # noqa: BLE001 - it is told as what was got
+    except Exception as error:  # noqa: BLE001 - it is reported as what was got
         outputs, got = (), one_line(error)
     if not agree(outputs, case.outputs):
         raise DeliveryUnsound(

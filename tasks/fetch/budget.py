@@ -33,7 +33,7 @@ class Budget:
         return left
 
     def check_time(self, _count: int) -> None:
-        """Look at the time, for who is told of bytes that were counted before."""
+        """Look at the time, for whoever is told of bytes that were counted before."""
         self.left_s()
 
     def take_bytes(self, count: int) -> None:

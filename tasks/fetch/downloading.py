@@ -128,6 +128,6 @@ def _unreachable(url: str, error: Exception) -> DeliveryUnreachable:
     return DeliveryUnreachable(
         f"{redacted(url)} can't be downloaded", expected="an archive",
         got=f"{code}{reason}"[:200] or type(error).__name__,
-        remedy="Look at the address, at the login in ~/.netrc of who fetches, and whether the "
+        remedy="Look at the address, at the login in ~/.netrc of whoever fetches, and whether the "
         "server is up; a certificate of one's own is named by SSL_CERT_FILE",
     )  # fmt: skip

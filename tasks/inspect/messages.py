@@ -14,7 +14,7 @@ from handoff.artifacts.release.evidence import Finding, Verdict
 class TraceabilityJob(Job["TraceabilityResult"]):
     """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names.
 
-    `said` is what was told about its source by who asks for the release.
+    `said` is what was told about its source by whoever asks for the release.
     """
 
     staging: Path

@@ -1,9 +1,9 @@
 """Trial: compile a program, or a part of one, and run it, in a process that may crash.
 
 Localization makes up to ten of these, one after another, in a step process of its own: one that
-the compiler or the compiled code takes down is one trial's answer, and the process that asked goes
-on with the next. It isn't a new process for each, because importing Inductor takes longer than most
-of these compilations.
+the compiler or the compiled code takes down is one trial's answer, and the process that asked
+continues with the next. It isn't a new process for each, because importing Inductor takes longer
+than most of these compilations.
 
 `torch._inductor.compiler_bisector.CompilerBisector` asks at each decomposition, graph pass and
 lowering whether it is to be left out, and is told by environment variables that it reads once, or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from handoff.artifacts.mlflow.description import PLAIN_ADDRESS
 from handoff.artifacts.nightly.night import ALARMING, Night, NightRow, Outcome
 from handoff.artifacts.printable import markdown_text, printable
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
@@ -43,6 +44,8 @@ def text_table(night: Night) -> str:
 def render_night(night: Night, pictures: Iterable[str] = ()) -> str:
     """Return the night in Markdown; `pictures` are the trends' file names."""
     rows = [tuple(map(markdown_text, row)) for row in _rows(night)]
+    runs = {markdown_text(row.model): linked(row.model, row.run) for row in night.rows}
+    rows = [(runs.get(row[0], row[0]), *row[1:]) for row in rows]
     marked = [(row[0], f"**{row[1]}**" if row[1] in ALARMING else row[1], *row[2:]) for row in rows]
     parts = [f"# {markdown_text(headline(night))}"]
     if marked:
@@ -50,7 +53,9 @@ def render_night(night: Night, pictures: Iterable[str] = ()) -> str:
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
         parts += map(markdown_text, [_LEGEND, *_footnote(rows)])
     if reasons := _reasons(night):
-        told = [f"- **{markdown_text(model)}**: {markdown_text(why)}" for model, why in reasons]
+        told = [
+            f"- **{runs[markdown_text(model)]}**: {markdown_text(why)}" for model, why in reasons
+        ]
         parts.append("## Why\n\n" + "\n".join(told))
     if night.conformance:
         told = [f"- {markdown_text(sentence)}" for sentence in night.conformance]
@@ -70,6 +75,12 @@ def render_night_page(night: Night, pictures: Mapping[str, bytes]) -> str:
     page = render_page(render_night(night, drawn), drawn)
     page = re.sub(r"<td><strong>(failed|crashed)</strong></td>", r'<td class="bad">\1</td>', page)
     return page.replace("<td>replaced</td>", '<td class="good">replaced</td>')
+
+
+def linked(model: str, run: str) -> str:
+    """Return a model's name in Markdown, with a link to its run's page where there is one."""
+    name = markdown_text(model)
+    return f"[{name}]({run})" if PLAIN_ADDRESS.fullmatch(run) else name
 
 
 def headline(night: Night) -> str:

@@ -1,4 +1,4 @@
-"""Note rows: what became of some models, for the night's summary."""
+"""Note rows: what happened to some models, for the night's summary."""
 
 from __future__ import annotations
 

@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from handoff.artifacts.delivery.contract import DeliveryContract, read_contract
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES
+from handoff.tasks.optimize.pass_parameters import require_parameters
 
 _PASSES = Path(__file__).parent / "passes"
 # What an output without a name is called.
 _NUMBERED = re.compile(r"output[0-9]+")
 
 
-@cache
-def pass_names() -> frozenset[str]:
-    """Return the names of our own passes, read off their files: to import them is to import torch.
+@dataclass(frozen=True)
+class Declared:
+    """What a pass says of its parameters: each with what it means, and forms of their values."""
 
-    A pass says its name as `name: ClassVar[str] = "..."`.
+    parameters: Mapping[str, str]
+    forms: Mapping[str, str]
+
+
+@cache
+def declared_passes() -> Mapping[str, Declared]:
+    """Return our own passes by name, read off their files: to import them is to import torch.
+
+    A pass says its name as `name: ClassVar[str] = "..."`, and so its `parameters` and `forms`.
     """
-    found = set()
+    found = {}
     for path in _PASSES.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.AnnAssign)
-                and ast.unparse(node.target) == "name"
-                and isinstance(node.value, ast.Constant)
-            ):
-                found.add(str(node.value.value))
-    return frozenset(found)
+            if isinstance(node, ast.ClassDef) and "name" in (told := dict(_literals(node))):
+                found[told["name"]] = Declared(told.get("parameters", {}), told.get("forms", {}))
+    return found
+
+
+def _literals(declared: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+    """Give the class's own names that are declared with a literal, and their values."""
+    for node in declared.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.Dict):
+            yield ast.unparse(node.target), ast.literal_eval(node.value)
 
 
 def contract_in(folder: Path) -> DeliveryContract | None:
@@ -44,12 +59,12 @@ def contract_in(folder: Path) -> DeliveryContract | None:
 
 
 def require_known_names(recipe: Recipe, contract: DeliveryContract | None = None) -> None:
-    """Raise `UsageProblem` for a pass or a tolerance whose name is a mistake.
+    """Raise `UsageProblem` for a pass, its parameters or a tolerance that are mistakes.
 
     With extensions a pass may be theirs, and without the delivery's contract an output's name is
     not known: what is let through here is told by the step that needs it.
     """
-    known = pass_names()
+    known = declared_passes()
     wrong = [choice.name for choice in recipe.passes if choice.name not in known]
     if wrong and not recipe.extensions:
         raise UsageProblem(
@@ -57,6 +72,10 @@ def require_known_names(recipe: Recipe, contract: DeliveryContract | None = None
             expected=f"one of {', '.join(sorted(known))}", got=wrong[0][:80],
             remedy="Mend the name in the recipe; 'handoff passes' tells what each does",
         )  # fmt: skip
+    for choice in recipe.passes:
+        if choice.name in known:
+            declared = known[choice.name]
+            require_parameters(choice.name, declared.parameters, declared.forms, choice.parameters)
     if contract is None:
         return
     outputs = contract.structure.output_names

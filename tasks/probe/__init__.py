@@ -1,4 +1,4 @@
-"""Probe: a package goes in, the mechanical blessing comes out: it is called without Python.
+"""Probe: a package goes in, the mechanical verdict comes out: it is called without Python.
 
 `step` calls and ill-treats it by the C++ runner, `measure` times it there.
 """

@@ -96,7 +96,7 @@ def _outside(spec: TensorSpec) -> Iterator[int]:
 
 
 def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], Ended]) -> Tried:
-    """Return what became of each hostile input, by its description, and the words about it.
+    """Return what happened to each hostile input, by its description, and the words about it.
 
     `run` gives a number of them to a new process. It announces each before it feeds it, so that a
     crash is the announced one's; the rest goes to another process. What crashed after others is

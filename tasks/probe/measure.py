@@ -1,6 +1,6 @@
 """Measure: a probed package's opening, first call, calls a second and memory, without Python.
 
-It is the half of the mechanical blessing that is timed: nothing else of the release runs beside it.
+It is the half of the mechanical gate that is timed: nothing else of the release runs beside it.
 """
 
 from __future__ import annotations

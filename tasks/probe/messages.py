@@ -1,4 +1,4 @@
-"""The mechanical blessing's job and result."""
+"""The mechanical gate's job and result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProbeJob(Job["ProbeResult"]):
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The mechanical blessing: what was found, and why the package is refused if so.
+    """The mechanical gate: what was found, and why the package is refused if so.
 
     What is timed is in it once `MeasureJob` has added it. `runner` is the compiled program, and
     `build_s` how long that took; 0 where it was there.

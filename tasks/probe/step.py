@@ -1,7 +1,7 @@
-"""Probe: the mechanical blessing. A program without Python calls and ill-treats a package.
+"""Probe: the mechanical gate. A program without Python calls and ill-treats a package.
 
 Nothing here is timed, so that other targets' steps may run beside it, and half of it beside the
-other half; `tasks.probe.measure` is the blessing's other part.
+other half; `tasks.probe.measure` is the gate's other part.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from handoff.tasks.probe.messages import ProbeJob
 def write_trial_release(job: ProbeJob, folder: Path) -> None:
     """Write what a pulled folder holds: the packages, and a manifest that says what they are.
 
-    The release's own is written after this blessing, since it tells its verdict.
+    The release's own is written after this gate, since it tells its verdict.
     """
     slug = job.slug
     shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from handoff.artifacts.release.remedy import next_step
 
 
 def refused_targets(manifest: Manifest) -> list[TargetRecord]:
-    """Return the targets that can't be stood behind."""
+    """Return the targets that can't be vouched for."""
     return [target for target in manifest.targets if target.verdict == "refused"]
 
 
@@ -24,7 +24,7 @@ def require_accepted(manifest: Manifest) -> None:
     shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
     kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
     raise kind(
-        f"{manifest.model} is not released, because its package can't be stood behind",
+        f"{manifest.model} is not released, because its package can't be vouched for",
         expected="every target within the agreed tolerance",
         got=shown,
         remedy=f"Nothing was registered. {next_step(manifest)}",

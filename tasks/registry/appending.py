@@ -64,7 +64,7 @@ def told_as_done(model: str, appended: Appended) -> Iterator[None]:
     """Raise what goes wrong in the body as `NotShownYet`, which says that the change is made.
 
     For what shows in MLflow, and in the store's copies, what the ledger has by then. What isn't
-    signed as it should be is told as it is.
+    signed as it should be is reported as it is.
     """
     try:
         yield
@@ -116,5 +116,5 @@ def append(registrar: RunsSteps, signer: RunsSteps, change: Change) -> Appended:
     raise RegistryFailed(
         f"{change.request.model}'s ledger could not be appended to",
         expected=f"to be the next writer within {_ATTEMPTS} attempts", got="others, each time",
-        remedy="See 'handoff history' for who writes there, then run the same command again",
+        remedy="See in 'handoff history' who writes there, then run the same command again",
     )  # fmt: skip

@@ -113,6 +113,7 @@ def assemble(
     captures: tuple[CaptureRow, ...] = (),
     served: Served | None = None,
     known: KnownWrong = NOTHING_KNOWN,
+    began: str = "",
 ) -> Manifest:
     """Write the manifest and the shared files to the release's `folder`; return the manifest.
 
@@ -144,11 +145,54 @@ def assemble(
         graphs=optimized.graphs,
         captures=captures,
         served=served,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=_now(),
+        began=began,
     )
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
     if refused_targets(manifest):
-        # What is accepted is uploaded with its report; of this there is none but here.
-        for name, data in evidence(manifest).items():
-            (folder / name).write_bytes(data)
+        _write_evidence(folder, manifest)
     return manifest
+
+
+def record_unsound(
+    folder: Path,
+    *,
+    recipe: Recipe,
+    taken: IntakeResult,
+    judged: TraceabilityResult,
+    fingerprint: Digest,
+    began: str = "",
+) -> None:
+    """Write the record of a delivery that is refused before anything is built, and its report.
+
+    Nothing is written for one that is sound.
+    """
+    if judged.verdict != "unsound":
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    contract = taken.contract
+    manifest = Manifest(
+        model=contract.model.name,
+        delivery=taken.digest,
+        fingerprint=fingerprint,
+        verdict=judged.verdict,
+        signature=ModelSignature(contract.inputs, (), contract.dimensions),
+        recipe=recipe,
+        lineage=contract.source,
+        targets=(),
+        findings=judged.findings,
+        created=_now(),
+        began=began,
+    )
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    _write_evidence(folder, manifest)
+
+
+def _write_evidence(folder: Path, manifest: Manifest) -> None:
+    """Write the report of what is refused: of what is accepted it is uploaded, of this it isn't."""
+    for name, data in evidence(manifest).items():
+        (folder / name).write_bytes(data)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

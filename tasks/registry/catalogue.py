@@ -15,6 +15,7 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
 from handoff.artifacts.mlflow.versions import Listing
 from handoff.artifacts.release.copies import EVIDENCE_LIMIT_BYTES, publish
+from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE, release_files
 from handoff.tasks.registry.messages import Catalogued, CatalogueJob
@@ -57,15 +58,43 @@ class _Showing:
                 if self._is_abandoned(version):
                     self._list(version, known)
             self._list(last, known)
+        put_back: tuple[str, ...] = ()
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}
             known |= {pointer.version: pointer.release for pointer in head.aliases.values()}
-            self.catalogue.point(model, aliases, known)
+            pointed = self.catalogue.point(model, aliases, known)
+            put_back += pointed.put_back
             # Who moved one meanwhile may have pointed before we did.
             now = self.releases.require_head(model).entry
             if now.aliases == head.aliases:
-                return Catalogued(last)
+                repaired = self._repair(now) if self.job.repairs else ()
+                return Catalogued(last, put_back, pointed.foreign, repaired)
             head = now
+
+    def _repair(self, head: LedgerEntry) -> tuple[int, ...]:
+        """Upload again what MLflow shows and lost; return the versions that this was done for."""
+        model = self.job.model
+        listed = self.catalogue.listed(model)
+        return tuple(v for v in head.kept if v in listed and self._is_mended(listed[v], v))
+
+    def _is_mended(self, listing: Listing, version: int) -> bool:
+        """Tell whether files of a listed version lacked, which are uploaded again then."""
+        pointer = self.releases.released(self.job.model, version).pointer
+        # An MLflow that two stores share may list another's version by this number.
+        if listing.release != pointer.release:
+            return False
+        release = self.releases.read(self.job.model, pointer)
+        names = release.claim.evidence
+        if not self.catalogue.lacking(release.manifest, release.digest, names):
+            return False
+        with tempfile.TemporaryDirectory(prefix="handoff-catalogue-") as scratch:
+            folder = Path(scratch)
+            fetch(self.releases, release, release_files(release.manifest), folder)
+            self.catalogue.upload_again(
+                release.claim, release.manifest, folder,
+                release=release.digest, evidence=self._evidence(release),
+            )  # fmt: skip
+        return True
 
     def _is_abandoned(self, version: int) -> bool:
         made = datetime.fromisoformat(self.releases.released(self.job.model, version).at)
@@ -93,18 +122,20 @@ class _Showing:
     ) -> Listing:
         (folder / RELEASE_FILE).write_bytes(release.envelope)
         claim = release.claim
-        evidence = {
-            name: self.releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
-            for name, digest in claim.evidence.items()
-        }
         return self.catalogue.list_release(
             claim,
             release.manifest,
             folder,
             release=release.digest,
-            evidence=evidence,
+            evidence=self._evidence(release),
             # What another run has released, and not listed, is not this one's.
             flow_run=self.job.flow_run if claim.version == self.job.version else "",
             known=list(known),
             releases=known,
         )
+
+    def _evidence(self, release: SignedRelease) -> dict[str, bytes]:
+        return {
+            name: self.releases.objects.read_bytes(digest, EVIDENCE_LIMIT_BYTES)
+            for name, digest in release.claim.evidence.items()
+        }

@@ -61,7 +61,7 @@ def run(job: DraftJob) -> Draft:
 
 
 def require_free_alias(head: LedgerEntry | None, alias: str) -> None:
-    """Raise `UsageProblem` where a release may not move `alias`: it is for who promotes."""
+    """Raise `UsageProblem` where a release may not move `alias`: it is for whoever promotes."""
     held = head.aliases.get(alias) if head else None
     is_moved_by_hand = held is not None and held.action != "release"
     if alias in TRIAL_ALIASES or not (alias == PRODUCTION or is_moved_by_hand):

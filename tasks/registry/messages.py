@@ -1,4 +1,4 @@
-"""What is asked of the steps that reach the stores, by who releases or pulls, and what they answer.
+"""What the steps that reach the stores are asked by releases and pulls, and what they answer.
 
 Those that change a ledger are in `tasks.registry.changes`.
 """
@@ -96,7 +96,7 @@ class CatalogueJob(Job["Catalogued"]):
     """Show in MLflow, and in the store's copies for people, what a model's ledger says.
 
     `folder` holds the files of `version`, where they are still here. `flow_run` is the page of the
-    run that released it, or its id.
+    run that released it, or its id. With `repairs`, files that MLflow lost are uploaded again.
     """
 
     stores: Stores
@@ -104,13 +104,21 @@ class CatalogueJob(Job["Catalogued"]):
     version: int | None = None
     folder: Path | None = None
     flow_run: str = ""
+    repairs: bool = False
 
 
 @dataclass(frozen=True)
 class Catalogued:
-    """The newest version that is shown; 0 for none."""
+    """The newest version that is shown; 0 for none.
+
+    `put_back` tells in sentences which of MLflow's aliases were set to what the ledger has, and
+    `foreign` are those that only MLflow has. Files of the `repaired` versions had been lost.
+    """
 
     version: int
+    put_back: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    repaired: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

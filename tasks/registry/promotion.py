@@ -1,4 +1,4 @@
-"""The rules of a promotion: both blessings, and not worse than what is replaced.
+"""The rules of a promotion: both gates passed, and not worse than what is replaced.
 
 Where both packages run on the promoting machine, speed and error are measured there, side by side.
 Else they are compared by what both were measured beside: the speed-up over eager with its 95 %
@@ -82,9 +82,9 @@ def _unblessed(target: TargetRecord, rules: Promotion) -> Iterator[str]:
         yield f"{target.slug}: {target.verdict}"
         return
     if not target.deviations:
-        yield f"{target.slug}: no numeric blessing"
+        yield f"{target.slug}: its numbers were not verified"
     if target.mechanics is None:
-        yield f"{target.slug}: no mechanical blessing"
+        yield f"{target.slug}: not tried without Python"
     if target.emulated:
         if not rules.emulated:
             yield f"{target.slug}: verified under emulation alone, which the recipe doesn't allow"

@@ -53,7 +53,7 @@ def bless(
 
 
 def with_mechanics(record: TargetRecord, probed: ProbeResult) -> TargetRecord:
-    """Return a target's record with the mechanical blessing: both have to accept it."""
+    """Return a target's record with the mechanical gate: both have to accept it."""
     reasons = (*record.reasons, *probed.reasons)
     return replace(
         record,

@@ -94,7 +94,8 @@ class Processes:
             if target.slug not in self._tools:
                 shared = (self.jobs.shared, self.jobs.programs)
                 plan = ProcessPlan(
-                    f"tools-{target.slug}", environment=self._compiler_environment(target),
+                    f"tools-{target.slug}", ("compile.caching.make_tools",),
+                    environment=self._compiler_environment(target),
                     runs=shared, writes=(*shared, *imported_from()),
                 )  # fmt: skip
                 process = self._open(plan)

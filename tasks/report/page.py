@@ -208,7 +208,7 @@ def mechanics_rows(found: Mechanics) -> Rows:
 
 
 def hostile_rows(found: Mechanics) -> Rows:
-    """Return the inputs that the package alone doesn't refuse, and what became of each."""
+    """Return the inputs that the package alone doesn't refuse, and what happened to each."""
     return [
         (one.hostile, one.package, one.guarded, one.told[:120])
         for one in found.trials

@@ -77,12 +77,17 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def is_refused(manifest: Manifest) -> bool:
+    """Tell whether nothing was released: a target is refused, or the delivery is unsound."""
+    return manifest.verdict == "unsound" or any(t.verdict == "refused" for t in manifest.targets)
+
+
 def judge(manifest: Manifest) -> Verdict:
     """Return the verdict on a release: refused where any target is, or the delivery is unsound."""
     refused = [target for target in manifest.targets if target.verdict == "refused"]
     waiting = [target for target in manifest.targets if target.unverified]
     names = ", ".join(target.slug for target in manifest.targets)
-    if refused or manifest.verdict == "unsound":
+    if is_refused(manifest):
         blamed = ", ".join(target.slug for target in refused) or "its delivery"
         word, sentence = "Refused", f"Nothing was released, because of {blamed}."
         tone: Tone = "bad"
@@ -110,8 +115,7 @@ def origin(manifest: Manifest) -> str:
     commit = manifest.lineage.commit
     made_from = f"commit {commit[:40]}" if commit else "of a delivery that names no commit"
     when = moment(manifest.created)
-    is_refused = any(target.verdict == "refused" for target in manifest.targets)
-    made = "refused" if is_refused else "released"
+    made = "refused" if is_refused(manifest) else "released"
     return f"{made_from} · {made} {when} · record {manifest.digest.short}"
 
 

@@ -132,7 +132,7 @@ def time_in_turns(
     """
     inputs = tuple(tensor.clone() for tensor in inputs)
     with torch.no_grad():
-        # Who calls this has called both before, to compare their outputs.
+        # Whoever calls this has called both before, to compare their outputs.
         eager(inputs)
         package(inputs)
         rounds: list[tuple[float, float]] = []

@@ -41,7 +41,7 @@ def digest_conditions() -> Digest:
 
 @contextmanager
 def half_of_the_threads() -> Iterator[None]:
-    """Compute with half of torch's threads in the body, and leave the others to who runs beside it.
+    """Compute with half of torch's threads in the body, and leave the others to the other side.
 
     OpenMP's threads spin while they wait for one that has lost its core to another process, which
     made a step take three times as long with two threads on two busy cores as with one.

@@ -145,7 +145,7 @@ class Perturbing(TorchDispatchMode):
         return torch.where(exact | ~torch.isfinite(value), result, moved.to(result.dtype))
 
     def _run_moved(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
-        """Run an operator that rounds for sure on what is a little off, in its own precision.
+        """Run an operator that certainly rounds on what is a little off, in its own precision.
 
         That is all that its rounding does, for a fraction of what a wider precision takes; layers
         that have to be taken apart were, so that the fastest kernel may run.

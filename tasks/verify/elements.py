@@ -61,7 +61,7 @@ def lay_beside(
 
 @dataclass(frozen=True)
 class Elements:
-    """What became of the elements: how many are wrong, how many were let off, and why.
+    """What happened to the elements: how many are wrong, how many were let off, and why.
 
     `room` is what each may be off by beyond what was agreed, in float64; `mismatched` are the
     special ones that are wrong, and `usable` those from which an RMSE tells something, both in

@@ -83,7 +83,7 @@ class VerifyJob(Job["VerifyResult"]):
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The numeric blessing: how far each output lay from eager's, and why it is refused if so.
+    """The numeric gate: how far each output lay from eager's, and why it is refused if so.
 
     `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
     nothing, because they are the same number at every input, `incomparable` those of which rounding

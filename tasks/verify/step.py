@@ -1,4 +1,4 @@
-"""Verify: the numeric blessing. It ends in accepted, or in refused with every reason."""
+"""Verify: the numeric gate. It ends in accepted, or in refused with every reason."""
 
 from __future__ import annotations
 

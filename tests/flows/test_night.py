@@ -1,4 +1,4 @@
-"""A night without workers: each model in its turn, whatever becomes of the others."""
+"""A night without workers: each model in its turn, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_what_crashes_every_time_is_given_up_and_stops_no_other() -> None:
             raise RuntimeError("again")
 
     ends = night._one_by_one(due("cursed", "fine"), rebuild)
-    assert ends == {"cursed": "RuntimeError: again"}
+    assert {model: end.why for model, end in ends.items()} == {"cursed": "RuntimeError: again"}
     assert tried == ["cursed"] * MOST_ATTEMPTS + ["fine"]

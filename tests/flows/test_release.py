@@ -401,6 +401,31 @@ def test_a_named_prefect_server_records_the_run_and_its_steps(served: Served) ->
     assert f"- flow run: [{run['id']}]({page}/" in description
 
 
+def test_an_unreadable_delivery_is_told_on_its_runs_page_and_in_mlflow(
+    served: Served, training: Path, tmp_path: Path
+) -> None:
+    delivery = shutil.copytree(training / "delivery", tmp_path / "delivery")
+    with (delivery / "module.py").open("a") as stream:
+        stream.write("\nimport os\n")
+    result = handoff("release", str(delivery), home=served.home, settings=served.settings)
+    assert result.returncode == 3, result.stderr
+    (run,) = (one for one in found_on(served.prefect, "flow_runs") if one["state_type"] == "FAILED")
+    (report,) = (
+        one for one in found_on(served.prefect, "artifacts") if one["flow_run_id"] == run["id"]
+    )
+    assert run["name"] == "release small"
+    assert report["key"] == "release-small"
+    assert report["data"].startswith("Refused: nothing was released of small.\n\nmodule.py")
+    assert "**What to do:**" in report["data"]
+    client = MlflowClient(f"sqlite:///{served.home / 'mlflow' / 'mlflow.db'}")
+    (experiment,) = (one for one in client.search_experiments() if one.name == "handoff")
+    (logged,) = client.search_runs([experiment.experiment_id], "tags.`handoff.outcome` = 'refused'")
+    assert (logged.info.run_name, logged.info.status) == ("small refused", "FAILED")
+    assert logged.data.tags["handoff.refused_by"] == "DeliveryUnreadable"
+    # Neither is anything registered, nor is what was released before touched.
+    assert len(client.search_model_versions("name = 'small'")) == 1
+
+
 def test_with_s3_configured_packages_and_mlflows_artifacts_lie_there(
     served: Served, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
-"""A search's variants: what becomes of them where the cache or the race between them fails."""
+"""A search's variants: what happens to them where the cache or the race between them fails."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,11 +10,13 @@ from typing import Any, cast
 import pytest
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.errors import StepCrashed
+from handoff.artifacts.errors import HandoffError, StepCrashed
+from handoff.artifacts.recipe.recipe import Search
 from handoff.artifacts.recipe.target import parse_target
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.flows.target import variants
+from handoff.infra.engine.budget import out_of_time
 from handoff.tasks.compile.messages import CompileJob, CompileResult, Reused
 from handoff.tasks.timing.messages import RaceLap, RaceResult
 from handoff.tasks.verify.messages import VerifyResult
@@ -118,3 +121,15 @@ def test_what_was_compiled_just_now_and_is_wrong_is_refused(
     steps = Steps()
     assert not check(monkeypatch, steps, "plain", "").verified.accepted
     assert steps.labels == []
+
+
+def test_a_candidate_that_the_searchs_time_ended_is_no_crash_and_one_that_crashed_is() -> None:
+    late: HandoffError = out_of_time("compile", 20)
+    crash = StepCrashed("the step ended", expected="a result", got="SIGSEGV", remedy="Look")
+    over, left = time.monotonic() - 1, time.monotonic() + 60
+    wanted = Search(seconds=30)
+    told = variants.why_left_out(late, wanted, over)
+    assert told == "the search's 30 s were over before it was compiled"
+    # Its own limit, or its memory, is another matter: there was time left.
+    assert "took longer than it may" in variants.why_left_out(late, wanted, left)
+    assert "SIGSEGV" in variants.why_left_out(crash, wanted, over)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from torch._inductor import codecache
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.recipe.target import Isa, host_cpu_flags
@@ -65,6 +66,16 @@ def headers_from(shared: Path | None) -> Iterator[None]:
         return
     with replaced(codecache, "_precompile_header", take):
         yield
+
+
+def keep_own_headers() -> None:
+    """Let Inductor keep its own headers where this process's temporary files are.
+
+    It looks for that place when it is imported, which may have been in another process
+    (`infra.engine.forkserver`).
+    """
+    codecache._HEADER_DIR = str(Path(default_cache_dir(), "precompiled_headers"))
+    codecache._HEADER_LOCK_DIR = str(Path(codecache._HEADER_DIR, "locks"))
 
 
 def level_marker(shared: Path, isa: Isa) -> Path:

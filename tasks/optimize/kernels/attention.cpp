@@ -1,4 +1,4 @@
-// The CPU's handoff::attention_cpu, put into a package's own C++ by AOTInductor, which declares it
+// The CPU's handoff::attention_cpu, written in a package's own C++ by AOTInductor, which declares it
 // inside extern "C" and calls it for the operator: one definition, and no includes. Keys and values
 // are read where they lie, and a block of queries once for all keys: its scores have a row for each
 // key, so that the softmax is of columns and needs no sum across a vector. Vectors are written by

@@ -1,4 +1,4 @@
-// The CPU's handoff::attention_pooling_cpu, put into a package's own C++ by AOTInductor, which
+// The CPU's handoff::attention_pooling_cpu, written in a package's own C++ by AOTInductor, which
 // declares it inside extern "C" and calls it for the operator: one definition, and no includes.
 // A row of the tables is read once, and not at all for padding. Vectors are written by hand,
 // because Inductor turns the compiler's own vectorisation off.
@@ -156,7 +156,7 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_attention_pooling_
     return AOTI_TORCH_FAILURE;
   }
   *total = *attended = nullptr;
-  // Who calls takes results only after a success, so without this each refusal would lose them.
+  // Whoever calls takes results only after a success, so without this each refusal would lose them.
   const auto refuse = [&] {
     for (AtenTensorHandle* made : {total, attended}) {
       if (*made) aoti_torch_delete_tensor_object(*made);

@@ -18,8 +18,8 @@ import torch.fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.optimize.pass_parameters import require_parameters
 from handoff.tasks.optimize.passes.state import drop_unused_state
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
@@ -49,16 +49,13 @@ class Pass(ABC, Generic[Program]):
     rounds: ClassVar[bool] = False
     # Parameter names, each with what it means; a recipe has to give all of them and no others.
     parameters: ClassVar[Mapping[str, str]] = {}
+    # Regular expressions that parameters' values match. Both are plain literals: a recipe's
+    # mistakes are told before torch is imported, by reading this file (`optimize.recipe_names`).
+    forms: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         """Check that the recipe gave the parameters that the pass has; `UsageProblem` if not."""
-        if set(parameters) != set(self.parameters):
-            raise UsageProblem(
-                f"the pass {self.name} can't be set up",
-                expected=f"the parameters {', '.join(self.parameters) or '(none)'}",
-                got=", ".join(parameters) or "none",
-                remedy="Mend that pass in the recipe",
-            )
+        require_parameters(self.name, self.parameters, self.forms, parameters)
         self.given = dict(parameters)
 
     def observe(self, inputs: Sequence[tuple[torch.Tensor, ...]], recipe: Recipe) -> None:

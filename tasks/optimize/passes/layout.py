@@ -79,7 +79,7 @@ def _may_copy(node: torch.fx.Node) -> bool:
 
 
 def _is_contiguous(value: torch.fx.Node) -> bool:
-    """Tell whether it is a tensor of two axes or more that lies as its axes say, for sure."""
+    """Tell whether it is a tensor of two axes or more that certainly lies as its axes say."""
     kept = value.meta.get("val")
     return isinstance(kept, torch.Tensor) and kept.dim() > 1 and is_contiguous_or_false(kept)
 

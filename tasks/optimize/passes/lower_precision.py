@@ -9,7 +9,6 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.optimize.passes.base import Pass, PassBroken
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
 from handoff.tasks.optimize.passes.between import carry_on
@@ -47,20 +46,15 @@ class LowerPrecision(Pass[ExportedProgram]):
         "dtype": "bfloat16 or float16",
         "operators": "which ones, by commas: linear, convolution, matmul, attention, between",
     }
+    forms: ClassVar[Mapping[str, str]] = {
+        "dtype": "bfloat16|float16",
+        "operators": r"( *(linear|convolution|matmul|attention|between) *(,|$))+(?<!,)",
+    }
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         """Check the parameters; `UsageProblem` for a dtype or an operator that isn't known."""
         super().__init__(parameters)
         regions = [name.strip() for name in self.given["operators"].split(",")]
-        strange = [name for name in regions if name not in (*_REGIONS, _BETWEEN)]
-        if strange or self.given["dtype"] not in _DTYPES:
-            raise UsageProblem(
-                f"the pass {self.name} can't be set up",
-                expected=f"a dtype among {', '.join(_DTYPES)} and operators among "
-                f"{', '.join(_REGIONS)}, {_BETWEEN}",
-                got=f"{self.given['dtype']} and {self.given['operators']}",
-                remedy="Mend that pass in the recipe",
-            )
         self._dtype = _DTYPES[self.given["dtype"]]
         self._targets = {target for name in regions for target in _REGIONS.get(name, ())}
         self._carries_on = _BETWEEN in regions

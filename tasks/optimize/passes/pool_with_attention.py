@@ -70,7 +70,7 @@ class PoolWithAttention(PatternPass):
 
 
 def _has_sizes(value: torch.Tensor, wanted: Sequence[str | int], known: dict[str, Any]) -> bool:
-    """Tell whether the sizes are for sure those wanted; names that aren't known yet are noted.
+    """Tell whether the sizes are certainly those wanted; names that aren't known yet are noted.
 
     Torch would broadcast sizes of 1, and the operator's kernels read beyond them.
     """

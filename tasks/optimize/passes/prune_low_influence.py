@@ -11,7 +11,6 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.optimize.passes.base import Pass
 from handoff.tasks.optimize.passes.purity import pure_nodes
@@ -47,21 +46,16 @@ class PruneLowInfluence(Pass[ExportedProgram]):
     name: ClassVar[str] = "prune-low-influence"
     level: ClassVar[Literal["fx", "aten"]] = "aten"
     parameters: ClassVar[Mapping[str, str]] = {
-        "share": "the largest share of a sum that a term may have to be tried, such as 0.001",
+        "share": "a share from 0 to 1: terms of a sum that have less are tried, such as 0.001",
+    }
+    forms: ClassVar[Mapping[str, str]] = {
+        "share": r"0?\.[0-9]+|[01](\.0*)?|[0-9](\.[0-9]+)?e-[0-9]{1,3}",
     }
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         """Check the share; `UsageProblem` for one that is no number between 0 and 1."""
         super().__init__(parameters)
-        try:
-            self._share = float(self.given["share"])
-        except ValueError:
-            self._share = math.nan
-        if not 0.0 <= self._share <= 1.0:
-            raise UsageProblem(
-                f"the pass {self.name} can't be set up", expected="a share from 0 to 1",
-                got=self.given["share"][:60], remedy="Mend that pass in the recipe",
-            )  # fmt: skip
+        self._share = float(self.given["share"])
         self._inputs: Sequence[Tensors] = ()
         self._allowed = 0.0
         self._notes: list[str] = []

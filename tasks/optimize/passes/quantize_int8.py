@@ -10,7 +10,6 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.artifacts.errors import UsageProblem
 from handoff.tasks.optimize.int8.layers import LINEAR, Layer, find_layers, influence, observe_grids
 from handoff.tasks.optimize.int8.rewriting import Rewriter
 from handoff.tasks.optimize.passes.base import Calibration
@@ -45,23 +44,16 @@ class QuantizeInt8(LayoutPass):
         "activations": "static or dynamic",
         "keep": "the share of the layers that stays in float32, from 0 to 0.9",
     }
+    forms: ClassVar[Mapping[str, str]] = {
+        "activations": "static|dynamic",
+        "keep": r"0\.?|0?\.([0-8][0-9]*|90*)",
+    }
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         """Check the parameters; `UsageProblem` for a kind or a share that there isn't."""
         super().__init__(parameters)
-        try:
-            self._share = float(self.given["keep"])
-        except ValueError:
-            self._share = math.nan
-        kind = self.given["activations"]
-        if kind not in (_STATIC, _DYNAMIC) or not 0.0 <= self._share <= 0.9:
-            raise UsageProblem(
-                f"the pass {self.name} can't be set up",
-                expected=f"activations {_STATIC} or {_DYNAMIC}, and keep from 0 to 0.9",
-                got=f"{kind[:40]} and {self.given['keep'][:40]}",
-                remedy="Mend that pass in the recipe",
-            )
-        self._is_static = kind == _STATIC
+        self._share = float(self.given["keep"])
+        self._is_static = self.given["activations"] == _STATIC
         self._calibration = Calibration((), "")
         self._kept: dict[str, float] = {}
         self._notes: tuple[str, ...] = ()

@@ -217,7 +217,7 @@ def _beyond(use: Use) -> list[Target]:
         ends = [largest, -largest, 1.01 * largest, -1.01 * largest]
     else:
         low, high = float(torch.iinfo(kind).min), float(torch.iinfo(kind).max)
-        # Beyond 32 bits it is the processor that says what becomes of it.
+        # Beyond 32 bits it is the processor that says what happens to it.
         if torch.iinfo(kind).bits > 16:
             return []
         ends = [low, high, low - 1.0, high + 1.0, high + 45.0]

@@ -110,7 +110,7 @@ def test_a_request_that_fails_once_is_made_again_and_nothing_is_made_twice(
         catalogue = Catalogue(server.url, "")
         server.plan(fault, path=path)
         listing = list_signed(catalogue, signed)
-        assert catalogue.point(model, {"candidate": 1}) == ()
+        assert catalogue.point(model, {"candidate": 1}).unlisted == ()
         assert [one.fault for one in server.log if one.fault] == [fault]
     client = client_of(Catalogue(upstream, ""))
     (version,) = client.search_model_versions(f"name = '{model}'")

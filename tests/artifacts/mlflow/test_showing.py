@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.mlflow.registry import Catalogue
+from handoff.artifacts.mlflow.registry import Catalogue, Pointed
 from handoff.artifacts.release.evidence import Served, TakenOver
 from tests.artifacts.mlflow.listing import (
     client_of,
@@ -37,16 +37,48 @@ def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(
 def test_aliases_follow_the_ledger_and_those_of_unlisted_versions_stay(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
-    assert catalogue.point("toy", {"candidate": 1}) == ("candidate",)
+    assert catalogue.point("toy", {"candidate": 1}).unlisted == ("candidate",)
     for version in (1, 2):
         list_signed(catalogue, signed_release(tmp_path / f"r{version}", version=version))
     client = client_of(catalogue)
     client.set_registered_model_alias("toy", "mine", "1")
-    assert catalogue.point("toy", {"candidate": 2, "production": 1}) == ()
-    assert catalogue.point("toy", {"candidate": 3, "production": 2}) == ("candidate",)
+    assert catalogue.point("toy", {"candidate": 2, "production": 1}).unlisted == ()
+    assert catalogue.point("toy", {"candidate": 3, "production": 2}).unlisted == ("candidate",)
     assert client.get_registered_model("toy").aliases == {
         "candidate": 2, "production": 2, "mine": 1,
     }  # fmt: skip
+
+
+def test_an_alias_that_somebody_moved_in_mlflow_is_put_back_and_told(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    for version in (1, 2):
+        list_signed(catalogue, signed_release(tmp_path / f"r{version}", version=version))
+    ledger, client = {"production": 1}, client_of(catalogue)
+    assert catalogue.point("toy", ledger).put_back == (
+        "@production stood for nothing, and stands for 1",
+    )
+    assert catalogue.point("toy", ledger) == Pointed()
+    client.set_registered_model_alias("toy", "production", "2")
+    client.set_registered_model_alias("toy", "champion", "2")
+    assert catalogue.point("toy", ledger) == Pointed(
+        put_back=("@production stood for 2, and stands for 1",), foreign=("champion",)
+    )
+    assert client.get_model_version_by_alias("toy", "production").version == 1
+
+
+def test_a_version_that_was_listed_with_its_digests_in_sight_is_known_again(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    signed = signed_release(tmp_path / "release")
+    listing, client = list_signed(catalogue, signed), client_of(catalogue)
+    for name, value in client.get_model_version("toy", "1").tags.items():
+        if name.startswith("mlflow.handoff."):
+            client.set_model_version_tag("toy", "1", name.removeprefix("mlflow."), value)
+            client.delete_model_version_tag("toy", "1", name)
+    assert "handoff.release" in client.get_model_version("toy", "1").tags
+    assert catalogue.listed("toy") == {1: listing}
+    assert list_signed(catalogue, signed) == listing
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_help_names_every_command_and_the_exit_codes(tmp_path: Path) -> None:
     assert result.returncode == 0
     for command in COMMANDS:
         assert f"  {command} " in result.stdout
-    assert "4 a blessing was refused" in result.stdout
+    assert "4 a package was refused" in result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

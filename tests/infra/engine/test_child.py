@@ -107,6 +107,7 @@ def test_a_renewed_process_ends_after_its_jobs_and_the_next_one_has_another(
         process.renew()
         assert running.result().result == LookUpResult(None)
         pids.append(process._process.pid)
+    assert pids[0] is not None
     assert has_ended(pids[0])
     assert pids[0] != pids[1]
 

@@ -76,7 +76,9 @@ def test_a_fork_bomb_is_ended_with_all_that_it_started_and_told(
         process.close()
     # Hundreds of processes take a moment to end.
     deadline = time.monotonic() + 30.0
-    while (left := _members(process._process.pid)) and time.monotonic() < deadline:
+    group = process._process.pid
+    assert group is not None
+    while (left := _members(group)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
 

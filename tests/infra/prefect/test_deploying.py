@@ -70,6 +70,13 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def own_api(tmp_path: Path) -> Iterator[str]:
+    """A server of a test's own, which holds nothing yet."""
+    with prefect_server(tmp_path / "prefect") as address:
+        yield address
+
+
 @pytest.fixture(scope="module")
 def ids(api: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The ids of the deployments, which were applied once."""
@@ -89,23 +96,101 @@ def client(api: str) -> Iterator[Any]:
 def test_to_deploy_again_changes_nothing_and_mends_what_was_changed_by_hand(
     api: str, ids: dict[str, str], client: Any, tmp_path: Path
 ) -> None:
+    from prefect.client.schemas.actions import DeploymentUpdate
+
     before = client.read_deployment_by_name(RELEASE)
     automations = {one.name: one for one in client.read_automations()}
     assert len(automations) == 4
-    client.pause_deployment(before.id)
+    client.update_deployment(before.id, DeploymentUpdate(tags=[], description="Mine."))
     client.delete_automation(automations["handoff: repeat runs that crashed"].id)
     client.pause_automation(automations["handoff: end runs whose process is gone"].id)
-    assert client.read_deployment_by_name(RELEASE).paused
+    assert client.read_deployment_by_name(RELEASE).tags == []
 
     assert deployed(api, tmp_path) == ids
     after = client.read_deployment_by_name(RELEASE)
-    assert not after.paused
     assert (after.work_pool_name, after.tags) == (before.work_pool_name, before.tags)
+    assert after.description == before.description
     assert after.job_variables == {"command": "python -P -m handoff.infra.prefect.flow_run"}
     told = client.read_automations()
     assert sorted(one.name for one in told) == sorted(automations)
     assert all(one.enabled for one in told)
     assert len(client.read_deployment_by_name("recompile/handoff").schedules) == 1
+
+
+def schedules(client: Any, name: str) -> list[tuple[Any, str, str, bool]]:
+    """Return id, cron line, time zone and whether it counts, of each schedule."""
+    return sorted(
+        (one.id, one.schedule.cron, one.schedule.timezone, one.active)
+        for one in client.read_deployment_by_name(name).schedules
+    )
+
+
+@pytest.mark.server
+def test_a_schedule_and_a_pause_that_somebody_set_stay_until_they_are_asked_about(
+    own_api: str, tmp_path: Path
+) -> None:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import CronSchedule
+
+    night, resume = "recompile/handoff", "resume/handoff"
+
+    def told(*arguments: str) -> str:
+        answer = deploy(own_api, tmp_path, *arguments)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    assert "the nightly runs at 0 2 * * * UTC" in told()
+    with SyncPrefectClient(own_api) as client:
+        held = client.read_deployment_by_name(night)
+        cron = CronSchedule(cron="30 4 * * 1-5", timezone="Asia/Tokyo")
+        client.update_deployment_schedule(held.id, held.schedules[0].id, schedule=cron)
+        client.pause_deployment(held.id)
+        other = client.read_deployment_by_name(resume)
+        client.update_deployment_schedule(other.id, other.schedules[0].id, active=False)
+        hourly = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 * * * *"))
+        client.create_deployment_schedules(other.id, [hourly])
+        before = (schedules(client, night), schedules(client, resume))
+        assert [row[1:] for row in before[0]] == [("30 4 * * 1-5", "Asia/Tokyo", True)]
+
+        said = told()
+        assert (schedules(client, night), schedules(client, resume)) == before
+        assert client.read_deployment_by_name(night).paused
+        assert "the nightly runs at 30 4 * * 1-5 Asia/Tokyo" in said
+        assert "Somebody paused recompile/handoff" in said
+
+        # What is given on purpose changes that, and nothing else.
+        told("--time-zone", "Europe/Berlin")
+        assert [row[1:] for row in schedules(client, night)] == [
+            ("30 4 * * 1-5", "Europe/Berlin", True)
+        ]
+        told("--cron", "15 3 * * *")
+        assert [row[1:] for row in schedules(client, night)] == [
+            ("15 3 * * *", "Europe/Berlin", True)
+        ]
+        assert client.read_deployment_by_name(night).paused
+        assert schedules(client, resume) == before[1]
+
+        # One that was taken away is no schedule to come back by itself.
+        client.delete_deployment_schedule(held.id, schedules(client, night)[0][0])
+        assert "never: it has no schedule" in told()
+        assert schedules(client, night) == []
+
+        told("--reset", "--cron", "0 5 * * *")
+        assert [row[1:] for row in schedules(client, night)] == [("0 5 * * *", "UTC", True)]
+        assert [row[1:] for row in schedules(client, resume)] == [("*/5 * * * *", "UTC", True)]
+        assert not client.read_deployment_by_name(night).paused
+
+
+@pytest.mark.server
+def test_a_new_nightly_begins_by_the_time_zone_that_the_environment_names(
+    own_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    assert "0 2 * * * America/New_York" in deploy(own_api, tmp_path).stdout
+    # It is there now, so that another environment changes nothing.
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert "0 2 * * * America/New_York" in deploy(own_api, tmp_path).stdout
 
 
 @pytest.mark.server

@@ -30,8 +30,8 @@ _FOREIGN = {
 }  # fmt: skip
 _LIBPQ = {"PGHOST", "PGPORT", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSSLMODE"}
 _AWS = {"AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
-# Read by everybody's libraries: torch's threads, and a wish that Prefect and MLflow respect.
-_LIBRARIES = {"OMP_NUM_THREADS", "DO_NOT_TRACK"}
+# Read by everybody's libraries: threads, the time zone, a wish that Prefect and MLflow respect.
+_LIBRARIES = {"OMP_NUM_THREADS", "DO_NOT_TRACK", "TZ"}
 _SECRET = re.compile(r"PASSWORD|SECRET|AUTH_STRING|ACCESS_KEY_ID|ROOT_USER|SIGNING_KEY$")
 
 

@@ -1,6 +1,6 @@
 """How a simulated night grows with its models: each number on a new stack, by the same workers.
 
-    make bench-night-curve [NIGHT=50,100,200,400] [WORKERS=1x16] [WRITE=docs/performance.md]
+    make bench-night-curve [NIGHT=50,100,200,400] [WORKERS=1x16] [WRITE=FILE]
     python -m tests.studies.benchmarks.night_curve --models 50,100,200,400 --workers 1x16
 
 A night costs a constant (a survey, a first poll, servers that idle) and its models, so that the

@@ -36,7 +36,7 @@ SHARED = "HANDOFF_BENCH_SHARED"
 
 # Seconds of the steps of a rebuild for one target, in the order in which
 # `flows.nightly.rebuilding` and `flows.releasing` run them: those of ResNet-18 in
-# docs/performance.md, "A release of ResNet-18 against a bare script", the column "full now". Where
+# docs/performance.md, "A release of ResNet-18 against a bare script", the column "full". Where
 # it has several steps together they are parted by what they took before. What a rebuild has beyond
 # that table is rounded to what such steps take on two idle cores: restore, pull, three_way and the
 # second append and catalogue.
@@ -101,7 +101,7 @@ class _Here(Here):
     """Runs the real step in this process."""
 
     def seconds(self, job: object) -> float | None:
-        """Return nothing, which leaves the time to who asks."""
+        """Return nothing, which leaves the time to whoever asks."""
 
 
 @task(**policies.step("sign and append"))

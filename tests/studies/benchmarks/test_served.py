@@ -61,15 +61,17 @@ def test_the_verdict_counts_who_is_slower_for_sure_and_who_by_the_median() -> No
     loses = standing("loses", Handoff=Ratio(0.5, 0.4, 0.6), OpenVINO=CLEAR)
     against_best, below_eager = verdict_of([wins, even, loses])
     assert against_best == (
-        "Not slower than the best competitor for sure: 2 of 3 models (faster for sure: 1; no "
-        "difference larger than the noise: 1). At or above the best by the median: 1 of 3. "
-        "Slower for sure: loses."
+        "Not significantly slower than the best competitor: 2 of 3 models (significantly faster: "
+        "1; no difference larger than the noise: 1). At or above the best by the median: 1 of 3. "
+        "Significantly slower: loses."
     )
-    assert below_eager == "Slower than eager for sure: loses."
+    assert below_eager == "Significantly slower than eager: loses."
 
 
 def test_beside_eager_alone_nobody_is_held_against_a_best_one() -> None:
-    assert verdict_of([standing("alone", Handoff=CLEAR)]) == ["Slower than eager for sure: none."]
+    assert verdict_of([standing("alone", Handoff=CLEAR)]) == [
+        "Significantly slower than eager: none."
+    ]
 
 
 def test_the_mean_is_over_the_models_that_all_serve_and_says_of_how_many() -> None:

@@ -50,7 +50,7 @@ _ROWS_FILE = "rows.jsonl"
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """What became of a model: where it was refused and why, or nothing where it was released.
+    """What happened to a model: where it was refused and why, or nothing where it was released.
 
     Of the numbers that were compared on usual inputs, `incomparable` are those of which rounding
     alone moves each by about its own size. `cases` counts inputs, and `load` is the machine's at

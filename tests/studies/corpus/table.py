@@ -1,4 +1,4 @@
-"""What becomes of each model and of each careless delivery: one row each."""
+"""What happens to each model and of each careless delivery: one row each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GRAVITY = ("unsound", "limit", "note")
 
 @dataclass(frozen=True)
 class ModelRow:
-    """What became of a model.
+    """What happened to a model.
 
     `road` captured it, `loads` and `identical` are about another batch than the example's,
     `found` are the codes behind a verdict that isn't *sound*; seconds to deliver, to read and to
@@ -81,7 +81,7 @@ def judge_model(model: CorpusModel, folder: Path) -> ModelRow:
 
 @dataclass(frozen=True)
 class CarelessRow:
-    """What became of a careless delivery: the outcome, and what was told."""
+    """What happened to a careless delivery: the outcome, and what was told."""
 
     name: str
     outcome: str

@@ -96,7 +96,7 @@ class Report(Case):
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a case: where its road ended, the verdict, the first operator named.
+    """What happened to a case: where its road ended, the verdict, the first operator named.
 
     `before` is the step that refused it before anything was compared; '' where verify judged it.
     """
@@ -134,7 +134,7 @@ class Judge:
         self._step = ""
 
     def judge(self, case: Case) -> Judged:
-        """Return what becomes of the delivery of the case."""
+        """Return what happens to the delivery of the case."""
         began = time.monotonic()
         folder = self._folder / case.slug
         try:
@@ -154,7 +154,7 @@ class Judge:
 
     @staticmethod
     def refusal(case: Case, step: str, reason: str) -> Judged:
-        """Return what becomes of a case that `step` refuses, before anything is compared."""
+        """Return what happens to a case that `step` refuses, before anything is compared."""
         return Judged(case, VerifyResult((), (reason,)), before=step)
 
     def _prepare(self, case: Case, folder: Path) -> Prepared:

@@ -97,7 +97,7 @@ FAMILIES: tuple[Family, ...] = (
 
 @dataclass(frozen=True)
 class CleanRelease:
-    """What became of one release."""
+    """What happened to one release."""
 
     family: str
     dtype: str
@@ -111,7 +111,7 @@ class CleanRelease:
 
 
 def release_clean(families: Iterable[Family], seeds: int, folder: Path) -> Iterator[CleanRelease]:
-    """Release each family with each seed in each of its dtypes; give what became of each."""
+    """Release each family with each seed in each of its dtypes; give what happened to each."""
     verifier = Verifier(folder / "verify.log")
     try:
         for family in families:

@@ -183,7 +183,7 @@ def judge_hard(chosen: Iterable[Hard], folder: Path) -> list[Judged]:
 
 
 def hard_table(rows: Iterable[Judged]) -> list[str]:
-    """Return what became of the hard models, as Markdown."""
+    """Return what happened to the hard models, as Markdown."""
     lines = ["| model | hard because | must be | became |", "|---|---|---|---|"]
     for row in rows:
         case = row.case

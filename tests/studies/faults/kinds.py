@@ -35,7 +35,7 @@ KINDS: tuple[Fault, ...] = (*GRAPH_KINDS, *CODE_KINDS)
 
 @dataclass(frozen=True)
 class KindRow:
-    """What became of a fault: the verdict's reasons, none where it was not caught.
+    """What happened to a fault: the verdict's reasons, none where it was not caught.
 
     `cases` counts the cases of the plan in which it showed, `operator` is the first one of the
     graph that differs from the right one's, where the fault is in the graph. One that could not be
@@ -101,7 +101,7 @@ class Bench:
         return self.verifier.verify(prepared, folder, compiled)
 
     def judge(self, fault: Fault, dtype: torch.dtype = torch.float32) -> KindRow:
-        """Plant the fault and return what became of it."""
+        """Plant the fault and return what happened to it."""
         prepared = self.prepared(fault.model, dtype)
         row = KindRow(
             fault, self.verify(prepared, fault), operator=_first_operator(prepared, fault)

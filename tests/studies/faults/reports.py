@@ -500,7 +500,7 @@ REPORTS = (*_PUBLIC, *NEIGHBOURS)
 
 @dataclass(frozen=True)
 class ReportRow:
-    """A report, what became of its delivery, and whether that is what must.
+    """A report, what happened to its delivery, and whether that is what must.
 
     `asked` tells whether the wrong operator was looked for.
     """
@@ -543,7 +543,7 @@ def judge_reports(
 
 
 def reports_table(rows: Iterable[ReportRow]) -> list[str]:
-    """Return what became of the reports, as Markdown."""
+    """Return what happened to the reports, as Markdown."""
     lines = [
         "| pattern | report | must be | asked by | became | operator named |",
         "|---|---|---|---|---|---|",
@@ -560,7 +560,7 @@ def reports_table(rows: Iterable[ReportRow]) -> list[str]:
 
 
 def brief_table(rows: Iterable[ReportRow]) -> list[str]:
-    """Return for a page of the documents what became of each pattern, and what saw it."""
+    """Return for a page of the documents what happened to each pattern, and what saw it."""
     lines = ["| report | pattern | became | seen by |", "|---|---|---|---|"]
     for row in rows:
         report, judged = row.report, row.judged

@@ -86,7 +86,8 @@ def see_processes(stack: ServedStack) -> list[str]:
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
-        is_work = "handoff.infra.prefect.flow_run" in line or "handoff.infra.engine.worker" in line
+        ours_alone = ("prefect.flow_run", "engine.worker", "engine.forkserver")
+        is_work = any(f"handoff.infra.{name}" in line for name in ours_alone)
         with suppress(psutil.Error):
             told = [line, *(process.environ().values())]
             is_ours = process.pid in ours or any(name in text for text in told for name in names)

@@ -149,7 +149,8 @@ def compilers_of(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
         for child in process.children(recursive=True):
             with suppress(psutil.Error):
-                if {"handoff.infra.engine.worker", "compile.step"} <= set(child.cmdline()):
+                # They are named by their plan, and forked: their command is their server's.
+                if child.name().startswith("compile-"):
                     found.append(child)
     return found
 

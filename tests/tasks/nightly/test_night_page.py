@@ -105,3 +105,14 @@ def test_what_the_toolchain_breaks_stands_on_the_page_and_in_the_log() -> None:
     assert "The toolchain's operators" in render_night(one)
     assert "amax:int8" in render_night_page(one, {})
     assert "The toolchain's operators" not in render_night(night(0))
+
+
+def test_each_model_leads_to_its_own_run_where_a_server_keeps_it() -> None:
+    page = "http://127.0.0.1:4200/runs/flow-run/0197"
+    row = replace(compared("replaced", package(6, 1.4), package(7, 1.5), "better"), run=page)
+    text = render_night(night(1, row))
+    assert f"| [{row.model}]({page}) | replaced |" in text
+    assert f"- **[{row.model}]({page})**:" in text
+    # An id alone, or what isn't an address, is no link.
+    for other in ("0197", "javascript:alert(1)", "http://a/)[x](http://b"):
+        assert "](" not in render_night(night(1, replace(row, run=other)))

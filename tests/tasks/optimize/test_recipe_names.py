@@ -10,7 +10,7 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize.passes import PASSES
-from handoff.tasks.optimize.recipe_names import pass_names, require_known_names
+from handoff.tasks.optimize.recipe_names import declared_passes, require_known_names
 
 PLAIN = DeliveryContract(ModelSection("toy"), (TensorSpec("x", "float32", (4,)),))
 NAMED = DeliveryContract(
@@ -21,12 +21,26 @@ LOOSE = Tolerance(1e-2, 1e-2)
 EXTENSION = "ours@sha256:" + "0" * 64
 
 
-def test_the_names_that_are_read_are_those_of_the_passes() -> None:
-    assert pass_names() == set(PASSES)
+# Values that each pass takes.
+GIVEN = {
+    "lower-precision": {"dtype": "bfloat16", "operators": "linear, matmul,between"},
+    "quantize-int8": {"activations": "static", "keep": "0.25"},
+    "prune-low-influence": {"share": "0.001"},
+    "replace-operator": {"old": "silu.default", "new": "relu.default"},
+}
+
+
+def test_what_is_read_of_the_passes_is_what_they_say() -> None:
+    assert {name: dict(one.parameters) for name, one in declared_passes().items()} == {
+        name: dict(one.parameters) for name, one in PASSES.items()
+    }
+    assert {name: dict(one.forms) for name, one in declared_passes().items()} == {
+        name: dict(one.forms) for name, one in PASSES.items()
+    }
 
 
 def test_all_passes_and_tolerances_that_there_are_pass() -> None:
-    passes = tuple(PassChoice(name) for name in PASSES)
+    passes = tuple(PassChoice(name, GIVEN.get(name, {})) for name in PASSES)
     require_known_names(Recipe(passes=passes, tolerance={"float32": LOOSE}), PLAIN)
     require_known_names(Recipe(tolerance={"output0": LOOSE}), PLAIN)
     require_known_names(Recipe(tolerance={"scores": LOOSE, "bounds_0": LOOSE}), NAMED)
@@ -51,3 +65,29 @@ def test_a_tolerance_of_a_wrong_name_is_told(contract: DeliveryContract) -> None
 
 def test_without_a_contract_an_outputs_name_is_left_to_the_step() -> None:
     require_known_names(Recipe(tolerance={"scores": LOOSE}))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "told"),
+    [
+        ("lower-precision", {"dtype": "float8"}, "expected dtype to be bfloat16 or float16, got"),
+        ("lower-precision", {"operators": "linear,conv"}, "expected operators to be which ones"),
+        ("quantize-int8", {"keep": "0.95"}, "from 0 to 0.9, got '0.95'"),
+        ("quantize-int8", {"activations": "both"}, "static or dynamic, got 'both'"),
+        ("prune-low-influence", {"share": "2"}, "got '2'"),
+        ("fold-batch-norm", {"share": "1"}, r"expected the parameters \(none\), got share"),
+    ],
+)
+def test_a_wrong_parameter_is_told_before_anything_is_started(
+    name: str, wrong: dict[str, str], told: str
+) -> None:
+    given = GIVEN.get(name, {})
+    require_known_names(Recipe(passes=(PassChoice(name, given),)))
+    recipe = Recipe(passes=(PassChoice(name, {**given, **wrong}),))
+    with pytest.raises(UsageProblem, match=told):
+        require_known_names(recipe)
+
+
+@pytest.mark.parametrize("share", ["0", "0.5", ".01", "1", "1e-4", "2.5e-3"])
+def test_a_share_may_be_written_as_any_number(share: str) -> None:
+    require_known_names(Recipe(passes=(PassChoice("prune-low-influence", {"share": share}),)))

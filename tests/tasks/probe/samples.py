@@ -1,4 +1,4 @@
-"""What the probe's tests share: limits that are soon met, and a whole mechanical blessing."""
+"""What the probe's tests share: limits that are soon met, and a whole mechanical gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mechanical blessing of real packages: what it accepts, what it guards, what it refuses."""
+"""The mechanical gate of real packages: what it accepts, what it guards, what it refuses."""
 
 from __future__ import annotations
 

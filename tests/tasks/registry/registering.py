@@ -63,7 +63,7 @@ class SomeRegistry:
         return append(Here(), Here(), Change(request, author, self.stores, self.key, **changes))
 
     def write(self, created: str = "", model: str = "toy", **changes: Any) -> tuple[Manifest, Path]:
-        """Write a release that both blessings accept; `changes` are its target's."""
+        """Write a release that both gates accept; `changes` are its target's."""
         folder = self.root / f"release-{model}-{created}-{len(list(self.root.iterdir()))}"
         mechanics = Mechanics(case="batch=1 seed=0")
         target = replace(sample_target(native_cpu_target().slug), mechanics=mechanics, **changes)

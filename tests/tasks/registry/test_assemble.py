@@ -9,6 +9,7 @@ import pytest
 
 from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection
 from handoff.artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnsound, StepCrashed
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.release.evidence import Finding, judge
 from handoff.artifacts.release.layout import REPORT_FILE
@@ -21,6 +22,7 @@ from handoff.tasks.registry.accepting import require_accepted
 from handoff.tasks.registry.assemble import (
     BuiltTargets,
     assemble,
+    record_unsound,
     refuse_unsound,
 )
 from handoff.tasks.registry.target_record import refuse_target, with_inside
@@ -45,6 +47,28 @@ def test_an_unsound_delivery_is_refused_with_its_line_and_the_way_out() -> None:
         DeliveryUnsound, match=r"^module.py:9: .* fails for batch = 1 .*Use x.shape"
     ):
         refuse_unsound(TraceabilityResult("unsound", (LIMIT, GRAVE)))
+
+
+@pytest.mark.parametrize("grave", [(), (GRAVE,)])
+def test_an_unsound_delivery_has_a_report_that_says_refused_and_a_sound_one_none(
+    grave: tuple[Finding, ...], tmp_path: Path
+) -> None:
+    contract = DeliveryContract(ModelSection("toy", "Toy"), ())
+    taken = IntakeResult(contract, tmp_path, sample_manifest().delivery, {}, 3, 0)
+    record_unsound(
+        tmp_path / "release", recipe=Recipe(), taken=taken,
+        judged=TraceabilityResult(judge((LIMIT, *grave)), (LIMIT, *grave)),
+        fingerprint=sample_manifest().fingerprint, began="2026-11-27T04:00:00+00:00",
+    )  # fmt: skip
+    if not grave:
+        assert not (tmp_path / "release").exists()
+        return
+    page = (tmp_path / "release" / REPORT_FILE).read_text()
+    assert "because of its delivery" in page
+    assert "· refused " in page
+    assert "· released " not in page
+    assert "it fails for batch = 1" in page
+    assert read_manifest(tmp_path / "release").verdict == "unsound"
 
 
 def test_one_refused_target_refuses_the_release() -> None:

@@ -111,8 +111,8 @@ def test_what_an_emulator_alone_has_run_is_promoted_as_the_recipe_says_and_the_l
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"mechanics": None}, "no mechanical blessing"),
-        ({"deviations": ()}, "no numeric blessing"),
+        ({"mechanics": None}, "not tried without Python"),
+        ({"deviations": ()}, "its numbers were not verified"),
         ({"timings": ()}, "its speed was not measured"),
     ],
 )

@@ -79,7 +79,7 @@ def beside(ratio: float, was: float | None = None, now: float | None = None) -> 
             "worse",
             "less accurate",
         ),
-        (target(mechanics=None), target(), "worse", "no mechanical blessing"),
+        (target(mechanics=None), target(), "worse", "not tried without Python"),
         (target(), target(accepted=False, unverified="x"), "better", "built, not yet verified"),
     ],
 )

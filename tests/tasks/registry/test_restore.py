@@ -13,8 +13,9 @@ from handoff.artifacts.digest import digest_file, digest_folder
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
 from handoff.artifacts.release.part_list import write_parts
 from handoff.artifacts.stores.objects import GRACE, Objects, object_key
-from handoff.tasks.registry import collect, restore
+from handoff.tasks.registry import restore
 from handoff.tasks.registry.messages import CollectJob, RestoreJob, RestoreResult, UploadJob
+from handoff.tasks.registry.upkeep import collect
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 ARCHIVE = b"PK\x03\x04 the weights, as torch.save writes them"

@@ -32,7 +32,7 @@ from tests.studies.benchmarks.seeds.subjects import prepare
 from tests.studies.benchmarks.served.competitors import Call, Tensors
 
 # Threads that wait for more work spin for a while (OpenMP's, ONNX Runtime's) and would take the
-# cores from who comes next (as in `served.turns`).
+# cores from whoever comes next (as in `served.turns`).
 _PAUSE_S = 0.005
 
 

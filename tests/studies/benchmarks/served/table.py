@@ -46,7 +46,7 @@ def verdict_of(standings: list[Standing]) -> list[str]:
     """Return the sentences that the goals are about."""
     raced = [one for one in standings if HANDOFF in one.over_eager]
     below = [one.name for one in raced if one.over_eager[HANDOFF].high < 1.0]
-    told = [f"Slower than eager for sure: {', '.join(below) or 'none'}."]
+    told = [f"Significantly slower than eager: {', '.join(below) or 'none'}."]
     # Against eager alone there is no best to be judged by.
     return [_against_best(standings), *told] if any(one.rivals for one in standings) else told
 
@@ -70,10 +70,11 @@ def _against_best(standings: list[Standing]) -> str:
     ahead = [name for name, ratio in ratios.items() if ratio.value >= 1.0]
     even, models = len(ratios) - len(slower) - len(faster), len(standings)
     return (
-        f"Not slower than the best competitor for sure: {len(faster) + even} of {models} models "
-        f"(faster for sure: {len(faster)}; no difference larger than the noise: {even}). "
+        f"Not significantly slower than the best competitor: {len(faster) + even} of {models} "
+        f"models (significantly faster: {len(faster)}; "
+        f"no difference larger than the noise: {even}). "
         f"At or above the best by the median: {len(ahead)} of {models}. "
-        f"Slower for sure: {', '.join(slower) or 'none'}."
+        f"Significantly slower: {', '.join(slower) or 'none'}."
     )
 
 

@@ -14,7 +14,7 @@ from handoff.artifacts.release.interval import Interval
 from handoff.tasks.timing.benchmark import median_interval
 
 # Threads that wait for more work spin for a while (OpenMP's, ONNX Runtime's) and would take the
-# cores from who comes next.
+# cores from whoever comes next.
 _PAUSE_S = 0.005
 _TURN_S = 0.002
 _LEAST_ROUNDS = 11
@@ -133,7 +133,7 @@ def hold_quietly(hold: Callable[[], Race], races: int) -> list[Race]:
     """Hold so many races; return the quietest, as many.
 
     For each during which other processes kept more than a tenth of a core busy another one is held,
-    and so a second time. What is left out is chosen by the noise alone, never by who was fast.
+    and so a second time. What is left out is chosen by the noise alone, never by whoever was fast.
     """
     held = [hold() for _ in range(races)]
     for _ in range(_REPEATS):

@@ -66,7 +66,7 @@ def write_delivery(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class PlaceOfText:
-    """A place by name, how a text is put there, one that has to pass, and what becomes of others.
+    """A place by name, how a text is put there, one that has to pass, and what happens to others.
 
     `kept out` says that the delivery is read, and that the text goes no further than the folder, or
     is shown as it is where it can be.

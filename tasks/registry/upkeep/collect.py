@@ -16,8 +16,7 @@ from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.stores.objects import GRACE, object_key
 from handoff.artifacts.stores.store import Store, Stored
 from handoff.tasks.registry.messages import CollectJob, CollectResult
-
-_OBJECTS = "objects/sha256/"
+from handoff.tasks.registry.upkeep.contents import OBJECTS, kept_versions, objects_of
 
 
 def run(job: CollectJob) -> CollectResult:
@@ -35,7 +34,7 @@ def run(job: CollectJob) -> CollectResult:
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     oldest = datetime.now(UTC) - grace
-    found = list(releases.store.keys(_OBJECTS))
+    found = list(releases.store.keys(OBJECTS))
     # Asked after the list: what was released in between was uploaded within the grace.
     needed = {object_key(digest) for digest in _needed(releases)}
     unneeded = [stored for stored in found if stored.key not in needed]
@@ -63,16 +62,8 @@ def _give_up(store: Store, oldest: datetime) -> int:
 
 def _needed(releases: Releases) -> Iterator[Digest]:
     for model in releases.models():
-        entries = releases.entries(model)
-        retired = entries[-1].retired if entries else ()
-        versions = {
-            entry.version: entry.pointer
-            for entry in entries
-            if entry.action == "release" and entry.version not in retired
-        }
-        for pointer in versions.values():
-            claim = releases.read(model, pointer).claim
-            yield from (pointer.release, *releases.objects_of(claim))
+        for pointer in kept_versions(releases.entries(model)):
+            yield from objects_of(releases, model, pointer)
 
 
 def _remove(releases: Releases, stored: Stored, oldest: datetime) -> bool:

@@ -1,0 +1,166 @@
+"""One deployment, made on a Prefect server or brought up to date there.
+
+What people set on the server is theirs: a schedule that was changed, added or removed, and a pause
+stay as they are, unless it is asked to put them back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from handoff.infra.prefect.deployments import FLOW_RUN_COMMAND, Deployment, Schedule
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.client.schemas.schedules import CronSchedule
+
+
+@dataclass(frozen=True)
+class Held:
+    """A deployment as the server holds it now; `schedules` are told, as people read them."""
+
+    name: str
+    id: UUID
+    schedules: tuple[str, ...]
+    is_paused: bool
+
+
+def upsert(client: SyncPrefectClient, wanted: Deployment, *, resets: bool) -> Held:
+    """Make the server hold `wanted`, and return what it holds.
+
+    A new one gets its schedule. One that is there keeps its own and its pause, unless `resets`.
+    """
+    from prefect.exceptions import ObjectNotFound
+
+    flow = _load(wanted.flow)
+    name = f"{flow.name}/{wanted.name}"
+    try:
+        held = client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        _create(client, wanted, flow)
+    else:
+        _update(client, wanted, flow, held)
+        if resets:
+            _put_back(client, wanted, held)
+    return _told(name, client.read_deployment_by_name(name))
+
+
+def set_schedule(client: SyncPrefectClient, name: str, schedule: Schedule) -> Held:
+    """Let this schedule be the only one of the deployment `name`; return what it holds then."""
+    held = client.read_deployment_by_name(name)
+    _replace_schedules(client, held, schedule)
+    return _told(name, client.read_deployment_by_name(name))
+
+
+def held_cron(client: SyncPrefectClient, name: str) -> Schedule | None:
+    """Return the cron line of the deployment `name`; None where it has none, or several."""
+    from prefect.client.schemas.schedules import CronSchedule
+
+    schedules = [one.schedule for one in client.read_deployment_by_name(name).schedules]
+    if len(schedules) != 1 or not isinstance(schedules[0], CronSchedule):
+        return None
+    return Schedule(schedules[0].cron, schedules[0].timezone or "UTC")
+
+
+def _create(client: SyncPrefectClient, wanted: Deployment, flow: Any) -> None:  # noqa: ANN401
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+    schedules = []
+    if wanted.schedule:
+        cron = _cron(wanted.schedule)
+        schedules.append(DeploymentScheduleCreate(schedule=cron, active=True, slug=wanted.name))
+    client.create_deployment(
+        flow_id=client.create_flow_from_name(flow.name),
+        name=wanted.name,
+        schedules=schedules,
+        paused=False,
+        **_what_is_ours(wanted, flow),
+    )
+
+
+def _update(
+    client: SyncPrefectClient, wanted: Deployment, flow: Any, held: DeploymentResponse  # noqa: ANN401
+) -> None:  # fmt: skip
+    from prefect.client.schemas.actions import DeploymentUpdate
+
+    # Creating it again, as Prefect's own 'deploy' does, would replace its schedules.
+    ours = DeploymentUpdate(parameters={}, **_what_is_ours(wanted, flow))
+    client.update_deployment(held.id, ours)
+
+
+def _what_is_ours(wanted: Deployment, flow: Any) -> dict[str, Any]:  # noqa: ANN401
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+    from prefect.utilities.callables import parameter_schema
+
+    # A run that waits is not lost, one that is refused is.
+    queues = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
+    return {
+        "entrypoint": wanted.flow,
+        "work_pool_name": wanted.pool,
+        "description": wanted.description,
+        "tags": wanted.tags,
+        "concurrency_limit": wanted.limit,
+        "concurrency_options": queues if wanted.limit else None,
+        "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
+        "enforce_parameter_schema": True,
+        "job_variables": {"command": FLOW_RUN_COMMAND},
+    }
+
+
+def _put_back(client: SyncPrefectClient, wanted: Deployment, held: DeploymentResponse) -> None:
+    if held.paused:
+        client.resume_deployment(held.id)
+    if wanted.schedule:
+        _replace_schedules(client, held, wanted.schedule)
+    else:
+        for schedule in held.schedules:
+            client.delete_deployment_schedule(held.id, schedule.id)
+
+
+def _replace_schedules(
+    client: SyncPrefectClient, held: DeploymentResponse, schedule: Schedule
+) -> None:
+    """Set the new one first: a break leaves two rather than none."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+    cron = _cron(schedule)
+    own = next((one for one in held.schedules if one.slug == held.name), None)
+    if own:
+        client.update_deployment_schedule(held.id, own.id, active=True, schedule=cron)
+    else:
+        made = DeploymentScheduleCreate(schedule=cron, active=True, slug=held.name)
+        client.create_deployment_schedules(held.id, [made])
+    for other in held.schedules:
+        if own is None or other.id != own.id:
+            client.delete_deployment_schedule(held.id, other.id)
+
+
+def _cron(schedule: Schedule) -> CronSchedule:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    return CronSchedule(cron=schedule.cron, timezone=schedule.time_zone)
+
+
+def _told(name: str, held: DeploymentResponse) -> Held:
+    from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+
+    told = []
+    for one in held.schedules:
+        schedule = one.schedule
+        if isinstance(schedule, CronSchedule):
+            text = f"{schedule.cron} {schedule.timezone or 'UTC'}"
+        elif isinstance(schedule, IntervalSchedule):
+            text = f"every {schedule.interval}"
+        else:
+            text = str(getattr(schedule, "rrule", "never"))
+        told.append(text if one.active else f"{text} (off)")
+    return Held(name, held.id, tuple(told), bool(held.paused))
+
+
+def _load(path: str) -> Any:  # noqa: ANN401 - a flow, whose parameters are its own
+    from prefect.utilities.importtools import import_object
+
+    return import_object(path)

@@ -1,0 +1,1 @@
+"""Upkeep: a store as a whole, copied, verified, and freed of what no version needs."""

@@ -1,0 +1,119 @@
+"""Check: what a store's records name has to be there, each object with the bytes of its digest."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.digest import Digest, digest_file
+from handoff.artifacts.errors import PackageRefused, StoreFailed
+from handoff.artifacts.release.releases import Releases
+from handoff.artifacts.stores.objects import object_key
+from handoff.artifacts.stores.store import Store, Stored
+from handoff.tasks.registry.upkeep.contents import held_objects, kept_versions, objects_of
+
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Something that isn't as it should be: of which versions, and what.
+
+    `object` is the digest of the object that lacks or is another one; '' where it is a ledger or a
+    record that can't be relied on.
+    """
+
+    versions: tuple[str, ...]
+    object: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How many models, versions and objects were looked at, their bytes, and what is wrong."""
+
+    models: int
+    versions: int
+    objects: int
+    bytes: int
+    lacking: tuple[Lacking, ...]
+
+
+def check_store(
+    releases: Releases, *, quick: bool, told: Callable[[str, int, int], None]
+) -> Checked:
+    """Verify every ledger and record, and each object that they name.
+
+    With `quick` an object counts by what the store says of it, as far as it keeps checksums; else
+    its bytes are read. Raises `StoreFailed` for a store that can't be asked.
+    """
+    users, versions, wrong = _named(releases)
+    held = held_objects(releases.store)
+    there = [digest for digest in users if object_key(digest) in held]
+    wrong += [
+        Lacking(tuple(users[digest]), str(digest), "is not there")
+        for digest in users if object_key(digest) not in held
+    ]  # fmt: skip
+    wrong += [
+        Lacking(tuple(users[digest]), str(digest), f"is {found}")
+        for digest, found in _others(releases.store, there, held, quick=quick, told=told)
+    ]
+    size_bytes = sum(held[object_key(digest)].size_bytes for digest in there)
+    return Checked(len(releases.models()), versions, len(users), size_bytes, tuple(wrong))
+
+
+def _named(releases: Releases) -> tuple[dict[Digest, list[str]], int, list[Lacking]]:
+    """Return who names each object, how many versions there are, and what can't be read of them."""
+    users: dict[Digest, list[str]] = defaultdict(list)
+    versions, wrong = 0, []
+    for model in releases.models():
+        try:
+            kept = kept_versions(releases.entries(model))
+        except (PackageRefused, StoreFailed) as error:
+            wrong.append(Lacking((model,), "", str(error)))
+            continue
+        for pointer in kept:
+            versions += 1
+            name = f"{model}@{pointer.version}"
+            try:
+                for digest in dict.fromkeys(objects_of(releases, model, pointer)):
+                    users[digest].append(name)
+            except (PackageRefused, StoreFailed) as error:
+                wrong.append(Lacking((name,), "", str(error)))
+    return users, versions, wrong
+
+
+def _others(
+    store: Store,
+    there: Sequence[Digest],
+    held: Mapping[str, Stored],
+    *,
+    quick: bool,
+    told: Callable[[str, int, int], None],
+) -> list[tuple[Digest, str]]:
+    """Return the objects whose bytes aren't what their digest says, and what was found."""
+    total = sum(held[object_key(digest)].size_bytes for digest in there)
+
+    def find(digest: Digest) -> str:
+        key = object_key(digest)
+        if quick:
+            found = "" if store.matches(key, digest.hex) else "another one, as the store says"
+        else:
+            file = Path(scratch) / digest.hex
+            store.download(key, file)
+            is_same = digest_file(file) == digest
+            found = "" if is_same else f"another one: {digest_file(file).short}"
+            file.unlink()
+        told("read", held[key].size_bytes, total)
+        return found
+
+    with (
+        tempfile.TemporaryDirectory(prefix="handoff-check-") as scratch,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
+        found = list(pool.map(find, there))
+    return [(digest, what) for digest, what in zip(there, found, strict=True) if what]

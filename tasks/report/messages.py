@@ -1,0 +1,29 @@
+"""What is asked of the step that shows a refused release to people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.job import Job
+from handoff.artifacts.mlflow.refusals import Refusal
+from handoff.artifacts.site import Stores
+
+
+@dataclass(frozen=True)
+class ShowRefusedJob(Job["ShownRefused"]):
+    """Show a refused release in MLflow.
+
+    `folder` is where its record and its report are, as far as it came to these.
+    """
+
+    stores: Stores
+    refusal: Refusal
+    folder: Path
+
+
+@dataclass(frozen=True)
+class ShownRefused:
+    """Where MLflow shows it, relative to the UI's own address."""
+
+    place: str

@@ -1,0 +1,61 @@
+"""Sentences of refusals: what was expected is said once, and what to do goes by the cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, read_contract
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem, told_place
+from handoff.artifacts.recipe.recipe import Recipe, read_recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a.toml.verify: expected 1 to 2, got 0", ("a.toml.verify", "1 to 2", "0")),
+        ("expected a name, got 'x, got y'", ("", "a name", "'x, got y'")),
+        ("expected TOML, got: what: a line", ("", "TOML", "what: a line")),
+        ("something else", ("", "", "something else")),
+    ],
+)
+def test_a_message_is_told_in_its_parts(text: str, parts: tuple[str, str, str]) -> None:
+    assert told_place(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told", "mended"),
+    [
+        ("targtes = ['cpu']", "got 'targtes'. Did you mean targets?", "targets = ['cpu']"),
+        ("[verify]\nseeds = 0", "not valid at verify: expected 1 to 100 seeds, got 0. Mend",
+         "[verify]\nseeds = 1"),
+        ("targets = ['cpu-avx9']", "got 'cpu-avx9'. Did you mean cpu-avx2?",
+         "targets = ['cpu-avx2']"),
+        ("[tolerance.float32]\nrtoll = 1", "not valid at tolerance.float32: expected no other",
+         "[tolerance.float32]\nrtol = 0.1\natol = 0.1"),
+        ("targets = [", "expected TOML, got Invalid value", "targets = ['cpu']"),
+    ],
+)  # fmt: skip
+def test_a_recipes_mistake_is_one_sentence_and_what_it_says_mends_it(
+    recipe: str, told: str, mended: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe)
+    with pytest.raises(UsageProblem) as caught:
+        read_recipe(path)
+    sentence = str(caught.value)
+    assert told in sentence
+    assert sentence.count("expected") == 1
+    assert "\n" not in sentence
+    path.write_text(mended)
+    assert isinstance(read_recipe(path), Recipe)
+
+
+def test_a_contracts_mistake_is_told_with_its_place_and_once(tmp_path: Path) -> None:
+    (tmp_path / CONTRACT_FILE).write_text('format = 1\n[model]\nname = "toy"\n[[inputs]]\nname = 3')
+    with pytest.raises(DeliveryUnreadable) as caught:
+        read_contract(tmp_path)
+    sentence = str(caught.value)
+    assert "not a delivery contract, at inputs[0].name: expected a string, got 3." in sentence
+    assert sentence.count("expected") == 1

@@ -1,0 +1,44 @@
+"""The tutorial's page, block by block: trained, released, refused, served, rolled back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, blocks_of
+from tests.docs.running import run_blocks
+
+PAGE = ROOT / "docs" / "tutorial.md"
+
+
+@pytest.mark.demo
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
+    (program,) = [b for b in blocks_of(ROOT / "docs" / "serving.md") if b.argument == "serve.cpp"]
+    ran = run_blocks([program, *walked()], tmp_path, limit_s=3500)
+    told = ran.stdout
+    assert ran.returncode == 0, told + ran.stderr
+    assert "digits: production stands for version 1" in told
+    assert "exit code 4" in told
+    refusal = ran.stderr.partition("digits is not released")[2].partition("\n")[0]
+    assert "floor_divide (aten.floor_divide.default)" in refusal
+    assert "digits.py:29" in refusal
+    right = re.search(r"Python: version 1, (\d+) of 500 are classified correctly", told)
+    assert right is not None
+    assert int(right[1]) > 400
+    assert "digits version 1: [8, 10]" in told
+    assert "digits: production stands for version 2, and was 1" in told
+    assert "digits: production stands for version 1, and was 2" in told
+    assert "the tutorial's end" in told
+
+
+def walked() -> list[Block]:
+    return [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]
+
+
+def test_the_line_that_is_to_be_named_is_the_operator_s() -> None:
+    (file,) = [block for block in blocks_of(PAGE) if block.argument == "digits.py"]
+    assert "floor_divide" in file.text.splitlines()[28]
