@@ -53,6 +53,9 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "commit": manifest.lineage.commit,
         "repository": manifest.lineage.repository,
         "training_run": manifest.lineage.training_run,
+        "source_checked": " ".join(
+            target.slug for target in manifest.targets if target.source_checked
+        ),
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
@@ -61,7 +64,7 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
 
 def numeric_blessing(manifest: Manifest) -> str:
     """Return what the comparison of numbers decided, over all targets."""
-    verdicts = [target.verdict for target in manifest.targets]
+    verdicts = [target.standing for target in manifest.targets]
     return "refused" if "refused" in verdicts else ", ".join(dict.fromkeys(verdicts))
 
 
