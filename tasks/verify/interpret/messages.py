@@ -32,7 +32,7 @@ class InterpretJob(Job["InterpretResult"]):
     staging: Path | None = None
     model: Path | None = None
     outputs: tuple[str, ...] = ()
-    seconds: float = 300.0
+    seconds: float = 180.0
 
 
 @dataclass(frozen=True)
