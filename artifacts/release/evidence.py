@@ -288,10 +288,12 @@ class SourceCheck:
     @property
     def told(self) -> str:
         """What was shown, and what wasn't, in a sentence."""
-        unrun = f", {len(self.unrun)} others by no case" if self.unrun else ""
+        count = len(self.kernels)
+        kernels = f"{count} kernel" if count == 1 else f"{count} kernels"
+        unrun = f" ({len(self.unrun)} more were launched by no case)" if self.unrun else ""
         cases = f"{len(self.cases)} of the plan's {len(self.cases) + self.unasked} cases"
         return (
-            f"{SOURCE_LEVEL}: the sources of {len(self.kernels)} kernels{unrun} were run by "
+            f"{SOURCE_LEVEL}: the sources of {kernels}{unrun} were run by "
             f"Triton's interpreter at {cases}, and differ from eager by at most "
             f"{self.max_abs:.2g}; {NOT_SHOWN_BY_SOURCE}"
         )

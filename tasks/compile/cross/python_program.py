@@ -109,9 +109,14 @@ def _caught(written: list[PythonProgram], weights: Weights) -> Iterator[None]:
             if (origin := buffer.get_origin_node()) is not None
         }
         graph = lowered.orig_gm
-        attributes = {
-            str(node.target): weights.value(attrgetter(str(node.target))(graph))
+        held = {
+            str(node.target): attrgetter(str(node.target))(graph)
             for node in graph.graph.find_nodes(op="get_attr")
+        }
+        attributes = {
+            name: weights.value(value)
+            for name, value in held.items()
+            if isinstance(value, torch.Tensor)
         }
         written.append(PythonProgram(code.value, constants, graph, attributes, nodes))
         raise _WrittenError

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._inductor.select_algorithm import extern_kernels
 
+from handoff.artifacts.errors import first_line
 from handoff.tasks.compile.cross.python_program import PythonProgram
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.interpret.external import on_cpu, operator_named
@@ -53,8 +54,10 @@ class Interpreted:
             self._interpreter = interpreter
             try:
                 outputs = self.call(given)
-            except NameError as error:
-                raise NotCheckableError(f"the program calls what isn't known: {error}") from error
+            except (NameError, AttributeError, TypeError, RuntimeError) as error:
+                raise NotCheckableError(
+                    f"the calls around the kernels aren't carried out: {first_line(error)}"
+                ) from error
         return tuple(one.clone() for one in flat_tensors(outputs))
 
     def launch(self, name: str, names: Sequence[str], *given: object) -> None:

@@ -87,6 +87,7 @@ class _Run:
     found: Findings
     cases: list[str] = field(default_factory=list)
     failing: ReferenceCase | None = None
+    largest: int = 0
     rate: float = 0.0
 
 
@@ -148,8 +149,9 @@ def _run_case(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) ->
         if len(under_way.found.reasons) > before and under_way.failing is None:
             under_way.failing = case
     under_way.cases.append(case.name)
-    took = time.monotonic() - began
-    under_way.rate = max(under_way.rate, took / max(_size(case), 1))
+    if (size := _size(case)) >= under_way.largest:
+        # What small cases take says little of large ones: much of it is the same for all.
+        under_way.largest, under_way.rate = size, (time.monotonic() - began) / max(size, 1)
 
 
 def _with_kernel(
