@@ -59,8 +59,17 @@ class Kernel:
         changed = set(self.inductor.get("mutated_arg_names", ()))
         return [name for name in self.parameters if name in changed or "out_ptr" in name]
 
-    def run(self, interpreter: Handle, memory: Memory, given: Sequence[object]) -> int:
+    def run(
+        self,
+        interpreter: Handle,
+        memory: Memory,
+        given: Sequence[object],
+        *,
+        backwards: bool = False,
+    ) -> int:
         """Run the whole grid on `given`, one value for each parameter; return its size.
+
+        A GPU runs the grid's programs in any order: here from the first to the last, or backwards.
 
         Raises `KernelFailedError` where it leaves its buffers or breaks an assertion of its own,
         and `NotInterpretedError` for what Triton's interpreter hasn't.
@@ -73,7 +82,7 @@ class Kernel:
         builder.set_grid_dim(*grid)
         function = self.function.rewrite()
         try:
-            for place in _places(grid):
+            for place in reversed(_places(grid)) if backwards else _places(grid):
                 builder.set_grid_idx(*place)
                 function(**arguments)
         except NotInterpretedError:

@@ -30,13 +30,17 @@ _BUILTINS = {"max": max, "min": min, "abs": abs, "int": int, "float": float, "bo
 
 @dataclass
 class Interpreted:
-    """A program that can be called on the CPU, and what its calls have taken."""
+    """A program that can be called on the CPU, and what its calls have taken.
+
+    With `backwards`, the programs of each grid are run from the last to the first.
+    """
 
     kernels: Mapping[str, Kernel]
     call: Any
     external: tuple[str, ...]
     weights: Mapping[str, torch.Tensor]
     watch: Watch | None = None
+    backwards: bool = False
     launched: set[str] = field(default_factory=set)
     programs: int = 0
     _memory: Memory = field(default_factory=Memory)
@@ -64,7 +68,9 @@ class Interpreted:
         """Run a kernel, on behalf of the program."""
         kernel = self.kernels[name]
         self.launched.add(name)
-        self.programs += kernel.run(self._interpreter, self._memory, given)
+        self.programs += kernel.run(
+            self._interpreter, self._memory, given, backwards=self.backwards
+        )
         if self.watch is not None:
             told = dict(zip(kernel.parameters, zip(names, given, strict=True), strict=False))
             for parameter in kernel.written:
@@ -158,5 +164,7 @@ def fresh(
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy in a storage of its own, of the same strides, which ends where it ends."""
-    copied = fresh(tensor.size(), tensor.stride(), tensor.dtype)
-    return copied.copy_(tensor)
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    extent = 1 + sum((n - 1) * step for n, step in steps) if tensor.numel() else 0
+    held = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()).clone()
+    return held.as_strided(tensor.size(), tensor.stride())

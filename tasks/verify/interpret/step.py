@@ -28,6 +28,8 @@ from handoff.tasks.verify.step import model_of
 
 # Whose generated Python, and whose interpreter, is known.
 _KNOWN_TORCH = ("2.15.0",)
+# The smallest ones are a single program.
+_BACKWARDS_AT = 3
 # After so many wrong cases no more are run: each takes long, and the first tells.
 _WRONG_ENOUGH = 3
 
@@ -86,7 +88,8 @@ class _Run:
 
     found: Findings
     cases: list[str] = field(default_factory=list)
-    failing: ReferenceCase | None = None
+    failing: tuple[ReferenceCase, bool] | None = None
+    drawn: int = 0
     largest: int = 0
     rate: float = 0.0
 
@@ -136,19 +139,31 @@ def _size(case: ReferenceCase) -> int:
 
 
 def _run_case(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) -> None:
-    """Compare one case; a kernel that fails where what is asked isn't served is a note."""
+    """Compare one case; a kernel that fails where what is asked isn't served is a note.
+
+    The third case of usual values is run with each grid's programs in the other order, too.
+    """
+    under_way.drawn += case.values == "drawn"
+    for backwards in (False, True) if under_way.drawn == _BACKWARDS_AT else (False,):
+        interpreted.backwards = backwards
+        _run_once(under_way, interpreted, case)
+    interpreted.backwards = False
+
+
+def _run_once(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) -> None:
     began, before = time.monotonic(), len(under_way.found.reasons)
+    name = f"{case.name}, backwards" if interpreted.backwards else case.name
     try:
         outputs = interpreted(case.inputs)
     except KernelFailedError as error:
-        told = f"{case.name}: {error}"
+        told = f"{name}: {error}"
         under_way.found.wrong += case.is_served
         (under_way.found.reasons if case.is_served else under_way.found.notes).append(told)
     else:
-        under_way.found.compare(case.name, case, outputs)
+        under_way.found.compare(name, case, outputs)
         if len(under_way.found.reasons) > before and under_way.failing is None:
-            under_way.failing = case
-    under_way.cases.append(case.name)
+            under_way.failing = case, interpreted.backwards
+    under_way.cases += [] if interpreted.backwards else [name]
     if (size := _size(case)) >= under_way.largest:
         # What small cases take says little of large ones: much of it is the same for all.
         under_way.largest, under_way.rate = size, (time.monotonic() - began) / max(size, 1)
@@ -161,6 +176,7 @@ def _with_kernel(
     reasons = tuple(under_way.found.reasons)
     if under_way.failing is None:
         return reasons
-    told = find_wrong(program, interpreted, under_way.failing.inputs)
+    case, interpreted.backwards = under_way.failing
+    told = find_wrong(program, interpreted, case.inputs)
     told = told or "no buffer that is known in the graph is wrong: the calls around the kernels are"
     return (told, *reasons)

@@ -26,14 +26,14 @@ from handoff.tasks.verify.compare import compare
 from handoff.tasks.verify.interpret.blame import find_wrong
 from handoff.tasks.verify.interpret.kernel import KernelFailedError
 from handoff.tasks.verify.interpret.program import take_apart
-from handoff.tasks.verify.interpret.run import Interpreted, prepare
+from handoff.tasks.verify.interpret.run import prepare
 from handoff.tasks.verify.interpret.step import operators_of
 from tests.tasks.compile.cross import models
 
 _SLUG = "cuda-sm80"
 _BATCHES = (1, 2, 7)
 # Sizes of blocks that Inductor proposes for kernels of this size, or smaller.
-_BLOCKS = {"XBLOCK": 32, "YBLOCK": 16, "R0_BLOCK": 64}
+_BLOCKS = {"XBLOCK": 2, "YBLOCK": 16, "R0_BLOCK": 64}
 
 
 class Net(nn.Module):
@@ -95,6 +95,9 @@ FAULTS = (
           _all(r"ours_norm_weight, ours_norm_bias", "ours_norm_bias, ours_norm_weight")),
     Fault("launched short", "A grid is for fewer elements.",
           _once(r"(\.run\(.*?), (s\d+), ", r"\1, \2 - 1, ")),
+    Fault("race", "A program also writes to where the next one writes.",
+          _once(r"( +)(tl\.store\(out_ptr0 \+ \(x0)(\), tmp\d+, xmask)\)",
+                r"\1\2 + 2\3 & (x0 + 2 < xnumel))\n\1\2\3)")),
     Fault("reordered", "Terms of sums and factors change places, which rounds otherwise.",
           _all(r"= (tmp\d+) ([*+]) (tmp\d+)\n", r"= \3 \2 \1\n"), passes=True),
     Fault("reordered reduction", "The blocks of a row are added from the last to the first.",
@@ -129,8 +132,9 @@ def _judge_all(folder: Path, wanted: str) -> list[Row]:
     exported = models.exported(Net(), torch.randn(8, 37))
     program = write_python_program(exported, PROFILES["sm_80"], {})
     inputs = [torch.randn(batch, 37) for batch in _BATCHES]
-    eager = [exported.module()(x) for x in inputs]
-    exact = [exported.module().double()(x.double()) for x in inputs]
+    with torch.no_grad():
+        eager = [exported.module()(x) for x in inputs]
+        exact = [exported.module().double()(x.double()) for x in inputs]
     rows = []
     for place, fault in enumerate(FAULTS):
         if wanted and fault.name != wanted:
@@ -150,22 +154,20 @@ def _see(
     parts = take_apart(program.text, operators_of(program.graph))
     interpreted = prepare(program, parts, dict.fromkeys(parts.kernels, _BLOCKS), folder)
     for x, (eager, exact) in zip(inputs, wanted, strict=True):
-        try:
-            (got,) = interpreted((x,))
-        except KernelFailedError as error:
-            return "out of bounds", str(error)
-        if _reasons(got, eager, exact):
-            return "numbers", _blamed(program, interpreted, x)
+        for interpreted.backwards in (False, True):
+            try:
+                (got,) = interpreted((x,))
+            except KernelFailedError as error:
+                return "out of bounds", str(error)
+            if _reasons(got, eager, exact):
+                seen = "numbers, backwards" if interpreted.backwards else "numbers"
+                return seen, find_wrong(program, interpreted, (x,))
     return "", ""
 
 
 def _reasons(got: Tensor, eager: Tensor, exact: Tensor) -> tuple[str, ...]:
     agreed = Recipe().tolerance_for("float32", "", _SLUG)
     return compare(got, eager, exact, agreed, output=0, case="one").reasons
-
-
-def _blamed(program: PythonProgram, interpreted: Interpreted, x: Tensor) -> str:
-    return find_wrong(program, interpreted, (x,))
 
 
 def main() -> None:
