@@ -30,6 +30,7 @@ from handoff.tasks.registry import messages as registry
 from handoff.tasks.report import messages as report
 from handoff.tasks.timing import messages as timing
 from handoff.tasks.verify import messages as verify
+from handoff.tasks.verify.interpret import messages as interpret
 
 J = TypeVar("J", bound=Job[Any])
 R = TypeVar("R")
@@ -99,6 +100,10 @@ TAP = Step("tap", "verify.tap", verify.TapJob, verify.TapResult, 3600, shapes_re
 VERIFY = Step(
     "verify", "verify.step", verify.VerifyJob, verify.VerifyResult, 3600, shapes_release=True
 )
+INTERPRET = Step(
+    "interpret", "verify.interpret.step", interpret.InterpretJob, interpret.InterpretResult, 3600,
+    shapes_release=True,
+)  # fmt: skip
 # Beyond its own budget, which it keeps to.
 LOCALIZE = Step("localize", "localize.step", localize.LocalizeJob, localize.LocalizeResult, 5400)
 TRIAL = Step("trial", "localize.trial", localize.TrialJob, localize.TrialResult, 3600)

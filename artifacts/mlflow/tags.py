@@ -101,6 +101,9 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "manifest": str(claim.manifest),
         "delivery": str(manifest.delivery),
         "fingerprint": str(manifest.fingerprint),
+        "source_checked": " ".join(
+            target.slug for target in manifest.targets if target.source_checked
+        ),
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }
@@ -129,7 +132,7 @@ def _written(plain: dict[str, str]) -> dict[str, str]:
 
 def numeric_blessing(manifest: Manifest) -> str:
     """Return what the comparison of numbers decided, over all targets."""
-    verdicts = [target.verdict for target in manifest.targets]
+    verdicts = [target.standing for target in manifest.targets]
     return "refused" if "refused" in verdicts else ", ".join(dict.fromkeys(verdicts))
 
 

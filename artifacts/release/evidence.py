@@ -256,3 +256,44 @@ def pareto(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
             if other is not one
         )
     )
+
+
+# What running kernels' sources leaves open, said wherever it is told that they were run.
+NOT_SHOWN_BY_SOURCE = (
+    "not shown by that: the machine code that was made of them, cuBLAS and cuDNN, races between "
+    "threads, speed"
+)
+SOURCE_LEVEL = "kernels checked at source level"
+
+
+@dataclass(frozen=True)
+class SourceCheck:
+    """What running the sources of a package's kernels without their GPU has shown.
+
+    `kernels` are those that were run, each with the digest of its source, which is that of the
+    kernel in the package; `unrun` those that no case has launched. `cases` are the inputs that were
+    compared with eager, `unasked` counts those of the plan that were left out, for their size.
+    `max_abs` is the largest difference from eager on ordinary inputs. `external` are what the
+    program calls beside its kernels, which ATen did on the CPU.
+    """
+
+    kernels: dict[str, str]
+    cases: tuple[str, ...]
+    max_abs: float
+    programs: int
+    unrun: tuple[str, ...] = ()
+    unasked: int = 0
+    external: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """What was shown, and what wasn't, in a sentence."""
+        count = len(self.kernels)
+        kernels = f"{count} kernel" if count == 1 else f"{count} kernels"
+        unrun = f" ({len(self.unrun)} more were launched by no case)" if self.unrun else ""
+        cases = f"{len(self.cases)} of the plan's {len(self.cases) + self.unasked} cases"
+        return (
+            f"{SOURCE_LEVEL}: the sources of {kernels}{unrun} were run by "
+            f"Triton's interpreter at {cases}, and differ from eager by at most "
+            f"{self.max_abs:.2g}; {NOT_SHOWN_BY_SOURCE}"
+        )

@@ -23,10 +23,12 @@ from handoff.artifacts.recipe.tolerance import (
 )
 from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, later
 from handoff.artifacts.release.evidence import (
+    SOURCE_LEVEL,
     Candidate,
     Finding,
     PassEffect,
     Served,
+    SourceCheck,
     TakenOver,
     Timing,
     Verdict,
@@ -88,7 +90,8 @@ class TargetRecord:
     whose timings and mechanics these are, but for the replays. One that is refused because a step
     `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
     package loses of the delivery's own. One that no processor of its kind has run tells in
-    `emulated` what has, and is never timed.
+    `emulated` what has, and is never timed. `source_checked` tells what the sources of kernels for
+    a GPU that isn't here were seen to compute.
     """
 
     slug: str
@@ -115,6 +118,7 @@ class TargetRecord:
     atomic_sums: tuple[str, ...] = later(())
     metric: MeasuredMetric | None = later(None)
     emulated: str = later("")
+    source_checked: SourceCheck | None = later(None)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:
@@ -122,6 +126,16 @@ class TargetRecord:
         if self.accepted:
             return "accepted"
         return "built, not yet verified" if self.unverified else "refused"
+
+    @property
+    def standing(self) -> str:
+        """The verdict as people read it, with what was seen of a target that is unverified."""
+        return f"{self.verdict}, {SOURCE_LEVEL}" if self.is_checked_at_source else self.verdict
+
+    @property
+    def is_checked_at_source(self) -> bool:
+        """Tell whether nothing more is known than that its kernels' sources are right."""
+        return self.source_checked is not None and bool(self.unverified)
 
     @property
     def told_reasons(self) -> tuple[str, ...]:

@@ -24,7 +24,15 @@ from handoff.artifacts.files.new_folder import replace_folder
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import TargetRecord, is_large
-from handoff.flows.steps import benchmark, compile_package, localize, measure, probe, run_reference
+from handoff.flows.steps import (
+    benchmark,
+    compile_package,
+    interpret,
+    localize,
+    measure,
+    probe,
+    run_reference,
+)
 from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try_variants
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.compile.arm.emulation import emulated_target, told_emulation
@@ -37,6 +45,7 @@ from handoff.tasks.registry.assemble import BuiltTargets
 from handoff.tasks.release.processes import Processes, fit_side_by_side
 from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
+from handoff.tasks.verify.interpret.messages import InterpretResult
 
 S = TypeVar("S", bound="_Stage")
 T = TypeVar("T", bound="_Stage")
@@ -174,7 +183,7 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
             raise state.outcome
         _lighten(compiler, state.outcome)
         if isinstance(work.target, CudaTarget) and not work.target.is_here:
-            return target_record.built_only(work.target, state.outcome)
+            return _interpret(work, work.target, state.outcome)
         job = work.processes.jobs.compile(work.optimized, work.target)
         plain = check(work, PLAIN, job, state.outcome)
         if not plain.verified.accepted:
@@ -184,6 +193,25 @@ def _verify(state: _Compiled) -> _Verified | TargetRecord:
         return verified
     finally:
         compiler.close()
+
+
+def _interpret(work: Work, target: CudaTarget, compiled: CompileResult) -> TargetRecord:
+    """Return the record of a package whose GPU isn't here, its kernels' sources run if they can be.
+
+    The compiler's process goes before: both hold the program.
+    """
+    record = target_record.built_only(target, compiled)
+    processes = work.processes
+    job = processes.jobs.interpret(work.optimized, target, compiled, work.reference.file)
+    process = processes.interpreter(target)
+    try:
+        found = interpret(process, job, target.slug)
+    except StepCrashed as error:
+        # The package is as unverified as it was.
+        found = InterpretResult(None, unchecked=str(error))
+    finally:
+        process.close()
+    return target_record.with_source_check(record, found)
 
 
 def _lighten(process: StepProcess, compiled: CompileResult) -> None:

@@ -36,6 +36,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "reasons": list(target.reasons),
         "unverified": target.unverified,
         "emulated": target.emulated,
+        "source_checked": to_plain(target.source_checked),
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
         "notes": list(target.notes),
@@ -79,6 +80,7 @@ def print_release(
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
+            *([target.source_checked.told] if target.source_checked else []),
             *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
         )
         for text in told:
@@ -108,7 +110,7 @@ def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
 
 
 def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
-    verdict: str = "REFUSED" if target.verdict == "refused" else target.verdict
+    verdict: str = "REFUSED" if target.verdict == "refused" else target.standing
     if target.accepted and target.set_aside:
         share = max(share for _, share in target.set_aside)
         verdict += f", {share:.2%} not comparable"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handoff.artifacts.digest import Digest
 from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.target import Fit, Target
 from handoff.artifacts.release.manifest import PackageFile
@@ -65,6 +66,15 @@ class AssumedRange:
     high: int
 
 
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel in a package for a GPU: its name, the digest of its source, its block sizes."""
+
+    name: str
+    digest: Digest
+    blocks: dict[str, int]
+
+
 Reused = Literal["", "code", "package"]
 
 
@@ -76,7 +86,8 @@ class CompileResult:
     what came from the cache: the package whole, its code with other weights, or nothing. `kernels`
     tells each GPU kernel with the configuration that was kept. `code` is the digest of all of the
     library that its speed depends on; empty where that isn't known. `atomic_sums` are the functions
-    in it that add floating-point numbers in an order that threads decide.
+    in it that add floating-point numbers in an order that threads decide. `sources` tell what the
+    kernels for a GPU that isn't here were compiled from.
     """
 
     files: tuple[PackageFile, ...]
@@ -89,6 +100,7 @@ class CompileResult:
     kernels: tuple[str, ...] = ()
     code: str = ""
     atomic_sums: tuple[str, ...] = ()
+    sources: tuple[KernelSource, ...] = ()
 
     @property
     def library(self) -> PackageFile:

@@ -48,7 +48,13 @@ from handoff.tasks.compile.machine.here import (
 )
 from handoff.tasks.compile.machine.native_gpu import can_compile, compile_natively
 from handoff.tasks.compile.machine.vector_isa import vector_isa, vectorised_for
-from handoff.tasks.compile.messages import AssumedRange, CompileJob, CompileResult, Reused
+from handoff.tasks.compile.messages import (
+    AssumedRange,
+    CompileJob,
+    CompileResult,
+    KernelSource,
+    Reused,
+)
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
 from handoff.tasks.compile.packing import convolutions_packed
 from handoff.tasks.compile.place import built_apart, private_place
@@ -104,7 +110,7 @@ def run(job: CompileJob) -> CompileResult:
     fit = fit_of(job.target, job.folder / SHARED_LIBRARY)
     return CompileResult(
         files, fit, seconds, {**toolchain, **made.toolchain}, used, made.reused, made.assumed,
-        made.kernels, made.code, made.atomic_sums,
+        made.kernels, made.code, made.atomic_sums, made.sources,
     )  # fmt: skip
 
 
@@ -126,6 +132,7 @@ class _Made:
     toolchain: dict[str, str] = field(default_factory=dict)
     code: str = ""
     atomic_sums: tuple[str, ...] = ()
+    sources: tuple[KernelSource, ...] = ()
 
 
 def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path) -> _Made:
@@ -140,7 +147,7 @@ def _make(job: CompileJob, key: Digest, program: ExportedProgram, building: Path
             else:
                 built = compile_for_gpu(program, job.target, job.options, place / "package")
             _ship(built.package, building)
-        return _Made("", tuple(assumed), built.kernels, built.toolchain)
+        return _Made("", tuple(assumed), built.kernels, built.toolchain, sources=built.sources)
     return _reuse(job, key, program, building) or _build(job, key, program, building)
 
 

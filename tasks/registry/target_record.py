@@ -21,6 +21,7 @@ from handoff.tasks.localize.messages import LocalizeResult
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.probe.messages import ProbeResult
 from handoff.tasks.timing.messages import BenchmarkResult, RaceLap
+from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
 
 
@@ -130,6 +131,18 @@ def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
         "its kernels were seen to be for that GPU, and nothing was run",
         kernels=compiled.kernels,
     )
+
+
+def with_source_check(record: TargetRecord, found: InterpretResult) -> TargetRecord:
+    """Return the record of an unverified target with what running its kernels' sources has shown.
+
+    A wrong kernel refuses it; where nothing could be run, nothing is claimed, and why is noted.
+    """
+    if found.reasons:
+        return replace(record, reasons=found.reasons, notes=found.notes, unverified="")
+    unchecked = f"its kernels' sources were not run: {found.unchecked}"
+    notes = (*found.notes, *([unchecked] if found.checked is None else []))
+    return replace(record, source_checked=found.checked, notes=notes)
 
 
 def with_lap(candidate: Candidate, lap: RaceLap | None) -> Candidate:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from handoff.artifacts.conformance.known_faults import KnownFault
 from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
-from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target
+from handoff.artifacts.recipe.target import TARGETS, CpuTarget, CudaTarget, Target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
 from handoff.tasks.compile.arm.emulation import emulated_target
@@ -24,6 +25,8 @@ from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.localize.messages import LocalizeJob
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.steps import Step
+from handoff.tasks.verify.interpret.messages import InterpretJob
 from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyResult
 
 # The C++ program, which serving teams start from, too.
@@ -33,6 +36,8 @@ RUNNER_SOURCE = Path(own_package(), "infra", "runner")
 SHARED = (steps.TAKE_IN, steps.INSPECT, steps.OPTIMIZE, steps.REFERENCE)
 # Of these the next waits for the one before, and the targets run beside each other.
 OF_TARGET = (steps.COMPILE, steps.VERIFY, steps.PROBE, steps.MEASURE, steps.BENCHMARK)
+# Of a package that can't be run here.
+OF_ABSENT_GPU = (steps.COMPILE, steps.INTERPRET)
 TIMED = (steps.MEASURE, steps.BENCHMARK)
 REGISTERING = (steps.UPLOAD, steps.SIGN, steps.CATALOGUE)
 
@@ -137,6 +142,17 @@ class Jobs:
             shared=self.shared,
         )
 
+    def interpret(
+        self, optimized: OptimizeResult, target: CudaTarget, compiled: CompileResult,
+        reference: Path,
+    ) -> InterpretJob:  # fmt: skip
+        """Return the job that runs the kernels' sources of a package whose GPU isn't here."""
+        names = tuple(spec.name for spec in optimized.outputs)
+        return InterpretJob(
+            optimized.program, target, reference, self.recipe, compiled.sources,
+            self.workspace / "interpret" / target.slug, self.staging, optimized.reference, names,
+        )  # fmt: skip
+
     def probe(
         self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
     ) -> ProbeJob:
@@ -184,14 +200,17 @@ class Jobs:
         return self.workspace / "reference.pt"
 
 
+def _rows_of(slug: str) -> tuple[Step[Any, Any], ...]:
+    """Return the steps of the target `slug`, here."""
+    target = TARGETS.get(slug)
+    if isinstance(target, CudaTarget) and not target.is_here:
+        return OF_ABSENT_GPU
+    # What an emulator runs isn't timed.
+    return tuple(row for row in OF_TARGET if row not in TIMED or not emulated_target(slug))
+
+
 def names_in_order(slugs: Iterable[str]) -> list[str]:
     """Return the steps' names, as they are announced, of a release for the targets `slugs`."""
-    of_targets = [
-        f"{row.name} {slug}"
-        for slug in slugs
-        for row in OF_TARGET
-        # What an emulator runs isn't timed.
-        if row not in TIMED or not emulated_target(slug)
-    ]
+    of_targets = [f"{row.name} {slug}" for slug in slugs for row in _rows_of(slug)]
     shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
     return [*shared, *of_targets, *last]

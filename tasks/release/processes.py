@@ -16,7 +16,7 @@ from typing import Any
 
 from handoff.artifacts.isolated import imported_from
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import ArmTarget, Target, native_target
+from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target, native_target
 from handoff.artifacts.release.manifest import is_large
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.caching.package_cache import cache_of, drop_old
@@ -122,6 +122,19 @@ class Processes:
             "MKL_ENABLE_INSTRUCTIONS": target.capability.upper(),
         }
         return self._started(ProcessPlan(f"run-{target.slug}", preload, extensions, caps))
+
+    def interpreter(self, target: CudaTarget) -> StepProcess:
+        """Return the process for the kernels of a GPU that isn't here; start it at the first call.
+
+        Triton decides when it is imported whether it compiles or interprets.
+        """
+        environment = {**self._compiler_environment(target), "TRITON_INTERPRET": "1"}
+        return self._started(
+            ProcessPlan(
+                f"interpret-{target.slug}", extensions=self.jobs.recipe.extensions,
+                environment=environment, reads=(self.jobs.shared,),
+            )
+        )  # fmt: skip
 
     def optimizer(self) -> StepProcess:
         """Return a process for passes that are tried later; start it at the first call."""

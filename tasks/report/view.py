@@ -94,6 +94,8 @@ def judge(manifest: Manifest) -> Verdict:
     elif waiting:
         word, tone = "Built, not yet verified", "warn"
         sentence = f"Built for {names}; " + ", ".join(t.slug for t in waiting) + " was run nowhere."
+        if checked := ", ".join(t.slug for t in waiting if t.is_checked_at_source):
+            sentence += f" The sources of the kernels for {checked} were run without a GPU."
     else:
         word, tone = "Accepted", "good"
         both = all(target.mechanics for target in manifest.targets)
@@ -239,7 +241,7 @@ def targets_table(manifest: Manifest) -> Table | None:
 def verdict_cell(target: TargetRecord) -> Cell:
     """Return a target's verdict in its colour."""
     tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
-    return Cell(target.verdict, tones.get(target.verdict, "warn"))
+    return Cell(target.standing, tones.get(target.verdict, "warn"))
 
 
 def _told_speed(target: TargetRecord) -> str:

@@ -61,7 +61,7 @@ def run(job: VerifyJob) -> VerifyResult:
     if rounded:
         cases = rounded.beside(cases)
     found = Findings(
-        job, yardsticks_of(cases), _model_of(job), rounded, reasons=[*_other_libraries(job)]
+        job, yardsticks_of(cases), model_of(job), rounded, reasons=[*_other_libraries(job)]
     )
     with _opened(job, SHARED_LIBRARY) as library:
         given = _compare_all(found, library, cases)
@@ -103,7 +103,7 @@ def _opened(job: VerifyJob, file: str) -> Iterator[Package]:
     yield from_the_host(opening(job.folder / file, device), device)
 
 
-def _model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
+def model_of(job: VerifyJob) -> Callable[[], Callable[..., object]] | None:
     """Return what makes the reference's own model, once it is asked for."""
     if job.program is None and job.staging is None:
         return None

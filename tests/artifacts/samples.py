@@ -21,7 +21,7 @@ from handoff.artifacts.digest import digest_bytes, digest_file
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import Fit, native_cpu_target
 from handoff.artifacts.recipe.tolerance import Deviation
-from handoff.artifacts.release.evidence import Finding, PassEffect, Timing
+from handoff.artifacts.release.evidence import Finding, PassEffect, SourceCheck, Timing
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.signing import Trust, public_key_of, sign_statement
 from handoff.artifacts.release.statement import RELEASE_FILE, release_statement
@@ -59,6 +59,12 @@ def sign_release(
     signed = sign_statement(statement, (key or sample_key()).signer)
     (folder / RELEASE_FILE).write_bytes(signed)
     return statement
+
+
+def sample_source_check() -> SourceCheck:
+    """Return what running two kernels' sources has shown."""
+    return SourceCheck({"triton_poi_fused_add_0": str(digest_bytes(b"add"))}, ("batch=1 seed=0",),
+                       2.4e-7, 12, ("triton_red_fused_sum_1",), 3)  # fmt: skip
 
 
 def sample_target(slug: str, *, flags: tuple[str, ...] = ()) -> TargetRecord:

@@ -61,7 +61,7 @@ def compile_for(
     `UsageProblem` for an option that needs a GPU, and `BlessingRefused` where the program can't be
     compiled, or the bytes say another GPU than the one that was asked for.
     """
-    wanted = _options(options or {}, ptx=ptx)
+    wanted = inductor_options(options or {}, ptx=ptx)
     toolkit = find_toolkit(profile, ptx=ptx)
     began = time.monotonic()
     retargeted = retarget(program)
@@ -83,7 +83,7 @@ def compile_for(
     return CrossBuilt(package, package.stat().st_size, seconds, tuple(kernels), inspection)
 
 
-def _options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
+def inductor_options(options: Mapping[str, object], *, ptx: bool) -> dict[str, object]:
     """Return Inductor's options; raise `UsageProblem` for one that can't be had without a GPU."""
     refused = sorted(name for name, value in options.items() if name in NEED_A_GPU and value)
     if refused:

@@ -24,6 +24,8 @@ from typing import Any
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.machine.gpu import KIB, GpuProfile
+from handoff.tasks.compile.cross.kernel_source import kernel_digest
+from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.reading.python_source import read_python
 
 # How many spilled registers Inductor puts up with when it tunes (`spill_threshold`).
@@ -37,7 +39,10 @@ _RESERVED_SHARED = 1 * KIB
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """Which configuration of a kernel was kept, of how many, and what it takes of the GPU."""
+    """Which configuration of a kernel was kept, of how many, and what it takes of the GPU.
+
+    `source` is what it was compiled from.
+    """
 
     name: str
     configuration: str
@@ -47,6 +52,7 @@ class KernelChoice:
     shared_bytes: int
     warps: int
     resident_warps: int
+    source: KernelSource
 
 
 def keep_one_configuration(
@@ -96,7 +102,14 @@ def _keep_one(tuner: Any, profile: GpuProfile) -> tuple[KernelChoice, Any]:  # n
         shared_bytes=kept.shared_bytes,
         warps=kept.warps,
         resident_warps=resident_warps(kept, profile),
+        source=_source(tuner, launcher),
     ), launcher
+
+
+def _source(tuner: Any, launcher: Any) -> KernelSource:  # noqa: ANN401 - Inductor's
+    blocks = {str(key): int(value) for key, value in launcher.config.kwargs.items()}
+    digest = kernel_digest(tuner.fn.src, tuner.triton_meta)
+    return KernelSource(tuner.fn.__name__, digest, blocks)
 
 
 def _candidate(launcher: Any) -> Candidate:  # noqa: ANN401 - Inductor's launcher, a function

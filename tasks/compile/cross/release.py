@@ -13,6 +13,7 @@ from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.build import NEED_A_GPU, compile_for
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.toolkit import can_add_ptx
+from handoff.tasks.compile.messages import KernelSource
 
 # From here on PTX is for the very GPU (`sm_90a`), and no newer one can take it.
 _FIRST_SPECIFIC = 90
@@ -20,11 +21,15 @@ _FIRST_SPECIFIC = 90
 
 @dataclass(frozen=True)
 class GpuPackage:
-    """The package that was written, its kernels in words, and the versions of CUDA's tools."""
+    """The package that was written, its kernels in words, and the versions of CUDA's tools.
+
+    `sources` tell what the kernels of one for a GPU that isn't here were compiled from.
+    """
 
     package: Path
     kernels: tuple[str, ...]
     toolchain: dict[str, str]
+    sources: tuple[KernelSource, ...] = ()
 
 
 def compile_for_gpu(
@@ -40,7 +45,8 @@ def compile_for_gpu(
     ptx = target.sm < _FIRST_SPECIFIC and can_add_ptx()
     built = compile_for(program, target.profile, folder, ptx=ptx, options=kept)
     toolchain = {"cuda": str(torch.version.cuda)}
-    return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain)
+    sources = tuple(kernel.source for kernel in built.kernels)
+    return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain, sources)
 
 
 def _told(kernel: KernelChoice) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.node import Argument, Node, map_aggregate
 from torch.utils import _pytree as pytree
@@ -94,6 +94,21 @@ class Weights:
         """
         found = self._carriers.get(storage_address(tensor))
         return found if found is not None and _geometry(found) == _geometry(tensor) else None
+
+    def value(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the values that stand for a constant of the compiler's, on the CPU.
+
+        Those of the program's weight where `tensor` is one, else its own. Raises `TypeError` for a
+        fake one that is none.
+        """
+        found = self.find(tensor)
+        if found is not None:
+            return torch.empty(0, dtype=found.dtype).set_(
+                found.untyped_storage(), 0, found.size(), found.stride()
+            )
+        if isinstance(tensor, FakeTensor):
+            raise TypeError("expected a weight of the program, got a tensor without values")
+        return tensor.detach().cpu()
 
     def _pair(self, real: torch.Tensor, fake: torch.Tensor) -> None:
         carrier = fake.detach()

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from mlflow.utils.validation import _validate_metric_name
 
-from handoff.artifacts.mlflow.tags import run_metrics
-from tests.artifacts.samples import sample_manifest, sample_metric
+from handoff.artifacts.mlflow.tags import numeric_blessing, run_metrics
+from tests.artifacts.samples import sample_manifest, sample_metric, sample_source_check
 
 
 def test_the_time_of_a_compiler_is_shown_where_one_compiled() -> None:
@@ -35,3 +35,12 @@ def test_an_agreed_metric_is_shown_under_a_name_that_mlflow_takes(name: str, sho
     assert f"{target.slug}/rmse_ratio" not in metrics
     for one in metrics:
         _validate_metric_name(one)  # type: ignore[no-untyped-call]
+
+
+def test_kernels_that_were_run_at_the_source_are_no_verified_package() -> None:
+    manifest = sample_manifest()
+    waiting = replace(manifest.targets[0], accepted=False, unverified="no GPU here")
+    checked = replace(waiting, source_checked=sample_source_check())
+    shown = [numeric_blessing(replace(manifest, targets=(one,))) for one in (waiting, checked)]
+    assert shown[0] == "built, not yet verified"
+    assert shown[1] == "built, not yet verified, kernels checked at source level"

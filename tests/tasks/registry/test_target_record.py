@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.registry.target_record import bless, require_new
+from handoff.tasks.registry.target_record import bless, require_new, with_source_check
 from handoff.tasks.timing.messages import BenchmarkResult
+from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
-from tests.artifacts.samples import sample_target
+from tests.artifacts.samples import sample_source_check, sample_target
 
 
 def blessed(slug: str, *timings: Timing) -> TargetRecord:
@@ -63,3 +65,27 @@ def test_a_gpu_s_package_says_how_far_it_is_from_eager_there() -> None:
         "differs from eager on the same GPU by at most 2e-07",
     )
     assert blessed("cpu-avx2", timing).notes == blessed("cpu-avx2").notes == ()
+
+
+def unverified() -> TargetRecord:
+    """Return the record of a package that was built where there is no such GPU."""
+    return replace(sample_target("cuda-sm90"), accepted=False, unverified="no GPU here")
+
+
+def test_a_right_source_leaves_a_package_unverified() -> None:
+    record = with_source_check(unverified(), InterpretResult(sample_source_check()))
+    assert (record.verdict, record.accepted) == ("built, not yet verified", False)
+    assert record.standing == "built, not yet verified, kernels checked at source level"
+
+
+def test_a_wrong_source_refuses_the_package() -> None:
+    found = InterpretResult(None, ("triton_poi_fused_add_0, line 12 (...): wrong",))
+    record = with_source_check(unverified(), found)
+    assert (record.verdict, record.standing) == ("refused", "refused")
+    assert record.reasons == found.reasons
+
+
+def test_a_source_that_could_not_be_run_claims_nothing_and_says_why() -> None:
+    record = with_source_check(unverified(), InterpretResult(None, unchecked="it has branches"))
+    assert record.standing == record.verdict == "built, not yet verified"
+    assert record.notes[-1] == "its kernels' sources were not run: it has branches"

@@ -14,7 +14,12 @@ from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, Fo
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.numbers import percent
 from handoff.tasks.report.page import evidence
-from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
+from tests.artifacts.samples import (
+    sample_manifest,
+    sample_metric,
+    sample_source_check,
+    sample_target,
+)
 from tests.tasks.report.samples import Page, full_manifest, sample_spread, searched_target
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifest-1.json"
@@ -152,6 +157,21 @@ def test_a_package_that_nobody_ran_is_no_accepted_one() -> None:
     assert "cuda-sm90 was run nowhere" in words
     assert "Nothing was timed" in words
     assert "No output was compared" in words
+    assert "source level" not in words
+
+
+def test_what_was_seen_of_kernels_sources_is_told_with_what_it_does_not_show() -> None:
+    waiting = replace(
+        sample_target("cuda-sm90"), accepted=False, unverified="no GPU here", deviations=(),
+        timings=(), skipped=(), source_checked=sample_source_check(),
+    )  # fmt: skip
+    words = Page(page_of(sample_manifest(waiting))).words
+    assert "built, not yet verified, kernels checked at source level" in words
+    assert "The sources of the kernels for cuda-sm90 were run without a GPU." in words
+    assert "the sources of 1 kernel (1 more were launched by no case) were run by" in words
+    assert "at 1 of the plan's 4 cases" in words
+    assert "not shown by that: the machine code" in words
+    assert str(digest_bytes(b"add")) in words
 
 
 def test_what_is_taken_over_from_another_package_is_not_shown_as_measured_anew() -> None:

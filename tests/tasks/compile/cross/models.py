@@ -96,6 +96,31 @@ class Dlrm(nn.Module):
         return torch.sigmoid(self.top(torch.cat([rows[:, 0], products[:, i, j]], 1)))
 
 
+class Decoder(nn.Module):
+    """A GPT-like decoder of two layers: ids `[N, L]` to scores `[N, L, 1000]`."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.positions = nn.Embedding(1000, width), nn.Embedding(128, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, heads, 4 * width, activation="gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(2)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[1]
+        x = self.tokens(ids) + self.positions(torch.arange(length, device=ids.device))
+        earlier = nn.Transformer.generate_square_subsequent_mask(length, device=ids.device)
+        for layer in self.layers:
+            x = layer(x, src_mask=earlier, is_causal=True)
+        scores: Tensor = self.norm(x) @ self.tokens.weight.T
+        return scores
+
+
 def two_layers() -> ExportedProgram:
     return exported(TwoLayers(), torch.randn(8, 16))
 
@@ -109,6 +134,10 @@ def transformer() -> ExportedProgram:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     return exported(nn.TransformerEncoder(layer, 2), torch.randn(8, 16, 64))
+
+
+def decoder() -> ExportedProgram:
+    return exported(Decoder(), torch.randint(0, 1000, (8, 16)))
 
 
 def dlrm() -> ExportedProgram:

@@ -1,0 +1,170 @@
+"""The whole program of a GPU, on the CPU: its kernels interpreted, all else done by ATen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.select_algorithm import extern_kernels
+
+from handoff.artifacts.errors import first_line
+from handoff.tasks.compile.cross.python_program import PythonProgram
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.interpret.external import on_cpu, operator_named
+from handoff.tasks.verify.interpret.kernel import Kernel, define
+from handoff.tasks.verify.interpret.language import interpreting
+from handoff.tasks.verify.interpret.memory import Memory
+from handoff.tasks.verify.interpret.program import LAUNCH, WROTE, NotCheckableError, TakenApart
+
+Tensors = tuple[torch.Tensor, ...]
+# Called with a buffer's name, what is in it, and what has written it.
+Watch = Callable[[str, torch.Tensor, str], None]
+
+_BUILTINS = {"max": max, "min": min, "abs": abs, "int": int, "float": float, "bool": bool,
+             "range": range, "len": len, "round": round, "sum": sum, "pow": pow}  # fmt: skip
+
+
+@dataclass
+class Interpreted:
+    """A program that can be called on the CPU, and what its calls have taken.
+
+    With `backwards`, the programs of each grid are run from the last to the first.
+    """
+
+    kernels: Mapping[str, Kernel]
+    call: Any
+    external: tuple[str, ...]
+    weights: Mapping[str, torch.Tensor]
+    watch: Watch | None = None
+    backwards: bool = False
+    launched: set[str] = field(default_factory=set)
+    programs: int = 0
+    _memory: Memory = field(default_factory=Memory)
+    _interpreter: Any = None
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        """Return the outputs for inputs of the program's shapes and dtypes, flattened.
+
+        Raises `KernelFailedError` for a kernel that does what it may not, `NotInterpretedError` and
+        `NotCheckableError` for what can't be carried out here.
+        """
+        # Storages of their own, so that what lies beyond an input is seen to.
+        given = [_alone(tensor) for tensor in inputs]
+        with torch.no_grad(), interpreting(self._memory) as interpreter:
+            self._interpreter = interpreter
+            try:
+                outputs = self.call(given)
+            except (NameError, AttributeError, TypeError, RuntimeError) as error:
+                raise NotCheckableError(
+                    f"the calls around the kernels aren't carried out: {first_line(error)}"
+                ) from error
+        return tuple(one.clone() for one in flat_tensors(outputs))
+
+    def launch(self, name: str, names: Sequence[str], *given: object) -> None:
+        """Run a kernel, on behalf of the program."""
+        kernel = self.kernels[name]
+        self.launched.add(name)
+        self.programs += kernel.run(
+            self._interpreter, self._memory, given, backwards=self.backwards
+        )
+        if self.watch is not None:
+            told = dict(zip(kernel.parameters, zip(names, given, strict=True), strict=False))
+            for parameter in kernel.written:
+                buffer, value = told.get(parameter, ("", None))
+                if buffer and isinstance(value, torch.Tensor):
+                    self.watch(buffer, value, kernel.stores(parameter))
+
+    def wrote(self, buffer: str, value: object, by: str) -> None:
+        """Take note of a buffer that something else than a kernel has filled."""
+        if self.watch is not None and isinstance(value, torch.Tensor):
+            self.watch(buffer, value, by)
+
+
+def prepare(
+    program: PythonProgram, parts: TakenApart, blocks: Mapping[str, Mapping[str, int]], folder: Path
+) -> Interpreted:
+    """Return what runs the program, whose parts have been read; kernels' files go to `folder`.
+
+    `blocks` are the block sizes that each kernel was compiled with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kernels = {
+        name: define(name, source, folder, blocks.get(name, {}))
+        for name, source in parts.kernels.items()
+    }
+    weights = {name: _alone(value) for name, value in program.weights.items()}
+    made = Interpreted(kernels, None, parts.operators, weights)
+    scope: dict[str, Any] = {
+        "__builtins__": _BUILTINS,
+        **_names(),
+        **weights,
+        "aten": [on_cpu(operator_named(name)) for name in parts.operators],
+        LAUNCH: made.launch,
+        WROTE: made.wrote,
+    }
+    exec(compile(parts.call, "call", "exec"), scope)  # noqa: S102 - Inductor's own code, and read
+    made.call = scope["call"]
+    return made
+
+
+def _names() -> dict[str, Any]:
+    """Return what the program has of torch, under the names that Inductor gives it."""
+    guards: Any = torch._C._dynamo.guards
+
+    class _Torch:
+        """Torch's dtypes, for the program names them so."""
+
+        inf, nan = math.inf, math.nan
+
+    for name, value in vars(torch).items():
+        if isinstance(value, torch.dtype):
+            setattr(_Torch, name, value)
+    return {
+        "torch": _Torch,
+        "math": math,
+        "inf": math.inf,
+        "nan": math.nan,
+        "device": lambda *_args, **_kwargs: torch.device("cpu"),
+        "extern_kernels": extern_kernels,
+        "empty_strided_cuda": fresh,
+        "empty_strided_cpu": fresh,
+        "empty_strided": fresh,
+        "reinterpret_tensor": guards._reinterpret_tensor,
+        "assert_size_stride": guards.assert_size_stride,
+        "assert_size_stride_grouped": getattr(guards, "assert_size_stride_grouped", _passed),
+        # Of what the CPU's ATen gives: its strides and places are its own.
+        "assert_tensor_metadata": _passed,
+        "assert_alignment": _passed,
+        "copy_if_misaligned": lambda tensor: tensor,
+    }
+
+
+def _passed(*_args: object, **_kwargs: object) -> None:
+    return None
+
+
+def fresh(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_: object
+) -> torch.Tensor:
+    """Return a buffer whose values nobody should use: NaN, or whole numbers far from any index."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    count = extent if math.prod(size) else 0
+    if dtype.is_floating_point or dtype.is_complex:
+        held = torch.full((count,), math.nan, dtype=dtype)
+    elif dtype is torch.bool:
+        held = torch.full((count,), fill_value=True, dtype=dtype)
+    else:
+        held = torch.full((count,), torch.iinfo(dtype).min // 3 * 2, dtype=dtype)
+    return held.as_strided(tuple(size), tuple(stride))
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in a storage of its own, of the same strides, which ends where it ends."""
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    extent = 1 + sum((n - 1) * step for n, step in steps) if tensor.numel() else 0
+    held = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()).clone()
+    return held.as_strided(tensor.size(), tensor.stride())

@@ -1,0 +1,182 @@
+"""Interpret: a GPU's kernels, run without the GPU, beside eager and by the plan's cases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+from handoff.artifacts.recipe.target import base_version
+from handoff.artifacts.recipe.tolerance import largest_difference
+from handoff.artifacts.release.evidence import SourceCheck
+from handoff.tasks.compile.cross.python_program import PythonProgram, write_python_program
+from handoff.tasks.compile.messages import KernelSource
+from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.verify.findings import Findings, yardsticks_of
+from handoff.tasks.verify.interpret.blame import find_wrong
+from handoff.tasks.verify.interpret.kernel import KernelFailedError
+from handoff.tasks.verify.interpret.language import NotInterpretedError
+from handoff.tasks.verify.interpret.messages import InterpretJob, InterpretResult
+from handoff.tasks.verify.interpret.program import NotCheckableError, take_apart
+from handoff.tasks.verify.interpret.run import Interpreted, prepare
+from handoff.tasks.verify.messages import VerifyJob
+from handoff.tasks.verify.reference import ReferenceCase, load_cases
+from handoff.tasks.verify.step import model_of
+
+# Whose generated Python, and whose interpreter, is known.
+_KNOWN_TORCH = ("2.15.0",)
+# The smallest ones are a single program.
+_BACKWARDS_AT = 3
+# After so many wrong cases no more are run: each takes long, and the first tells.
+_WRONG_ENOUGH = 3
+
+
+def run(job: InterpretJob) -> InterpretResult:
+    """Run the program that Inductor writes of `job.program` for its GPU, and compare it with eager.
+
+    Its kernels have to be those that the package was compiled of, by their sources. What can't be
+    run here leaves the package unchecked, and says why; a kernel that is wrong, or leaves its
+    buffers, is a reason.
+    """
+    try:
+        program, interpreted = _prepare(job)
+        return _compare(job, program, interpreted)
+    except (NotCheckableError, NotInterpretedError, BlessingRefused, EnvironmentLacking) as error:
+        return InterpretResult(None, unchecked=str(error))
+
+
+def _prepare(job: InterpretJob) -> tuple[PythonProgram, Interpreted]:
+    if base_version(torch.__version__) not in _KNOWN_TORCH:
+        raise NotCheckableError(f"what torch {torch.__version__} writes isn't known here")
+    program = write_python_program(
+        load_program(job.program), job.target.profile, job.recipe.options
+    )
+    parts = take_apart(program.text, operators_of(program.graph))
+    blocks = {source.name: source.blocks for source in job.sources}
+    interpreted = prepare(program, parts, blocks, job.folder)
+    _require_same(interpreted, job.sources)
+    return program, interpreted
+
+
+def operators_of(graph: torch.fx.GraphModule) -> set[str]:
+    """Return the names of the operators that the graph calls, without their overloads."""
+    return {
+        node.target.name().partition(".")[0]
+        for node in graph.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+    }
+
+
+def _require_same(interpreted: Interpreted, sources: Sequence[KernelSource]) -> None:
+    """Raise `NotCheckableError` unless the kernels are those of the package, by their sources."""
+    compiled = {source.name: source.digest for source in sources}
+    here = {name: kernel.digest for name, kernel in interpreted.kernels.items()}
+    others = sorted(compiled.keys() ^ here.keys())
+    others += [name for name in compiled if name in here and compiled[name] != here[name]]
+    if others:
+        raise NotCheckableError(
+            f"the kernel {others[0]} isn't the one that was compiled into the package"
+        )
+
+
+@dataclass
+class _Run:
+    """What has been run so far."""
+
+    found: Findings
+    cases: list[str] = field(default_factory=list)
+    failing: tuple[ReferenceCase, bool] | None = None
+    drawn: int = 0
+    largest: int = 0
+    rate: float = 0.0
+
+
+def _compare(
+    job: InterpretJob, program: PythonProgram, interpreted: Interpreted
+) -> InterpretResult:
+    cases = load_cases(job.reference)
+    verifying = VerifyJob(
+        job.folder, job.reference, job.recipe, outputs=job.outputs, target=job.target.slug,
+        staging=job.staging, program=job.model,
+    )  # fmt: skip
+    under_way = _Run(Findings(verifying, yardsticks_of(cases), model_of(verifying)))
+    deadline = time.monotonic() + job.seconds
+    for case in sorted(cases, key=_order):
+        left = deadline - time.monotonic()
+        too_long = under_way.rate * _size(case) > left
+        if under_way.cases and (too_long or under_way.found.wrong >= _WRONG_ENOUGH):
+            continue
+        _run_case(under_way, interpreted, case)
+    found = under_way.found
+    found.refuse_decisions()
+    found.tell_set_aside()
+    if found.reasons:
+        return InterpretResult(
+            None, _with_kernel(under_way, program, interpreted), tuple(found.notes)
+        )
+    names = {name: str(kernel.digest) for name, kernel in interpreted.kernels.items()}
+    launched = interpreted.launched
+    return InterpretResult(
+        SourceCheck(
+            {name: digest for name, digest in names.items() if name in launched},
+            tuple(under_way.cases), largest_difference(found.deviations) or 0.0,
+            interpreted.programs, tuple(name for name in names if name not in launched),
+            len(cases) - len(under_way.cases), tuple(dict.fromkeys(interpreted.external)),
+        ),
+        notes=tuple(found.notes),
+    )  # fmt: skip
+
+
+def _order(case: ReferenceCase) -> tuple[bool, int]:
+    return case.values != "drawn", _size(case)
+
+
+def _size(case: ReferenceCase) -> int:
+    return sum(tensor.numel() for tensor in case.inputs)
+
+
+def _run_case(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) -> None:
+    """Compare one case; a kernel that fails where what is asked isn't served is a note.
+
+    The third case of usual values is run with each grid's programs in the other order, too.
+    """
+    under_way.drawn += case.values == "drawn"
+    for backwards in (False, True) if under_way.drawn == _BACKWARDS_AT else (False,):
+        interpreted.backwards = backwards
+        _run_once(under_way, interpreted, case)
+    interpreted.backwards = False
+
+
+def _run_once(under_way: _Run, interpreted: Interpreted, case: ReferenceCase) -> None:
+    began, before = time.monotonic(), len(under_way.found.reasons)
+    name = f"{case.name}, backwards" if interpreted.backwards else case.name
+    try:
+        outputs = interpreted(case.inputs)
+    except KernelFailedError as error:
+        told = f"{name}: {error}"
+        under_way.found.wrong += case.is_served
+        (under_way.found.reasons if case.is_served else under_way.found.notes).append(told)
+    else:
+        under_way.found.compare(name, case, outputs)
+        if len(under_way.found.reasons) > before and under_way.failing is None:
+            under_way.failing = case, interpreted.backwards
+    under_way.cases += [] if interpreted.backwards else [name]
+    if (size := _size(case)) >= under_way.largest:
+        # What small cases take says little of large ones: much of it is the same for all.
+        under_way.largest, under_way.rate = size, (time.monotonic() - began) / max(size, 1)
+
+
+def _with_kernel(
+    under_way: _Run, program: PythonProgram, interpreted: Interpreted
+) -> tuple[str, ...]:
+    """Return the reasons, the first of which names the kernel where one was found to be wrong."""
+    reasons = tuple(under_way.found.reasons)
+    if under_way.failing is None:
+        return reasons
+    case, interpreted.backwards = under_way.failing
+    told = find_wrong(program, interpreted, case.inputs)
+    told = told or "no buffer that is known in the graph is wrong: the calls around the kernels are"
+    return (told, *reasons)
