@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
@@ -21,13 +21,10 @@ MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
 # What happened to a run's release: `released`, `refused` or `crashed`.
 OUTCOME_TAG = f"{TAG}outcome"
-# MLflow shows no tags whose names begin so: what programs find a run or a version by.
+# MLflow shows no tags of a run whose names begin so: what programs find it by.
 HIDDEN = "mlflow.handoff."
 # A longer name is cut in MLflow's list of runs.
 _COMMIT_SHOWN = 8
-# What makes a version known again: hidden, since MLflow cuts a digest. Versions that were listed
-# before have the same tags in sight.
-_OF_PROGRAMS = (RELEASE_TAG, MANIFEST_TAG, REPORT_TAG)
 # MLflow refuses longer ones (6000 characters), and nobody reads them.
 _PARAMETER_LIMIT = 500
 # MLflow takes a hundred parameters at once.
@@ -47,21 +44,11 @@ def version_tags(manifest: Manifest, claim: Claim, release: Digest, report: str)
         "targets": " ".join(target.slug for target in manifest.targets),
         VERSION_TAG: str(claim.version),
     }
+    # What programs know it by: last, since MLflow cuts a digest, and hides no tag of a version.
     known_by = {
         RELEASE_TAG: str(release), MANIFEST_TAG: str(claim.manifest), REPORT_TAG: report,
     }  # fmt: skip
-    hidden = {_hidden(tag): value for tag, value in known_by.items()}
-    return {name: value for name, value in {**shown, **hidden}.items() if value}
-
-
-def known_by(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return what programs know a version by, out of its tags, whoever listed it."""
-    told = {tag: tags.get(_hidden(tag), tags.get(tag, "")) for tag in _OF_PROGRAMS}
-    return {tag: value for tag, value in told.items() if value}
-
-
-def _hidden(tag: str) -> str:
-    return HIDDEN + tag.removeprefix(TAG)
+    return {name: value for name, value in {**shown, **known_by}.items() if value}
 
 
 def verdict(manifest: Manifest) -> str:

@@ -17,7 +17,6 @@ from handoff.artifacts.mlflow.tags import (
     REPORT_TAG,
     TAG,
     VERSION_TAG,
-    known_by,
     version_tags,
 )
 from handoff.artifacts.release.manifest import Manifest
@@ -111,7 +110,7 @@ class ListedVersions:
 
     def find(self, release: Digest) -> Listing | None:
         """Return the listing of a release, or None."""
-        same = (one for one in self._all() if known_by(one.tags)[RELEASE_TAG] == str(release))
+        same = (one for one in self._all() if one.tags[RELEASE_TAG] == str(release))
         return next(map(_listing, same), None)
 
     def make(self, new: NewVersion, logged: LoggedRelease) -> Listing:
@@ -150,16 +149,15 @@ class ListedVersions:
             return []
         search = self._session.client.search_model_versions
         found = self._session.pages(search, filter_string=f"name = '{self._model}'")
-        listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(known_by(one.tags)))
+        listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
         return sorted(listed, key=lambda one: int(one.version))
 
 
 def _listing(version: Any) -> Listing:  # noqa: ANN401 - MLflow's own entity
-    told = known_by(version.tags)
     return Listing(
         version=int(version.version),
         run_id=version.run_id or "",
-        report=told.get(REPORT_TAG, ""),
-        manifest=Digest(told[MANIFEST_TAG]),
-        release=Digest(told[RELEASE_TAG]),
+        report=version.tags.get(REPORT_TAG, ""),
+        manifest=Digest(version.tags[MANIFEST_TAG]),
+        release=Digest(version.tags[RELEASE_TAG]),
     )

@@ -67,20 +67,6 @@ def test_an_alias_that_somebody_moved_in_mlflow_is_put_back_and_told(
     assert client.get_model_version_by_alias("toy", "production").version == 1
 
 
-def test_a_version_that_was_listed_with_its_digests_in_sight_is_known_again(
-    tmp_path: Path, catalogue: Catalogue
-) -> None:
-    signed = signed_release(tmp_path / "release")
-    listing, client = list_signed(catalogue, signed), client_of(catalogue)
-    for name, value in client.get_model_version("toy", "1").tags.items():
-        if name.startswith("mlflow.handoff."):
-            client.set_model_version_tag("toy", "1", name.removeprefix("mlflow."), value)
-            client.delete_model_version_tag("toy", "1", name)
-    assert "handoff.release" in client.get_model_version("toy", "1").tags
-    assert catalogue.listed("toy") == {1: listing}
-    assert list_signed(catalogue, signed) == listing
-
-
 @pytest.mark.parametrize(
     "form", ["{}", "runs:/{}", "https://mlflow.example.org/#/experiments/7/runs/{}"]
 )

@@ -18,7 +18,7 @@ from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.mlflow.mlmodel import listed_packages
 from handoff.artifacts.mlflow.registry import RELEASES
-from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG, known_by
+from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG
 from handoff.artifacts.release.layout import ENTRY_FILE, SUMS_FILE
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, open_entry
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
@@ -226,7 +226,7 @@ def _see_catalogue(
             continue
         if int(number) not in kept:
             continue
-        if known_by(listed.tags).get(RELEASE_TAG) != str(kept[int(number)].release):
+        if listed.tags.get(RELEASE_TAG) != str(kept[int(number)].release):
             yield f"MLflow's version {number} is another release"
         logged = next((m for m in models if m.artifact_location == listed.source), None)
         if logged is None:
