@@ -92,7 +92,7 @@ def handoff_home(settings: dict[str, str]) -> Iterator[Home]:
     try:
         yield home
     finally:
-        home.run("down")
+        home.run("down", "--now")
         shutil.rmtree(folder)
         shutil.rmtree(home.place.database, ignore_errors=True)
 

@@ -65,13 +65,26 @@ def up(
 
 
 @click.command()
+@click.option("--now", is_flag=True, help="End what builds instead of waiting for it.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Wait no longer than that.  [default: as long as it takes]",
+)
 @json_option
 @debug_option
-def down(as_json: bool) -> None:
-    """Stop what 'handoff up' started, and nothing else. Data stay."""
+def down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
+    """Stop what 'handoff up' started, and nothing else. Data stay.
+
+    What builds is let finish: the pool gives out nothing more, and it is said what is waited for.
+    A release or rebuild that is ended before it is done is repeated after 'handoff up', as after a
+    crash.
+    """
     from handoff.infra.stack.down import bring_down
 
-    bring_down(as_json=as_json)
+    bring_down(now=now, timeout_s=timeout_s, as_json=as_json)
 
 
 @click.command()

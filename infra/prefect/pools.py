@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from handoff.infra.prefect.deployments import POOLS
+from handoff.infra.prefect.prefect_api import told_in_sentences
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -60,6 +62,34 @@ def is_online(api: str, login: str, pool: str, worker: str, started: float) -> b
         and each.last_heartbeat_time >= since
         for each in workers
     )
+
+
+@contextmanager
+def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
+    """Let a pool give out nothing in the body; one that somebody paused before stays paused.
+
+    Raises `EnvironmentLacking` for a server that doesn't answer.
+    """
+    from prefect.client.schemas.actions import WorkPoolUpdate
+
+    def pause(is_paused: bool) -> None:
+        with (
+            told_in_sentences("to pause a pool", "a pool", "'handoff down --now' asks no server"),
+            _client(api, login) as client,
+        ):
+            client.update_work_pool(name, WorkPoolUpdate(is_paused=is_paused))
+
+    with (
+        told_in_sentences("a pool", "a pool", "'handoff down --now' asks no server"),
+        _client(api, login) as client,
+    ):
+        was_paused = client.read_work_pool(name).is_paused
+    pause(True)
+    try:
+        yield
+    finally:
+        if not was_paused:
+            pause(False)
 
 
 def _client(api: str, login: str) -> SyncPrefectClient:

@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK
+from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK, prepare_prefect
 from handoff.infra.prefect.orphans import end_found, marked
 from handoff.infra.settings import read_settings
 from handoff.infra.stack import postgres
+from handoff.infra.stack.draining import drained, running_builds
 from handoff.infra.stack.place import Place
 from handoff.infra.stack.supervision import Supervision
 from handoff.infra.terminal.console import print_json
@@ -20,18 +22,29 @@ from handoff.infra.terminal.echoing import echo
 _POSTGRES_LIMIT_S = 60.0
 
 
-def bring_down(*, as_json: bool) -> None:
-    """Stop the stack, also one whose supervisor was killed, and print what was stopped."""
-    place = Place(read_settings().home)
+def bring_down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
+    """Stop the stack, also one whose supervisor was killed, and print what was stopped.
+
+    Unless it has to be `now`, what builds is let finish before, for `timeout_s` seconds at most;
+    None for as long as it takes.
+    """
+    settings = read_settings()
+    prepare_prefect(settings, retries=1)
+    place = Place(settings.home)
     if not place.folder.exists():
         _tell([], place, as_json=as_json)
         return
     with place.locked():
         supervision = Supervision(place)
-        stopped = []
+        stopped: list[str] = []
         if supervision.is_running():
             stopped = [state.name for state in supervision.states() if state.process]
-            supervision.shut_down()
+            ended_now = nullcontext(running_builds(place))
+            waiting = ended_now if now else drained(place, supervision, timeout_s)
+            with waiting as left:
+                if left:
+                    echo(f"Ended before they were done: {', '.join(left)}", err=True)
+                supervision.shut_down()
         stopped += [name for name in end_leftovers(place) if name not in stopped]
         place.forget()
     _tell(stopped, place, as_json=as_json)

@@ -125,6 +125,11 @@ class Supervision:
                 raise
         return True
 
+    def stop(self, name: str) -> None:
+        """Stop a service, and wait until it has ended."""
+        with contextlib.suppress(xmlrpc.client.Fault):  # it doesn't run
+            self._ask("stopProcess", name)
+
     def shut_down(self) -> None:
         """Stop all services, the last stage first, and the supervisor."""
         process = self._process()

@@ -44,7 +44,7 @@ def write_unit(home: Path, *, for_system: bool) -> tuple[Path, str]:
         home=_quoted(f"HANDOFF_HOME={home}"),
         path=_quoted(f"PATH={os.environ.get('PATH', os.defpath)}"),
         up=_command("up", "--use", "kept"),
-        down=_command("down"),
+        down=_command("down", "--timeout", "120"),
         wanted="multi-user.target" if for_system else "default.target",
     )
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,13 @@ from prefect import flow
 def wait_long():
     Path(os.environ["WAITS_HERE"]).write_text(str(os.getpid()))
     time.sleep(600)
+
+@flow
+def wait_for_word():
+    folder = Path(os.environ["WAITS_HERE"]).parent
+    (folder / "begun").touch()
+    while not (folder / "word").exists():
+        time.sleep(0.2)
 """
 _LOGIN = "handoff:a-password-of-prefects"
 _SERVICES = {"postgres", "prefect", "mlflow", "control", "build"}
@@ -160,6 +169,7 @@ def test_down_ends_a_running_flow_too_and_nothing_that_it_did_not_start(
         prefect_server(tmp_path / "prefect") as api,
         foreign_postgres(fresh.folder) as (other, _),
     ):
+        # Of the light flows, which aren't waited for.
         down = home.run("down")
         assert down.returncode == 0, down.stderr
         assert set(down.stdout.partition(".")[0].removeprefix("Stopped ").split(", ")) == _SERVICES
@@ -172,15 +182,58 @@ def test_down_ends_a_running_flow_too_and_nothing_that_it_did_not_start(
     assert home.run("status").returncode == 1
 
 
-def _start_run(api: str, entrypoint: str) -> None:
+@pytest.mark.server
+def test_down_lets_what_builds_finish_and_takes_nothing_more_meanwhile(home: Home) -> None:
+    home.processes()
+    api = f"http://127.0.0.1:{home.prefect_port}/api"
+    folder = Path(home.settings["WAITS_HERE"]).parent
+    run = _start_run(api, "waiting_flow.wait_for_word", "handoff-build")
+    wait_until("the flow runs", (folder / "begun").exists)
+    with ThreadPoolExecutor(1) as pool:
+        down = pool.submit(home.run, "down")
+        with _client(api) as client:
+            wait_until("pauses", lambda: client.read_work_pool("handoff-build").is_paused)
+            later = _start_run(api, "waiting_flow.wait_for_word", "handoff-build")
+            time.sleep(3)
+            assert not down.done()
+            assert client.read_flow_run(run).state.name == "Running"
+            assert client.read_flow_run(later).state.name in ("Scheduled", "Pending", "Late")
+        (folder / "word").touch()
+        answer = down.result()
+    assert answer.returncode == 0, answer.stderr
+    assert f"Waiting for 1 flow run ({run})" in answer.stderr
+    assert "Ended before" not in answer.stderr
+    assert home.left() == []
+    home.processes()
+    with _client(api) as client:
+        assert client.read_flow_run(run).state.name == "Completed"
+        assert not client.read_work_pool("handoff-build").is_paused
+        done = lambda: client.read_flow_run(later).state.name == "Completed"  # noqa: E731
+        wait_until("what came meanwhile is taken", done)
+
+    (folder / "word").unlink()
+    (folder / "begun").unlink()
+    run = _start_run(api, "waiting_flow.wait_for_word", "handoff-build")
+    wait_until("the flow runs", (folder / "begun").exists)
+    answer = home.run("down", "--timeout", "1")
+    assert answer.returncode == 0, answer.stderr
+    assert f"Ended before they were done: {run}" in answer.stderr
+    assert home.left() == []
+
+
+def _client(api: str) -> Any:
     from prefect.client.orchestration import SyncPrefectClient
 
-    with SyncPrefectClient(api, auth_string=_LOGIN) as client:
-        flow = client.create_flow_from_name("wait-long")
+    return SyncPrefectClient(api, auth_string=_LOGIN)
+
+
+def _start_run(api: str, entrypoint: str, pool: str = "handoff-control") -> Any:
+    with _client(api) as client:
+        flow = client.create_flow_from_name(entrypoint.rpartition(".")[2].replace("_", "-"))
         deployment = client.create_deployment(
-            flow_id=flow, name="waiting", work_pool_name="handoff-control", entrypoint=entrypoint
+            flow_id=flow, name="waiting", work_pool_name=pool, entrypoint=entrypoint
         )
-        client.create_flow_run_from_deployment(deployment)
+        return client.create_flow_run_from_deployment(deployment).id
 
 
 @pytest.mark.server

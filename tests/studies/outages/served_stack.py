@@ -208,7 +208,7 @@ def open_stack(root: Path) -> Iterator[ServedStack]:
         stack.run("deploy", "--cron", "0 2 1 1 *")
         yield stack
     finally:
-        stack.run("down", is_served=False)
+        stack.run("down", "--now", is_served=False)
         shutil.rmtree(stack.place.database, ignore_errors=True)
 
 
