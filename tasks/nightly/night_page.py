@@ -81,7 +81,7 @@ def render_night_page(night: Night, pictures: Mapping[str, bytes]) -> str:
 
 
 def outcomes(night: Night) -> str:
-    """Return in one line of Markdown what became of which model, what went wrong first."""
+    """Return in one line of Markdown what happened to which model, what went wrong first."""
     told = []
     for outcome in _ORDER:
         rows = [row for row in night.rows if row.outcome == outcome]
