@@ -7,15 +7,14 @@ them: `z` and `p` registers are SVE's, `.8h` and `h` operands of arithmetic half
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 from handoff.artifacts.errors import BlessingRefused
+from handoff.tasks.compile.reading.disassembly import read_code
 
 # "   1234:\t4e20d400 \tfadd\tv0.4s, v0.4s, v0.4s": the word, the mnemonic, the operands.
 _LINE = re.compile(rb"^\s*[0-9a-f]+:\t[0-9a-f]{8} \t(\S+)\t?(.*)$")
-_MACHINE = b"file format elf64-littleaarch64"
-_LIMIT_S = 300
+_FORMAT, _MACHINE = b"file format ", b"elf64-littleaarch64"
 # By Linux's names of them (/proc/cpuinfo).
 _MNEMONICS = (
     (re.compile(rb"bfdot|bfmmla|bfmlal[bt]|bfcvt"), "bf16"),
@@ -41,16 +40,16 @@ def find_arm_features(library: Path, disassembler: str) -> tuple[str, ...]:
     Raises `BlessingRefused` for a file that isn't for ARM64.
     """
     found: set[str] = set()
-    is_arm = False
-    command = [disassembler, "-d", "-w", str(library)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            is_arm = is_arm or _MACHINE in line
-            if matched := _LINE.match(line):
-                found |= features_of(*matched.groups())
-        failed = process.wait(_LIMIT_S) != 0
-    if failed or not is_arm:
+    machines: set[bytes] = set()
+
+    def take(line: bytes) -> None:
+        if matched := _LINE.match(line):
+            found.update(features_of(*matched.groups()))
+        elif _FORMAT in line:
+            machines.add(line.rpartition(_FORMAT)[2].strip())
+
+    failed = read_code(library, disassembler, take) != 0
+    if failed or machines != {_MACHINE}:
         raise BlessingRefused(
             f"{library.name} is not a library for ARM64", expected="code that can be disassembled",
             got="another file", remedy="Run again; if it stays, report it with the torch version",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
+from handoff.tasks.compile.reading.disassembly import read_code
 
 # "  1234:\t62 f1 7c 48 58 c1  \tvaddps %zmm1,%zmm0,%zmm0": the bytes, the mnemonic, the operands.
 _LINE = re.compile(rb"^\s*[0-9a-f]+:\t([0-9a-f]{2})[^\t]*\t(?:\{vex\} )?(\S+)\s*(.*)$")
@@ -36,7 +36,6 @@ _VEX = (
 )
 # 512-bit conversions of half precision belong to AVX-512 itself.
 _EVEX_BASE = {b"vcvtph2ps", b"vcvtps2ph"}
-_LIMIT_S = 300
 
 
 def find_instruction_sets(library: Path) -> tuple[str, ...]:
@@ -54,20 +53,18 @@ def find_instruction_sets(library: Path) -> tuple[str, ...]:
             remedy="Install binutils and run the same command again",
         )
     found: set[str] = set()
-    command = [objdump, "-d", "-w", str(library)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            matched = _LINE.match(line)
-            if matched:
-                found |= _sets_of(*matched.groups())
-        if process.wait(_LIMIT_S) != 0:
-            raise EnvironmentLacking(
-                "the instructions of the package can't be checked",
-                expected=f"objdump to read {library.name}",
-                got=f"exit code {process.returncode}",
-                remedy="Run 'objdump -d' on it to see why",
-            )
+
+    def take(line: bytes) -> None:
+        if matched := _LINE.match(line):
+            found.update(_sets_of(*matched.groups()))
+
+    if code := read_code(library, objdump, take):
+        raise EnvironmentLacking(
+            "the instructions of the package can't be checked",
+            expected=f"objdump to read {library.name}",
+            got=f"exit code {code}",
+            remedy="Run 'objdump -d' on it to see why",
+        )
     return tuple(sorted(found))
 
 
