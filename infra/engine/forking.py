@@ -30,10 +30,11 @@ from handoff.artifacts.isolated import isolated
 from handoff.infra.engine.environments import child_environment, with_absolute_paths
 from handoff.infra.settings import has_gpu
 
-# What is imported, each layer by a process that is forked from the one before: what handles graphs
-# and runs them doesn't wait for what compiles.
+# What is imported, each layer by a process that is forked from the one before: reading a delivery
+# doesn't wait for what exports and runs graphs, nor that for what compiles.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("intake", "intake.step", "inspect.step", "optimize.step", "verify.reference", "verify.step"),
+    ("intake", "intake.step"),
+    ("inspect.step", "optimize.step", "verify.reference", "verify.step"),
     ("compile.step", "compile.caching.make_tools", "localize.step"),
 )
 # Read when they are used for the first time, which importing doesn't do.

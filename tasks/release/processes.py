@@ -55,9 +55,7 @@ class Processes:
         # A process is let into what is there when it starts.
         for folder in (self.jobs.shared, self.jobs.programs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.graph = self._open(
-            ProcessPlan("graph", preload=("intake",), extensions=recipe.extensions)
-        )
+        self.graph = self._open(ProcessPlan("graph", ("intake", "inspect.step"), recipe.extensions))
         if delivery is not None:
             self.know(delivery)
 

@@ -75,6 +75,16 @@ def test_a_recipe_is_one_that_the_reader_of_recipes_takes(block: Block, tmp_path
         read_recipe(path)
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples" / "recipes").iterdir()), ids=lambda path: path.stem
+)
+def test_a_recipe_by_purpose_is_one_that_a_release_takes_and_the_page_names(path: Path) -> None:
+    from handoff.tasks.optimize.recipe_names import require_known_names
+
+    require_known_names(read_recipe(path))
+    assert f"(../examples/recipes/{path.name})" in (ROOT / "docs" / "recipe.md").read_text()
+
+
 def test_the_page_of_recipes_shows_every_key_of_one() -> None:
     page = ROOT / "docs" / "recipe.md"
     first, *others = [tomllib.loads(b.text) for b in blocks_of(page) if b.kind == "recipe"]
