@@ -26,6 +26,11 @@ _PORT = click.IntRange(1, 65535)
 @click.option("--s3-port", type=_PORT, help="Its port.  [default: 9000]")
 @click.option("--sqlite/--no-sqlite", default=None,
               help="Use SQLite instead of PostgreSQL, for trying out.")  # fmt: skip
+@click.option("--webhook", metavar="HOOKS.TOML", help="Answer webhooks, too, on this machine's own "
+              "address; a proxy has the TLS.  [default: off]")  # fmt: skip
+@click.option("--webhook-port", type=_PORT, help="Its port.  [default: 8787]")
+@click.option("--watch", multiple=True, metavar="PLACE", help="Watch a folder or s3://BUCKET/PREFIX"
+              " for deliveries, too; may be said again.  [default: off]")  # fmt: skip
 @click.option("--use", type=click.Choice(["kept", "shell"]),
               help="Whose settings count, where this shell's are not those that it was set up "
               "with.")  # fmt: skip
@@ -50,11 +55,13 @@ def up(
     \b
     handoff up
     handoff up --use shell
+    handoff up --webhook hooks.toml --watch /srv/deliveries
     eval "$(handoff up --print-environment)"
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.stack.place import Choices
     from handoff.infra.stack.up import bring_up
 
+    chosen["watch"] = chosen["watch"] or None
     bring_up(Choices(**chosen), use=use, print_environment=print_environment, as_json=as_json)
     if install:
         from handoff.infra.home import home_folder

@@ -9,7 +9,7 @@ from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.waiting import looks
 from handoff.infra.prefect.pools import is_online
 from handoff.infra.servers import get_status, last_words
-from handoff.infra.stack import postgres
+from handoff.infra.stack import arrivals, postgres
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.services import Service
 from handoff.infra.stack.supervision import Supervision
@@ -38,6 +38,11 @@ def is_healthy(service: Service, stack: Stack, place: Place, login: str, started
         case "tell":
             looked = read_memory(memory_file(place.home)).looked
             return looked >= started and time.time() - looked < _LOOKED_S
+        case arrivals.WEBHOOK:
+            return get_status(f"{arrivals.webhook_address(stack)}/health") == 200
+        case name if name.startswith(arrivals.WATCH):
+            # It has nothing to ask: its log tells what it can't see.
+            return time.time() - started >= arrivals.SETTLED_S
         case _:
             return is_online(stack.prefect_api, login, service.pool, service.worker, started)
 

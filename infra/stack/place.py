@@ -31,6 +31,9 @@ class Choices:
     builds: int | None = None
     s3: bool | None = None
     sqlite: bool | None = None
+    webhook: str | None = None
+    webhook_port: int | None = None
+    watch: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class Stack:
     store: str
     # What the databases are, in words.
     database: str
+    # The webhook's configuration and its port, and the places that are watched.
+    webhook: str = ""
+    webhook_port: int = 8787
+    watch: tuple[str, ...] = ()
 
     @property
     def prefect_api(self) -> str:
@@ -74,6 +81,11 @@ def reachable(host: str) -> str:
 def is_any(host: str) -> bool:
     """Tell whether a server on `host` listens on every address of this machine."""
     return host in ("0.0.0.0", "::")  # noqa: S104 - compared, not listened on
+
+
+def with_tuples(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what JSON has as lists as what it was written from."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
 
 
 class Place:
@@ -140,7 +152,8 @@ class Place:
             record: dict[str, Any] = json.loads(self._stack.read_text("utf-8"))
         except FileNotFoundError:
             return None
-        return Stack(**{entry.name: record[entry.name] for entry in fields(Stack)})
+        known = {entry.name for entry in fields(Stack)}
+        return Stack(**with_tuples({k: v for k, v in record.items() if k in known}))
 
     def forget(self) -> None:
         """Remove what was only for running: records, sockets, the environment.

@@ -15,6 +15,7 @@ from handoff.flows.names import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
+from handoff.infra.stack.arrivals import chosen_places, chosen_webhook, services_of_arrivals
 from handoff.infra.stack.foreign import mlflow_address, read_address
 from handoff.infra.stack.logins import LOOPBACK, Logins, mlflow_login_environment
 from handoff.infra.stack.place import Choices, Place, Stack, is_any, reachable
@@ -67,6 +68,9 @@ def choose(choices: Choices, settings: Settings, served: ServedSettings) -> Stac
         sqlite=bool(choices.sqlite),
         store=_try_out() if choices.s3 else settings.stores.objects,
         database="PostgreSQL" if is_own else "SQLite" if choices.sqlite else "PostgreSQL, named",
+        webhook=chosen_webhook(choices),
+        webhook_port=choices.webhook_port or 8787,
+        watch=chosen_places(choices),
     )
 
 
@@ -98,6 +102,7 @@ def make_plan(stack: Stack, place: Place, served: ServedSettings, logins: Logins
         _worker("control", CONTROL_POOL, client, "--limit", str(_CONTROL_LIMIT)),
         _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
         *([_tell(client)] if served.tells else []),
+        *services_of_arrivals(stack, client),
     ]  # fmt: skip
     return Plan(stack, services, client, programs)
 
@@ -108,6 +113,11 @@ def require_free_ports(stack: Stack) -> None:
         ("--prefect-port", stack.host, stack.prefect_port, "Prefect"),
         ("--mlflow-port", stack.host, stack.mlflow_port, "MLflow"),
         *([("--s3-port", "127.0.0.1", stack.s3_port, "the S3 endpoint")] if stack.s3 else []),
+        *(
+            [("--webhook-port", "127.0.0.1", stack.webhook_port, "the webhook")]
+            if stack.webhook
+            else []
+        ),
     ]
     for option, host, port, name in wanted:
         require_free_port(host, port, name, option)

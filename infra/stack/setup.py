@@ -22,7 +22,7 @@ from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.printable import one_line
 from handoff.infra.engine.environments import with_absolute_paths
 from handoff.infra.home import whole_path
-from handoff.infra.stack.place import Choices, Place
+from handoff.infra.stack.place import Choices, Place, with_tuples
 
 Use = Literal["kept", "shell"]
 
@@ -59,7 +59,7 @@ def read_setup(place: Place) -> Setup | None:
         names = {one.name for one in fields(Choices)}
         choices = {name: value for name, value in plain["choices"].items() if name in names}
         settings = {str(name): str(value) for name, value in plain["settings"].items()}
-        return Setup(Choices(**choices), settings)
+        return Setup(Choices(**with_tuples(choices)), settings)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -169,5 +169,10 @@ def told(setup: Setup) -> str:
     if more:
         parts.append(f"{more} more setting{'s' * (more > 1)}")
     given = asdict(setup.choices)
-    parts += [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value]
+    parts += [
+        f"--{name.replace('_', '-')} {one}"
+        for name, value in given.items()
+        if value
+        for one in (value if isinstance(value, tuple) else (value,))
+    ]
     return one_line(", ".join(parts))

@@ -20,6 +20,7 @@ from handoff.infra.settings import (
     require_writable_home,
 )
 from handoff.infra.stack import foreign, postgres
+from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
 from handoff.infra.stack.down import end_leftovers
 from handoff.infra.stack.health import is_healthy, wait_until_healthy
 from handoff.infra.stack.logins import LOOPBACK, read_logins
@@ -119,7 +120,8 @@ def _require_running(use: Use | None, settings: Settings, stack: Stack) -> None:
 def _require_same(choices: Choices, stack: Stack) -> None:
     """Raise `UsageProblem` for a choice that the running stack wasn't started with."""
     running = asdict(stack)
-    for name, wish in asdict(choices).items():
+    wishes = asdict(replace(choices, webhook=chosen_webhook(choices), watch=chosen_places(choices)))
+    for name, wish in wishes.items():
         if wish is not None and wish != running[name]:
             raise UsageProblem(
                 "The stack runs already, with other options",

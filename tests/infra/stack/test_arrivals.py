@@ -1,0 +1,100 @@
+"""The webhook and watched places as services of the stack: kept with it, killed, left out again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from handoff.artifacts.errors import UsageProblem
+from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
+from handoff.infra.stack.place import Choices, Place
+from handoff.infra.stack.setup import Setup, read_setup, told, write_setup
+from tests.infra.triggers.webhooks import SECRET
+from tests.prefect_server import free_port
+from tests.served_stack import handoff_home, wait_until
+
+_HOOKS = """
+[[source]]
+kind = "github"
+{secret}
+repository = "team/toy"
+model = "toy"
+delivery = "git+https://host/team/toy.git@{{commit}}#subdirectory=delivery"
+"""
+
+
+def write_hooks(folder: Path, secret: str = 'secret_file = "{folder}/secret"') -> Path:
+    (folder / "secret").write_text(SECRET)
+    path = folder / "hooks.toml"
+    path.write_text(_HOOKS.format(secret=secret.format(folder=folder)))
+    return path
+
+
+def test_a_secret_that_ends_with_the_shell_is_refused_and_one_in_a_file_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    monkeypatch.chdir(tmp_path)
+    path = write_hooks(tmp_path)
+    assert chosen_webhook(Choices(webhook="hooks.toml")) == str(path)
+    write_hooks(tmp_path, 'secret_env = "HOOK_SECRET"')
+    with pytest.raises(UsageProblem, match="outlives this shell"):
+        chosen_webhook(Choices(webhook=str(path)))
+    with pytest.raises(UsageProblem, match="no webhook configuration"):
+        chosen_webhook(Choices(webhook="none.toml"))
+    assert chosen_webhook(Choices(webhook="off")) == chosen_webhook(Choices()) == ""
+
+
+def test_places_are_told_by_their_whole_path_and_have_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    wanted = Choices(watch=("in", "s3://models/in"))
+    assert chosen_places(wanted) == (str(tmp_path / "in"), "s3://models/in")
+    with pytest.raises(UsageProblem, match="can't be watched"):
+        chosen_places(Choices(watch=("nowhere",)))
+    assert chosen_places(Choices(watch=("off",))) == chosen_places(Choices()) == ()
+
+
+def test_they_are_kept_with_what_a_stack_was_set_up_with(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.folder.mkdir()
+    setup = Setup(Choices(webhook="/etc/hooks.toml", watch=("/srv/a", "s3://models/in")))
+    write_setup(place, setup)
+    assert read_setup(place) == setup
+    assert told(setup) == (
+        "--webhook /etc/hooks.toml, --watch /srv/a, --watch s3://models/in"
+    )  # fmt: skip
+
+
+@pytest.mark.server
+def test_they_run_with_the_stack_come_back_when_killed_and_are_left_out_when_switched_off(
+    tmp_path: Path,
+) -> None:
+    hooks, port = write_hooks(tmp_path), free_port()
+    (tmp_path / "in").mkdir()
+    with handoff_home({}) as home:
+        up = home.up(
+            "--sqlite", "--webhook", str(hooks), "--webhook-port", str(port),
+            "--watch", str(tmp_path / "in"), "--json",
+        )  # fmt: skip
+        assert up.returncode == 0, up.stderr
+        services = {one["service"]: one for one in json.loads(up.stdout)["services"]}
+        assert {services[name]["state"] for name in ("webhook", "watch-1")} == {"healthy"}
+        for name in ("webhook", "watch-1"):
+            os.kill(services[name]["process"], signal.SIGKILL)
+        wait_until("all healthy again", lambda: home.run("status").returncode == 0)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            assert answer.status == 200
+        assert home.run("down").returncode == 0
+        assert home.left() == []
+        up = home.up("--webhook", "off", "--watch", "off", "--json")
+        assert up.returncode == 0, up.stderr
+        names = {one["service"] for one in json.loads(up.stdout)["services"]}
+        assert names == {"prefect", "mlflow", "control", "build"}
