@@ -3,7 +3,8 @@
 Inductor writes source code out of a graph, and wasn't made for graphs of strangers: what it pastes
 into a literal may end that. Intake lets nothing through that could; this is the second look, at
 what came out. Every word of the C++ has to be known, every literal and every comment to be of a
-form that can't be anything else. So is Python, which is what kernels for GPUs are written in.
+form that can't be anything else. So is Python, which is what kernels for GPUs are written in. What
+is torch's own text, or the C++ of an operator of ours or of an extension's, is known as a whole.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from handoff.artifacts.errors import HandoffError
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.python_source import read_python
 from handoff.tasks.compile.reading.source_words import is_free, is_known_word, not_compiled
+from handoff.tasks.optimize.kernels import own_definitions
 
 _CPP_SUFFIXES = ("cpp", "h", "hpp", "c", "cu")
 _TOKEN = re.compile(
@@ -66,7 +68,7 @@ _SHOWN = 80
 
 def read_cpp(code: str) -> None:
     """Raise `BlessingRefused` unless `code` is C++ such as Inductor writes for harmless graphs."""
-    for own in _own_sources():
+    for own in (*_own_sources(), *map(_pattern, own_definitions())):
         code = own.sub("\n", code)
     # Ways of writing a character that these tokens wouldn't tell.
     for odd in ("??", "%:"):
@@ -135,6 +137,7 @@ def _kinds(kind: type[object]) -> Iterator[type[object]]:
         yield from _kinds(below)
 
 
+@cache
 def _pattern(source: str) -> re.Pattern[str]:
     lines = [re.escape(line.strip()) for line in source.splitlines() if line.strip()]
     return re.compile(r"\s*\n\s*".join(lines))

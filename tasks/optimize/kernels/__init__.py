@@ -43,6 +43,11 @@ def add_cpu_function(operator: torch._ops.OpOverload, definition: str) -> None:
     _CPU_FUNCTIONS[operator] = definition
 
 
+def own_definitions() -> tuple[str, ...]:
+    """Return the C++ functions that packages for the CPU may hold: ours, and extensions'."""
+    return tuple(_CPU_FUNCTIONS.values())
+
+
 def compiler_options(program: ExportedProgram) -> dict[str, object]:
     """Return what AOTInductor has to be told for the operators in `program` that aren't torch's."""
     namespaces = {
