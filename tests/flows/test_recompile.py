@@ -167,6 +167,6 @@ def test_a_night_is_a_run_in_mlflow_with_its_page(home: Path, first: dict[str, A
     note = logged.data.tags["mlflow.note.content"]
     assert "| better &emsp; | replaced &emsp; |" in note
     assert "less accurate" in note
-    assert "Flow run: " in note
+    assert "flow run `" in note
     names = {found.path for found in client.list_artifacts(logged.info.run_id)}
     assert {"night.html", "night.md", "night.json", "trends"} <= names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -99,8 +100,10 @@ def test_all_that_lacks_is_one_sentence(
             prove(read_settings(), BUILD_POOL)
     told = str(caught.value)
     assert told.startswith("this machine can't work for handoff-build, and takes no job: expected ")
-    for part in ("store: ", "-3600 s", "compiler: there is no C++ compiler", "Install g++", "NTP"):
+    for part in ("store: ", "NTP", "compiler: there is no C++ compiler", "Install g++"):
         assert part in told
+    # A server tells whole seconds, and a busy machine takes some.
+    assert re.search(r"got .*: -3(59|60)\d s", told)
 
 
 def test_a_key_that_nobody_trusts_and_a_ledger_of_anothers_are_refused(

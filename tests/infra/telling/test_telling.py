@@ -75,7 +75,9 @@ def test_a_test_message_and_a_test_status_are_seen_at_once(
     tell: Tell, people: Receiver, forge: Receiver
 ) -> None:
     ended = tell("--test", "--repository", f"{forge.url}/team/toy", "--commit", COMMIT)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    # Prefect's client says so where it takes a while to send its own log.
+    told = [one for one in ended.stderr.splitlines() if not one.startswith("Still processing")]
+    assert (ended.returncode, told) == (0, [])
     assert "a message was sent through custom-webhook/team-" in ended.stdout
     assert f"the status handoff/test was set on {COMMIT[:12]}" in ended.stdout
     assert people.came[0].body["title"] == "Handoff: a test"

@@ -71,7 +71,9 @@ def test_a_push_with_the_hook_becomes_a_run_whose_delivery_is_that_commits(
     model = f"toy-{uuid.uuid4().hex[:8]}"
     pushing = Pushing(tmp_path, prefect_api, model)
     commit, told = pushing.push()
-    found = re.search(rf"posted {model} {commit[:12]}: run \S+, (\S+)", told)
+    found = re.search(
+        rf"posted {model} {commit[:12]}: run release {model} {commit[:12]}, posted \S+, (\S+)", told
+    )
     assert found, told
     parameters = client.read_flow_run(uuid.UUID(found[1])).parameters["parameters"]
     assert (parameters["commit"], parameters["model"]) == (commit, model)
