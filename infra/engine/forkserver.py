@@ -76,8 +76,10 @@ class _Server:
             return False
         asked = json.loads(request)
         if isinstance(asked, int):
-            if os.fork() == 0:
-                _and_leave(partial(self._become_server, asked, descriptors[0]))
+            # Where that can't be, nobody holds the other end, and whoever asks there is told so.
+            with contextlib.suppress(OSError):
+                if os.fork() == 0:
+                    _and_leave(partial(self._become_server, asked, descriptors[0]))
             os.close(descriptors[0])
         else:
             self._fork(asked, descriptors)
@@ -85,23 +87,42 @@ class _Server:
 
     def _fork(self, asked: list[object], descriptors: list[int]) -> None:
         told = socket.socket(fileno=descriptors.pop())
-        if self._failure:
-            os.write(descriptors[1], self._failure.encode())
-            _tell(told, "end", 1)
-        elif _is_over(told):
-            pass
-        elif (pid := os.fork()) == 0:
-            _and_leave(partial(self._become_worker, asked, descriptors))
-        else:
-            _tell(told, "pid", pid)
-            self._forked.add(pid)
-            ended = os.pidfd_open(pid)
-            self._ready.register(ended, selectors.EVENT_READ, partial(self._end, pid, ended, told))
-            self._ready.register(told, selectors.EVENT_READ, partial(self._end, pid, ended, told))
-            told = told.dup()
-        told.close()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        try:
+            if _is_over(told):
+                told.close()
+            elif (pid := self._forked_worker(asked, descriptors)) is None:
+                _tell(told, "end", 1)
+                told.close()
+            else:
+                _tell(told, "pid", pid)
+                self._watch(pid, told)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _forked_worker(self, asked: list[object], descriptors: list[int]) -> int | None:
+        """Fork a step process; return None where that can't be, as its log says then."""
+        failure = self._failure
+        if not failure:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                failure = f"no process could be forked: {error}\n"
+            else:
+                if pid == 0:
+                    _and_leave(partial(self._become_worker, asked, descriptors))
+                return pid
+        _, output, _ = descriptors
+        os.write(output, failure.encode())
+        return None
+
+    def _watch(self, pid: int, told: socket.socket) -> None:
+        """Look for the process's end, and for the word to end it."""
+        self._forked.add(pid)
+        ended = os.pidfd_open(pid)
+        end = partial(self._end, pid, ended, told)
+        for either in (ended, told):
+            self._ready.register(either, selectors.EVENT_READ, end)
 
     def _end(self, pid: int, ended: int, told: socket.socket) -> None:
         """End what was forked and all that it started, where it hasn't ended; tell its status."""

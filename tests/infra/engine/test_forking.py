@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,7 +20,7 @@ import psutil
 import pytest
 
 from handoff.artifacts.errors import BudgetSpent, DeliveryUnreadable, StepCrashed, UsageProblem
-from handoff.infra.engine import child, forking
+from handoff.infra.engine import child, forking, forkserver
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.forking import Forked, ForkRequest, ForkServers
 from handoff.tasks.inspect.messages import TraceabilityJob
@@ -277,6 +279,26 @@ def test_a_server_that_can_not_import_says_why_in_the_log(
     assert "No module named 'torch'" in (tmp_path / "log").read_text()
     forked.close()
     os.close(reading)
+
+
+def test_where_no_process_can_be_forked_the_log_says_so_and_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    asked, _other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = forkserver._Server(asked, 0)
+    for number in range(2):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with (tmp_path / f"log-{number}").open("wb") as log:
+            given = [os.open(os.devnull, os.O_RDONLY), os.dup(log.fileno()), os.dup(log.fileno())]
+            server._fork(["graph", [], []], [*given, theirs.detach()])
+        forked = Forked(open(os.devnull, "wb"), ours)  # noqa: SIM115, PTH123 - closed with it
+        assert (forked.wait(5), forked.pid) == (1, None)
+        assert "no process could be forked" in (tmp_path / f"log-{number}").read_text()
+        forked.close()
 
 
 def test_servers_and_all_they_forked_end_with_the_process_that_has_them(tmp_path: Path) -> None:
