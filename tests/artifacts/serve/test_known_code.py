@@ -51,9 +51,12 @@ def descriptors() -> int:
 
 def test_versions_of_one_code_share_it_and_each_has_its_own_weights(shelf: Shelf) -> None:
     first = opened(signed(shelf, 1.0))
+    # What other tests have left is closed now, or while the models are opened.
+    gc.collect()
     count, held = libraries(), descriptors()
     models = {factor: opened(signed(shelf, factor)) for factor in (2.0, 3.0, 4.0)}
-    assert (libraries(), descriptors()) == (count, held)
+    assert libraries() == count
+    assert descriptors() <= held
     for factor, model in models.items():
         assert shelf.factor_of(*model(*shelf.call)) == factor
     assert shelf.factor_of(*first(*shelf.call)) == 1.0
