@@ -135,7 +135,6 @@ class StepProcess:
 
     def _start(self) -> tuple[Running, IO[bytes]]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        reading, writing = os.pipe()
         plan = self.plan
         modules = (*plan.preload, *(f"extension:{name}" for name in plan.extensions))
         has_own = bool(plan.extensions) or plan.sees == "whole"
@@ -144,15 +143,20 @@ class StepProcess:
         layer = None
         if plan.sees == "bare":
             layer = FORK_SERVERS.layer_for(plan.preload, plan.environment)
+        if layer is not None:
+            # A fork server knows none of them, which a launcher of its own reads.
+            launcher += from_settings(launcher)
         options = _options_of_python(plan.environment)
+        reading, writing = os.pipe()
+        process: Running
         with self.log.open("ab") as output:
             if layer is None:
                 process = _alone(launcher, [*look, *modules], output, writing, options)
             else:
-                whole = (*launcher, *from_settings(launcher))
-                request = ForkRequest(plan.name, whole, (*look, *modules))
+                request = ForkRequest(plan.name, tuple(launcher), (*look, *modules))
                 process = FORK_SERVERS.fork(layer, request, output.fileno(), writing, options)
         os.close(writing)
+        self._watch(process.pid)
         return process, os.fdopen(reading, "rb", buffering=0)
 
     def _launched(self, places: Sequence[str]) -> list[str]:
@@ -188,13 +192,11 @@ class StepProcess:
                 self._process, self._answers = self._start()
         began, limit_s, self._out_of_time_s = self.log.stat().st_size, limit_s * time_factor(), None
         request = self._write_job(job)
-        # Until now it has run nothing of anybody's.
-        self._group = self._process.begin(limit_s)
-        if self._group is not None:
-            CROWDS.watch(self._group)
-        elif self._process.poll() is None:
-            self._out_of_time_s = limit_s
-            raise self._ended(job, began)
+        if self._group is None:
+            self._watch(self._process.begin(limit_s))
+            if self._group is None and self._process.poll() is None:
+                self._out_of_time_s = limit_s
+                raise self._ended(job, began)
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
@@ -279,6 +281,12 @@ class StepProcess:
     def _kill(self) -> None:
         self._leave_crowds()
         self._process.close()
+
+    def _watch(self, group: int | None) -> None:
+        """Watch the process's group; None for one that is yet to be forked."""
+        self._group = group
+        if group is not None:
+            CROWDS.watch(group)
 
     def _leave_crowds(self) -> bool:
         return self._group is not None and CROWDS.leave(self._group)

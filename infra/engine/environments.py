@@ -15,6 +15,8 @@ from handoff.artifacts.isolated import for_children
 from handoff.infra.engine.standing import step_aside
 from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
 
+# What a service of the served stack keeps of the supervisor's environment.
+Keeps = Literal["little", "stores", "prefect", "all", "token"]
 # In the environment of all that `handoff up` starts: the home folder, and the service's name.
 STACK_MARK, SERVICE_MARK = "HANDOFF_STACK", "HANDOFF_SERVICE"
 QUIET = {
@@ -159,9 +161,7 @@ def absolute_python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in places)}
 
 
-def service_environment(
-    keeps: Literal["little", "stores", "prefect", "all", "token"],
-) -> dict[str, str]:
+def service_environment(keeps: Keeps) -> dict[str, str]:
     """Return what a service of the served stack keeps of the supervisor's environment.
 
     `token` is all with the token for commit statuses, which others don't see.

@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from handoff.artifacts.files.whole_file import write_whole
-
-Keeps = Literal["little", "stores", "prefect", "all", "token"]
+from handoff.infra.engine.environments import Keeps
 
 
 @dataclass(frozen=True)
