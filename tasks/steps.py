@@ -1,7 +1,8 @@
 """The steps, one row each: everything that runs in a process of its own is declared here, once.
 
 From a row are made: the step process's answer to a job, its time limit, what Prefect and the
-progress call the step. A new step is a room (or a module of one) and a row.
+progress call the step. A new step is a room (or a module of one) and a row; one whose imports are
+heavy stands in `LAYERS` of `infra/engine/forking.py`, too, or each of its processes pays for them.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class Home:
     mlflow_port: int
     # What everything is run with: Prefect's login.
     settings: dict[str, str]
+    python: Path = Path(sys.executable)
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `handoff` with nothing set but what is given."""
@@ -42,7 +43,7 @@ class Home:
             if not name.startswith(("HANDOFF_", "PREFECT_", "MLFLOW_", "AWS_"))
         }  # fmt: skip
         return subprocess.run(
-            [sys.executable, "-m", "handoff", *arguments], capture_output=True, text=True,
+            [self.python, "-m", "handoff", *arguments], capture_output=True, text=True,
             check=False, timeout=400,
             env={**kept, "HANDOFF_HOME": str(self.folder), **self.settings, **environment},
         )  # fmt: skip
@@ -84,11 +85,13 @@ def command_line(process: int) -> list[str]:
 
 
 @contextmanager
-def handoff_home(settings: dict[str, str]) -> Iterator[Home]:
+def handoff_home(
+    settings: dict[str, str], python: Path = Path(sys.executable)
+) -> Iterator[Home]:
     """Give a fresh home; bring its stack down and remove everything."""
     # pytest's folders have paths too long for sockets.
     folder = Path(tempfile.mkdtemp(prefix="handoff-", dir="/var/tmp"))
-    home = Home(folder, free_port(), free_port(), settings)
+    home = Home(folder, free_port(), free_port(), settings, python)
     try:
         yield home
     finally:

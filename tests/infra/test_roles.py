@@ -1,77 +1,26 @@
-"""A training or a serving machine: the wheel and its base dependencies, and no more.
-
-The environment is made of links to what is installed here, since nothing else differs.
-"""
+"""A training or a serving machine: the wheel and its base dependencies, and no more."""
 
 from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
-import zipfile
-from collections.abc import Iterator
-from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from handoff.infra.extras import EXTRAS, extra_of
-from tests.infra.test_wheel import build
+from tests.infra.roles import needed, role, run, tops
 
 ROOT = Path(__file__).parents[2]
 # Modules that only a type checker imports, or that are looked for and done without.
 _DONE_WITHOUT = {"mypy_boto3_s3"}
 
 
-def needed(name: str, found: dict[str, Distribution] | None = None) -> dict[str, Distribution]:
-    """Return a distribution with all that it needs, without extras."""
-    seen = {} if found is None else found
-    if name.lower() in seen:
-        return seen
-    seen[name.lower()] = here = distribution(name)
-    for line in here.requires or []:
-        requirement = Requirement(line)
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        needed(requirement.name, seen)
-        # Such as cuda-toolkit[cublas], which is nothing without.
-        for extra in requirement.extras:
-            for further in map(Requirement, distribution(requirement.name).requires or []):
-                if further.marker and further.marker.evaluate({"extra": extra}):
-                    needed(further.name, seen)
-    return seen
-
-
-def tops(found: Distribution) -> Iterator[Path]:
-    """Give what a distribution has directly in the folder of packages."""
-    for name in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
-        yield Path(str(found.locate_file(name)))
-
-
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel and its base dependencies."""
-    folder = tmp_path_factory.mktemp("role")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    (packages,) = folder.glob("venv/lib/python*/site-packages")
-    zipfile.ZipFile(build(folder)).extractall(packages)
-    for name, found in needed("handoff").items():
-        for top in tops(found) if name != "handoff" else ():
-            if not (packages / top.name).exists():
-                (packages / top.name).symlink_to(top)
-    return folder / "venv" / "bin" / "python"
-
-
-def run(python: Path, folder: Path, *arguments: str, **settings: str) -> tuple[int, str, str]:
-    """Run Python in an empty folder, with a home of its own; return code, output and errors."""
-    environment = {"PATH": "/usr/bin:/bin", "HANDOFF_HOME": str(folder / "home"), **settings}
-    ended = subprocess.run(
-        [python, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    return ended.returncode, ended.stdout, ended.stderr
+    return role(tmp_path_factory.mktemp("role"))
 
 
 def test_nothing_of_a_release_is_there_and_doctor_finds_nothing_missing(

@@ -1,0 +1,73 @@
+"""Environments of one role: the wheel with its base dependencies and those of extras, no more.
+
+They are made of links to what is installed here, since nothing else differs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.infra.test_wheel import build
+
+
+def needed(
+    name: str, extras: Iterable[str] = (), found: dict[str, Distribution] | None = None
+) -> dict[str, Distribution]:
+    """Return a distribution with all that it needs, and that its named extras do."""
+    seen = {} if found is None else found
+    if name.lower() not in seen:
+        seen[name.lower()] = distribution(name)
+        _add(name, "", seen)
+    # Such as cuda-toolkit[cublas], which is nothing without.
+    for extra in extras:
+        _add(name, extra, seen)
+    return seen
+
+
+def _add(name: str, extra: str, seen: dict[str, Distribution]) -> None:
+    for requirement in map(Requirement, distribution(name).requires or []):
+        marker = requirement.marker
+        if marker is None:
+            wanted = not extra
+        else:
+            # What holds without the extra, too, was added with the distribution itself.
+            wanted = marker.evaluate({"extra": extra})
+            wanted = wanted and (not extra or not marker.evaluate({"extra": ""}))
+        if wanted:
+            needed(requirement.name, requirement.extras, seen)
+
+
+def tops(found: Distribution) -> Iterator[Path]:
+    """Give what a distribution has directly in the folder of packages."""
+    for name in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+        yield Path(str(found.locate_file(name)))
+
+
+def role(folder: Path, *extras: str) -> Path:
+    """Make an environment of a role in `folder`; return its Python."""
+    command = [sys.executable, "-m", "venv", "--without-pip", folder / "venv"]
+    subprocess.run(command, check=True)
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    zipfile.ZipFile(build(folder)).extractall(packages)
+    for name, found in needed("handoff", extras).items():
+        for top in tops(found) if name != "handoff" else ():
+            if not (packages / top.name).exists():
+                (packages / top.name).symlink_to(top)
+    return folder / "venv" / "bin" / "python"
+
+
+def run(python: Path, folder: Path, *arguments: str, **settings: str) -> tuple[int, str, str]:
+    """Run Python in a folder, with a home of its own; return code, output and errors."""
+    environment = {"PATH": "/usr/bin:/bin", "HANDOFF_HOME": str(folder / "home"), **settings}
+    ended = subprocess.run(
+        [python, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stdout, ended.stderr
