@@ -20,7 +20,7 @@ from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.infra.extras import naming_extras
 from handoff.infra.home import whole_path
 from handoff.tasks.deliver.messages import DeliverResult
-from handoff.tasks.registry.messages import PullJob, PullResult
+from handoff.tasks.registry.messages import Layout, PullJob, PullResult
 
 if TYPE_CHECKING:
     import torch
@@ -182,11 +182,14 @@ def promote(
 
 
 @naming_extras()
-def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullResult:
+def pull(
+    reference: str, folder: str | Path, *, target: str = "auto", layout: Layout = "release"
+) -> PullResult:
     """Fetch `NAME@ALIAS` or `NAME@VERSION` into the new folder `folder`, verified.
 
-    `target` is a slug, or `auto` for the one that fits this machine. Only the store is asked.
-    Raises `PackageRefused` for what isn't as it was signed or doesn't fit, `StoreFailed` and
+    `target` is a slug, or `auto` for the one that fits this machine. With the layout `triton`,
+    `folder` is a model repository of Triton Inference Server. Only the store is asked. Raises
+    `PackageRefused` for what isn't as it was signed or doesn't fit, `StoreFailed` and
     `RegistryFailed`.
     """
     from handoff.infra.commands.registry import parse_reference
@@ -195,7 +198,8 @@ def pull(reference: str, folder: str | Path, *, target: str = "auto") -> PullRes
 
     name, wanted = parse_reference(reference)
     stores = read_settings().stores
-    return run(PullJob(name, wanted, whole_path(Path(folder)), target, stores, installed_torch()))
+    to = whole_path(Path(folder))
+    return run(PullJob(name, wanted, to, target, stores, installed_torch(), layout))
 
 
 @naming_extras()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from handoff.infra.cli.completion import complete_model
 from handoff.infra.cli.options import debug_option, json_option, quiet_option
 from handoff.infra.terminal.echoing import echo
+
+if TYPE_CHECKING:
+    from handoff.tasks.registry.messages import Layout
 
 page_option = click.option(
     "--html", "page", type=click.Path(path_type=Path), help="Write a page to this file instead."
@@ -59,12 +63,17 @@ def diff(before: str, after: str, page: Path | None, as_json: bool) -> None:
 )  # fmt: skip
 @click.option("--verify-only", is_flag=True, help="Fetch and verify everything, and keep nothing.")
 @click.option("--delivery", is_flag=True, help="Fetch what the release was made from instead.")
+@click.option(
+    "--layout", type=click.Choice(["release", "triton"]), default="release", show_default=True,
+    help="triton: into a model repository of Triton Inference Server.",
+)  # fmt: skip
 @quiet_option
 @json_option
 @debug_option
 def pull(
-    name: str, folder: Path | None, target: str, *, verify_only: bool, delivery: bool, as_json: bool
-) -> None:
+    name: str, folder: Path | None, target: str, *, verify_only: bool, delivery: bool,
+    layout: Layout, as_json: bool,
+) -> None:  # fmt: skip
     """Fetch a release's package for this machine: signature, digests and fit are verified.
 
     Only the store is asked, and the next one resumes an interrupted pull.
@@ -74,16 +83,17 @@ def pull(
     handoff pull resnet18@7 --to model --for cpu-avx2
     handoff pull resnet18@production --verify-only
     handoff pull resnet18@7 --delivery --to delivery
+    handoff pull resnet18@production --to model_repository --layout triton
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.artifacts.errors import UsageProblem
     from handoff.infra.commands.registry import pull_delivery, pull_release
 
     if delivery:
-        if folder is None or verify_only or target != "auto":
+        if folder is None or verify_only or target != "auto" or layout != "release":
             raise UsageProblem(
                 "a delivery is pulled into a folder, and is for no machine in particular",
                 expected="--delivery --to FOLDER", got="other options than these",
-                remedy="Leave --for and --verify-only out, and name a folder with --to",
+                remedy="Leave --for, --layout and --verify-only out, and name a folder with --to",
             )  # fmt: skip
         pull_delivery(name, folder, as_json=as_json)
         return
@@ -92,7 +102,7 @@ def pull(
             "pull needs to know what to do", expected="--to FOLDER, or --verify-only",
             got="both" if verify_only else "neither", remedy="Name one of them",
         )  # fmt: skip
-    pull_release(name, folder, target, as_json=as_json)
+    pull_release(name, folder, target, layout, as_json=as_json)
 
 
 @click.command()

@@ -19,7 +19,7 @@ from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.present import print_release, release_object
-from handoff.tasks.registry.messages import PullJob, RestoreJob
+from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
 
 
 def releases_of(settings: Settings) -> Releases:
@@ -130,14 +130,16 @@ def _told_entry(entry: LedgerEntry) -> str:
     return f"version {entry.version} {what[entry.action]}: @{entry.alias}{was}"
 
 
-def pull_release(reference: str, folder: Path | None, target: str, *, as_json: bool) -> None:
+def pull_release(
+    reference: str, folder: Path | None, target: str, layout: Layout, *, as_json: bool
+) -> None:
     """Fetch the package of a release that fits this machine into `folder`; only verify without."""
     from handoff.tasks.registry.pull import run as pull
 
     settings = read_settings()
     name, wanted = parse_reference(reference)
     to = whole_path(folder) if folder else None
-    job = PullJob(name, wanted, to, target, settings.stores, installed_torch())
+    job = PullJob(name, wanted, to, target, settings.stores, installed_torch(), layout)
     with shown_transfer() as progress:
         result = pull(job, progress)
     if as_json:

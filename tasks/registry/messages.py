@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
@@ -15,6 +16,8 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.evidence import Served
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import SigningKey, Stores
+
+Layout = Literal["release", "triton"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ class PullJob(Job["PullResult"]):
 
     `target` is a slug, or `auto` for the best one that fits this machine and the torch of
     `torch_version` (None leaves torch out). Without `to` everything is fetched and verified, and
-    nothing kept.
+    nothing kept. With the layout `triton`, `to` is a model repository of Triton Inference Server,
+    in which the model gets the version as one more.
     """
 
     name: str
@@ -136,6 +140,7 @@ class PullJob(Job["PullResult"]):
     target: str
     stores: Stores
     torch_version: str | None
+    layout: Layout = "release"
 
 
 @dataclass(frozen=True)

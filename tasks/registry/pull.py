@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
 from handoff.artifacts.files.new_folder import becoming
+from handoff.artifacts.files.whole_file import write_whole
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE
+from handoff.artifacts.serve.archive import require_known_members
+from handoff.artifacts.serve.sealing import check_file
+from handoff.artifacts.serve.triton import CONFIG_FILE, PACKAGE_FILE, model_config
 from handoff.tasks.registry.messages import PullJob, PullResult
 
 # Told of what is fetched: the file's path, bytes since the last call, bytes in all.
@@ -36,6 +41,9 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
     target = choose_target(release.manifest, job.target, job.torch_version)
     digest = release.manifest.digest
     result = PullResult(job.to, job.name, pointer.version, target.slug, digest)
+    if job.layout == "triton" and job.to is not None:
+        place = keep_for_triton(releases, release, target, job.to, progress)
+        return replace(result, folder=place)
     if job.to is None:
         with tempfile.TemporaryDirectory(prefix="handoff-verify-") as scratch:
             fetch(releases, release, _files_for(release, target), Path(scratch), progress)
@@ -59,6 +67,41 @@ def keep(
         return
     with becoming(to, release.digest) as partial:
         fetch(releases, release, _files_for(release, target), partial, progress)
+
+
+def keep_for_triton(
+    releases: Releases,
+    release: SignedRelease,
+    target: TargetRecord,
+    repository: Path,
+    progress: Progress | None = None,
+) -> Path:
+    """Let the version be the one that Triton serves of a model repository; return its folder.
+
+    Its folder is there whole before the model's configuration, which is replaced as one file, names
+    it; versions that were pulled before stay beside it, for a roll back. Raises as `run` does, and
+    `UsageProblem` for a model that Triton's backend doesn't take.
+    """
+    manifest, version = release.manifest, release.claim.version
+    config = model_config(manifest, target, version)
+    (package,) = (file for file in target.files if file.path == f"{target.slug}/{PACKAGE_FILE}")
+    model = repository / manifest.model
+    place = model / str(version)
+    if not place.exists():
+        with becoming(place, release.digest) as partial:
+            fetch(releases, release, (package,), partial, progress)
+            _require_plain(partial / package.path)
+            (partial / package.path).rename(partial / PACKAGE_FILE)
+            (partial / target.slug).rmdir()
+    check_file(place, replace(package, path=PACKAGE_FILE))
+    write_whole(model / CONFIG_FILE, config, mode=0o644)
+    return place
+
+
+def _require_plain(package: Path) -> None:
+    """Raise `PackageRefused` for an archive that would be unpacked beside its folder."""
+    with package.open("rb") as stream:
+        require_known_members(stream.fileno(), package.name)
 
 
 def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) -> TargetRecord:

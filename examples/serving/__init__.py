@@ -1,0 +1,1 @@
+"""Servers around `handoff.follow`: several processes, batches, health and metrics."""

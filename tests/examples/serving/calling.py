@@ -1,0 +1,104 @@
+"""Clients that call an example's server over HTTP without a pause, and count the answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tests.tasks.follow.versions import Shelf
+
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """An example's server at `address`, which serves what `shelf` releases."""
+
+    address: str
+    shelf: Shelf
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.address}/{path}", timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def health(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.get("health"))
+        return told
+
+    def predict(self, **inputs: Any) -> tuple[int, Any]:
+        """Return the status and the answer's content."""
+        request = urllib.request.Request(
+            f"{self.address}/predict", json.dumps({"inputs": inputs}).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def rows(self, first: int, last: int) -> tuple[int, float]:
+        """Ask for these rows; return the version, and the factor that all scores came with."""
+        inputs = {name: tensor[first:last].tolist() for name, tensor in self.shelf.inputs.items()}
+        status, told = self.predict(**inputs)
+        assert status == 200, told
+        (scores,) = (torch.tensor(values) for values in told["outputs"].values())
+        factors = (scores / self.shelf.plain[first:last]).flatten()
+        torch.testing.assert_close(factors, torch.full_like(factors, float(factors[0])),
+                                   rtol=1e-3, atol=1e-3)  # fmt: skip
+        return told["version"], round(float(factors[0]), 2)
+
+    def wait(self, healthy: Callable[[dict[str, Any]], bool], processes: int = 1) -> None:
+        """Return when so many of the server's processes have told that they are `healthy`."""
+        until = time.monotonic() + LIMIT_S
+        told: dict[int, dict[str, Any]] = {}
+        while sum(map(healthy, told.values())) < processes:
+            assert time.monotonic() < until, told
+            try:
+                one = self.health()
+                told[one["process"]] = one
+            except OSError:
+                pass
+            time.sleep(0.1)
+
+
+@dataclass
+class Calls:
+    """How many calls were answered, by version and factor; what failed."""
+
+    answered: Counter[tuple[int, float]] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def calling(server: Server, threads: int = 4) -> Iterator[Calls]:
+    """Call from so many threads for the body, each for other rows; at its end all have ended."""
+    calls, over = Calls(), threading.Event()
+
+    def work(number: int) -> None:
+        while not over.is_set():
+            try:
+                calls.answered[server.rows(number % 5, 6)] += 1
+            except Exception as error:  # noqa: BLE001 - each is counted, whatever it is
+                calls.failed.append(f"{type(error).__name__}: {error}")
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield calls
+    finally:
+        over.set()
+        for worker in workers:
+            worker.join()

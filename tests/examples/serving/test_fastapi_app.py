@@ -1,0 +1,101 @@
+"""The example with FastAPI, as a real server of two processes, while versions are promoted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.examples.serving.calling import Server, calling
+from tests.prefect_server import free_port
+from tests.tasks.built_release import ITEMS, BuiltRelease
+from tests.tasks.follow.versions import shelf_of
+from tests.tasks.registry.registering import some_registry
+
+pytestmark = [pytest.mark.compile, pytest.mark.server]
+ROOT = Path(__file__).parents[3]
+PROCESSES = 2
+
+
+@pytest.fixture
+def server(tmp_path: Path, built_release: BuiltRelease) -> Iterator[Server]:
+    """A server of two processes that follows production, which stands for version 1."""
+    registry = some_registry(tmp_path)
+    shelf = shelf_of(registry, built_release)
+    shelf.release(1.0)
+    (tmp_path / "metrics").mkdir()
+    environment = os.environ | {
+        "HANDOFF_HOME": str(tmp_path / "home"),
+        "HANDOFF_STORE": registry.stores.objects,
+        "HANDOFF_TRUSTED_KEYS": registry.stores.trusted[0],
+        "FOLLOW": "toy@production",
+        "FOLLOW_EVERY_S": "0.5",
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
+    }
+    port = free_port()
+    command = [
+        sys.executable, "-m", "uvicorn", "examples.serving.fastapi_app:app", "--port", str(port),
+        "--workers", str(PROCESSES), "--timeout-worker-healthcheck", "120",
+    ]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        yield Server(f"http://127.0.0.1:{port}", shelf)
+    finally:
+        process.terminate()
+        process.wait(60)
+        print((tmp_path / "log").read_text()[-4000:])
+
+
+def counted(server: Server, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+    """Return the values of a metric, by its labels."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for family in text_string_to_metric_families(server.get("metrics")):
+        for sample in family.samples:
+            if sample.name == name:
+                counts[tuple(sample.labels[label] for label in labels)] += int(sample.value)
+    return counts
+
+
+def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_what_they_serve(
+    server: Server,
+) -> None:
+    server.wait(lambda told: told["version"] == 1 and told["current"], PROCESSES)
+    with calling(server) as calls:
+        assert server.shelf.release(2.0) == 2
+        server.wait(lambda told: told["version"] == 2 and told["current"], PROCESSES)
+        # One whose numbers aren't the original model's is not taken.
+        assert server.shelf.release(3.0, golden=4.0) == 3
+        server.wait(lambda told: told["version"] == 2 and bool(told["error"]), PROCESSES)
+    assert calls.failed == []
+    assert set(calls.answered) == {(1, 1.0), (2, 2.0)}
+
+    made = counted(server, "model_requests_total", "version", "outcome")
+    assert made == {
+        (str(version), "answered"): count for (version, _), count in calls.answered.items()
+    }
+    assert set(counted(server, "model_version", "pid").values()) == {2}
+    assert len(counted(server, "model_version", "pid")) == PROCESSES
+    assert set(counted(server, "model_is_current", "pid").values()) == {0}
+    # Calls that came together were answered together: more rows than a request has.
+    rows = counted(server, "model_call_rows_sum")[()]
+    assert rows > sum(6 - number for number in range(4)) / 4 * calls.answered.total()
+
+
+def test_a_wrong_request_is_told_why_and_the_next_one_is_answered(server: Server) -> None:
+    server.wait(lambda told: told["version"] == 1, PROCESSES)
+    ids, features = (tensor[:1].tolist() for tensor in server.shelf.call)
+    status, told = server.predict(ids=[[ITEMS] * 20], features=features)
+    assert status == 422
+    assert f"0 to {ITEMS - 1}" in told["detail"]
+    assert server.predict(ids=ids)[0] == 422
+    assert server.predict(ids=[["no number"]], features=features)[0] == 422
+    assert server.predict(ids=ids, features=features)[0] == 200
+    made = counted(server, "model_requests_total", "outcome")
+    assert made == {("refused",): 3, ("answered",): 1}
