@@ -85,9 +85,7 @@ def command_line(process: int) -> list[str]:
 
 
 @contextmanager
-def handoff_home(
-    settings: dict[str, str], python: Path = Path(sys.executable)
-) -> Iterator[Home]:
+def handoff_home(settings: dict[str, str], python: Path = Path(sys.executable)) -> Iterator[Home]:
     """Give a fresh home; bring its stack down and remove everything."""
     # pytest's folders have paths too long for sockets.
     folder = Path(tempfile.mkdtemp(prefix="handoff-", dir="/var/tmp"))

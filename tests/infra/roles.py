@@ -1,10 +1,13 @@
 """Environments of one role: the wheel with its base dependencies and those of extras, no more.
 
-They are made of links to what is installed here, since nothing else differs.
+They are made of links to what is installed here, since nothing else differs: to folders, or to each
+file where confined processes have to read what lies in the environment itself.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -50,17 +53,35 @@ def tops(found: Distribution) -> Iterator[Path]:
         yield Path(str(found.locate_file(name)))
 
 
-def role(folder: Path, *extras: str) -> Path:
+def role(folder: Path, *extras: str, file_by_file: bool = False) -> Path:
     """Make an environment of a role in `folder`; return its Python."""
-    command = [sys.executable, "-m", "venv", "--without-pip", folder / "venv"]
+    command = [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")]
     subprocess.run(command, check=True)
     (packages,) = folder.glob("venv/lib/python*/site-packages")
     zipfile.ZipFile(build(folder)).extractall(packages)
     for name, found in needed("handoff", extras).items():
         for top in tops(found) if name != "handoff" else ():
             if not (packages / top.name).exists():
-                (packages / top.name).symlink_to(top)
+                if file_by_file:
+                    _link(top, packages / top.name)
+                else:
+                    (packages / top.name).symlink_to(top)
     return folder / "venv" / "bin" / "python"
+
+
+def _link(top: Path, to: Path) -> None:
+    if top.is_dir():
+        shutil.copytree(top, to, copy_function=_link_file)
+    else:
+        _link_file(str(top), str(to))
+
+
+def _link_file(source: str, to: str) -> None:
+    try:
+        os.link(source, to)
+    except OSError:
+        # They lie on different file systems.
+        shutil.copy2(source, to)
 
 
 def run(python: Path, folder: Path, *arguments: str, **settings: str) -> tuple[int, str, str]:

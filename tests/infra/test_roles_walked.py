@@ -11,13 +11,13 @@ from tests.infra.roles import role, run
 from tests.served_stack import handoff_home
 from tests.tasks.registry.registering import some_registry
 
-_MODEL = '''
+_MODEL = """
 import torch
 
 def build():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()), (torch.randn(3, 8),)
-'''
+"""
 
 
 def test_a_serving_machine_lists_and_pulls_from_s3_without_what_releases_need(
@@ -30,7 +30,9 @@ def test_a_serving_machine_lists_and_pulls_from_s3_without_what_releases_need(
     python, place = role(tmp_path, "s3"), tmp_path / "serving"
     place.mkdir()
     settings = {**s3_environment, "HANDOFF_STORE": "s3://models/roles"}
-    without = "import importlib.util as i; print([n for n in ('prefect', 'mlflow') if i.find_spec(n)])"
+    without = (
+        "import importlib.util as i; print([n for n in ('prefect', 'mlflow') if i.find_spec(n)])"
+    )
     assert run(python, place, "-c", without)[1].strip() == "[]"
     public = str(registry.key.public)
 
@@ -55,7 +57,7 @@ def test_a_serving_machine_lists_and_pulls_from_s3_without_what_releases_need(
 @pytest.mark.timeout(900)
 def test_a_deploying_machine_releases_what_a_serving_machine_loads(tmp_path: Path) -> None:
     (tmp_path / "own_model.py").write_text(_MODEL)
-    python = role(tmp_path, "release")
+    python = role(tmp_path, "release", file_by_file=True)
     for arguments in (
         ("deliver", "own_model:build", "--name", "own", "--to", "delivery"),
         ("release", "delivery"),
@@ -74,7 +76,7 @@ def test_a_deploying_machine_releases_what_a_serving_machine_loads(tmp_path: Pat
 @pytest.mark.server
 @pytest.mark.timeout(900)
 def test_a_team_s_machine_brings_its_stack_up_and_down(tmp_path: Path) -> None:
-    python = role(tmp_path, "stack")
+    python = role(tmp_path, "stack", file_by_file=True)
     with handoff_home({}, python) as home:
         home.processes()
         assert home.run("doctor").returncode == 0
