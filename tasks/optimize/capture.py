@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.export isn't told of some operators
 from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.errors import DeliveryUnsound
+from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
 from handoff.tasks.deliver.capture.lines import place_of, written_line
 from handoff.tasks.optimize.ranges import dimension_of
@@ -38,10 +38,22 @@ def capture(
     signature's shapes and dtypes. `strict` captures by Dynamo's reading of the bytecode instead of
     by running the forward.
 
-    Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range.
+    Raises `DeliveryUnsound` when the module can't be captured for the whole of a declared range,
+    and `EnvironmentLacking` when torch can't read its own files.
     """
     inputs = inputs_to_trace(signature, rows)
-    return export(module, inputs, {}, dynamic_shapes(signature), signature, strict=strict)
+    try:
+        return export(module, inputs, {}, dynamic_shapes(signature), signature, strict=strict)
+    except DeliveryUnsound as refused:
+        # A delivered graph opens no files.
+        if isinstance(unread := refused.__cause__, OSError):
+            raise EnvironmentLacking(
+                "torch can't read what it needs to capture a model",
+                expected="an environment whose packages lie in it", got=str(unread),
+                remedy="Install torch into this environment itself: links that lead out of it "
+                "aren't followed by processes that are confined",
+            ) from unread  # fmt: skip
+        raise
 
 
 def inputs_to_trace(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
-from handoff.artifacts.errors import DeliveryUnsound
+from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.optimize.capture import capture, describe_outputs
 
 
@@ -107,3 +107,15 @@ def test_a_tensor_that_is_given_twice_is_described_twice() -> None:
     wanted = signature(("batch", 4), batch=Dimension(1, 8))
     outputs, _ = describe_outputs(capture(GivesTwice(), wanted), wanted)
     assert [spec.shape for spec in outputs] == [("batch",), ("batch",), ("batch", 4)]
+
+
+class Unreadable(nn.Module):
+    """Stands for a torch whose files can't be read."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise PermissionError(13, "Permission denied", "torch/export/_trace.py")
+
+
+def test_what_torch_cant_read_is_not_said_to_be_the_models_fault() -> None:
+    with pytest.raises(EnvironmentLacking, match=r"can't read .* got .*_trace\.py"):
+        capture(Unreadable(), signature((3,)))
