@@ -61,14 +61,6 @@ def share_built(builds: Path) -> None:
         made_once("tools", _make_tools)
 
 
-def share_packages(builds: Path) -> None:
-    """Let a folder of builds find what others compiled of the same delivered code."""
-    packages = run_folder() / "packages"
-    with contextlib.suppress(OSError):
-        packages.mkdir(exist_ok=True)
-        (builds / "packages").symlink_to(packages)
-
-
 def _make_tools(folder: Path) -> None:
     from handoff.artifacts.recipe.recipe import Recipe
     from handoff.artifacts.recipe.target import native_cpu_target
