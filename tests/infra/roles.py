@@ -23,28 +23,20 @@ from tests.infra.test_wheel import build
 def needed(
     name: str, extras: Iterable[str] = (), found: dict[str, Distribution] | None = None
 ) -> dict[str, Distribution]:
-    """Return a distribution with all that it needs, and that its named extras do."""
+    """Return by `name[extra]` a distribution, itself and with its extras, and all that they need.
+
+    An extra may be nothing without another one's, such as cuda-toolkit[cublas].
+    """
     seen = {} if found is None else found
-    if name.lower() not in seen:
-        seen[name.lower()] = distribution(name)
-        _add(name, "", seen)
-    # Such as cuda-toolkit[cublas], which is nothing without.
-    for extra in extras:
-        _add(name, extra, seen)
+    for extra in ("", *extras):
+        key = f"{name}[{extra}]".lower()
+        if key in seen:
+            continue
+        seen[key] = distribution(name)
+        for requirement in map(Requirement, seen[key].requires or []):
+            if not requirement.marker or requirement.marker.evaluate({"extra": extra}):
+                needed(requirement.name, requirement.extras, seen)
     return seen
-
-
-def _add(name: str, extra: str, seen: dict[str, Distribution]) -> None:
-    for requirement in map(Requirement, distribution(name).requires or []):
-        marker = requirement.marker
-        if marker is None:
-            wanted = not extra
-        else:
-            # What holds without the extra, too, was added with the distribution itself.
-            wanted = marker.evaluate({"extra": extra})
-            wanted = wanted and (not extra or not marker.evaluate({"extra": ""}))
-        if wanted:
-            needed(requirement.name, requirement.extras, seen)
 
 
 def tops(found: Distribution) -> Iterator[Path]:
@@ -59,8 +51,8 @@ def role(folder: Path, *extras: str, file_by_file: bool = False) -> Path:
     subprocess.run(command, check=True)
     (packages,) = folder.glob("venv/lib/python*/site-packages")
     zipfile.ZipFile(build(folder)).extractall(packages)
-    for name, found in needed("handoff", extras).items():
-        for top in tops(found) if name != "handoff" else ():
+    for found in needed("handoff", extras).values():
+        for top in tops(found) if found.name != "handoff" else ():
             if not (packages / top.name).exists():
                 if file_by_file:
                     _link(top, packages / top.name)

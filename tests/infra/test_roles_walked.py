@@ -30,10 +30,8 @@ def test_a_serving_machine_lists_and_pulls_from_s3_without_what_releases_need(
     python, place = role(tmp_path, "s3"), tmp_path / "serving"
     place.mkdir()
     settings = {**s3_environment, "HANDOFF_STORE": "s3://models/roles"}
-    without = (
-        "import importlib.util as i; print([n for n in ('prefect', 'mlflow') if i.find_spec(n)])"
-    )
-    assert run(python, place, "-c", without)[1].strip() == "[]"
+    code = "from importlib.util import find_spec as f; print(f('prefect'), f('mlflow'))"
+    assert run(python, place, "-c", code)[1].split() == ["None", "None"]
     public = str(registry.key.public)
 
     def handoff(*arguments: str) -> tuple[int, str, str]:
@@ -50,7 +48,7 @@ def test_a_serving_machine_lists_and_pulls_from_s3_without_what_releases_need(
     assert ended == 0, errors
     assert handoff("verify", "pulled")[0] == 0
     checks = json.loads(handoff("doctor", "--json")[1])["checks"]
-    assert not [check for check in checks if check["answer"] == "failed"], checks
+    assert not [check for check in checks if check["answer"] == "missing"], checks
 
 
 @pytest.mark.long

@@ -84,12 +84,14 @@ class Calls:
 @contextmanager
 def calling(server: Server, threads: int = 4) -> Iterator[Calls]:
     """Call from so many threads for the body, each for other rows; at its end all have ended."""
-    calls, over = Calls(), threading.Event()
+    calls, lock, over = Calls(), threading.Lock(), threading.Event()
 
     def work(number: int) -> None:
         while not over.is_set():
             try:
-                calls.answered[server.rows(number % 5, 6)] += 1
+                answer = server.rows(number % 5, 6)
+                with lock:
+                    calls.answered[answer] += 1
             except Exception as error:  # noqa: BLE001 - each is counted, whatever it is
                 calls.failed.append(f"{type(error).__name__}: {error}")
 
