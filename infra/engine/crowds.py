@@ -50,8 +50,11 @@ class Crowds:
         pause = threading.Event()
         while True:
             pause.wait(_EVERY_S)
-            # One number tells that there is nothing to count.
-            if _all_threads() - usual < MOST_THREADS // 2:
+            # One number tells that there is nothing to count. What was usual may have ended since:
+            # a group that was ended counts for a moment more.
+            running = _all_threads()
+            if running - usual < MOST_THREADS // 2:
+                usual = min(usual, running)
                 continue
             for group, threads in _threads_of_groups().items():
                 if threads > MOST_THREADS:
