@@ -230,14 +230,15 @@ def mlflow_is_down(folder: Path, *, done: bool) -> None:
     if not done:
         KEPT["place"] = place = make_place(folder / "place")
         with pytest.MonkeyPatch.context() as patched:
-            patched.setitem(Catalogue.__init__.__kwdefaults__, "patience_s", 1.0)
+            defaults: Any = Catalogue.__init__.__kwdefaults__
+            patched.setitem(defaults, "patience_s", 1.0)
             release(with_uri(place, "http://127.0.0.1:9").registry, place.first)
     from mlflow import MlflowClient
 
     stores = KEPT["place"].registry.stores
     show(stores)
     client = MlflowClient(stores.tracking_uri)
-    assert [one.version for one in client.search_model_versions("name = 'toy'")] == [1]
+    assert [str(one.version) for one in client.search_model_versions("name = 'toy'")] == ["1"]
 
 
 def transposed_input(_: Path, *, done: bool) -> None:
