@@ -16,6 +16,10 @@ from handoff.artifacts.printable import one_line, printable
 _AT_PLACE = re.compile(
     r"(?:(?P<place>.*?): )??expected (?P<expected>.+?), got:? (?P<got>.+)", re.DOTALL
 )
+# In what was found, another message of that form: up to its end, its remedy, or the next one.
+_NESTED = re.compile(
+    r"\bexpected (?P<expected>[^;]+?), got:? (?P<got>.+?)(?=\.? *$|; |\. [A-Z'])", re.DOTALL
+)
 
 
 class HandoffError(Exception):
@@ -33,10 +37,15 @@ class HandoffError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        """Return the parts as one sentence and its way out."""
+        """Return the parts as one sentence and its way out.
+
+        What was found may be messages of this form, of a file's reader or of several steps: what
+        they expected becomes `GOT instead of EXPECTED`, so that the sentence has one of each.
+        """
         place = f"{self.where}: " if self.where else ""
         remedy = self.remedy[:1].upper() + self.remedy[1:]
-        return f"{place}{self.what}: expected {self.expected}, got {self.got}. {remedy}"
+        got = _NESTED.sub(r"\g<got> instead of \g<expected>", self.got)
+        return f"{place}{self.what}: expected {self.expected}, got {got}. {remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by record, since the constructor takes keywords."""

@@ -20,8 +20,8 @@ def next_step(manifest: Manifest) -> str:
 
 
 _CRASHED = (
-    "Nothing was shown to be wrong: release it again, and if it crashes again, look at the step's "
-    "log in the build's folder"
+    "Nothing was shown to be wrong: do what the reason says, then release it again; if it crashes "
+    "again, look at the step's log in the build's folder"
 )
 
 

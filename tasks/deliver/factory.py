@@ -19,6 +19,7 @@ from torch import nn
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import UsageProblem
+from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.infra.engine.looking import hidden_names, searched
 from handoff.tasks.deliver.golden import one_line
 
@@ -84,6 +85,9 @@ def make_model(factory: str, search_path: Path) -> Made:
         try:
             made = function()
         except (Exception, SystemExit) as error:
+            # By hand it would run: what lacks is memory for this step, which is reported as that.
+            if is_out_of_memory(error):
+                raise out_of_memory("deliver", error) from error
             raise _refuse(
                 f"{factory} failed", expected="a model and its example inputs",
                 got=one_line(error), remedy="Call it by hand to see the whole trace",

@@ -13,6 +13,7 @@ from torch import nn
 from handoff.artifacts.delivery.contract import Draw, Structure
 from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError
+from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
 from handoff.tasks.deliver.capture.losses import LossWatch
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
@@ -196,6 +197,8 @@ def _run_twice(
         except HandoffError:
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise out_of_memory("deliver", error) from error
             raise _does_not_run(what, inputs, one_line(error)) from error
         if not first:
             raise DeliveryUnsound(

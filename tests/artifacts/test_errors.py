@@ -25,6 +25,27 @@ def test_a_message_is_told_in_its_parts(text: str, parts: tuple[str, str, str]) 
 
 
 @pytest.mark.parametrize(
+    ("got", "told"),
+    [
+        ("rows.0: expected a text, got 7", "got rows.0: 7 instead of a text. Look"),
+        ("cpu: it ended: expected a result, got SIGKILL; its last output: x. Read the log; "
+         "gpu: it ended: expected a result, got nothing. Run it again",
+         "got cpu: it ended: SIGKILL instead of a result; its last output: x. Read the log; "
+         "gpu: it ended: nothing instead of a result. Run it again. Look"),
+        ("nothing that was expected", "got nothing that was expected. Look"),
+        ("7, not 8", "got 7, not 8. Look"),
+    ],
+)  # fmt: skip
+def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, told: str) -> None:
+    error = UsageProblem("it can't be read", expected="a record", got=got, remedy="look")
+    assert str(error).startswith("it can't be read: expected a record, got ")
+    assert told in str(error)
+    assert str(error).count("expected ") == 1
+    # The part itself stays as it was found, for programs.
+    assert error.got == got
+
+
+@pytest.mark.parametrize(
     ("recipe", "told", "mended"),
     [
         ("targtes = ['cpu']", "got 'targtes'. Did you mean targets?", "targets = ['cpu']"),

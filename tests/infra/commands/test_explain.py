@@ -127,8 +127,9 @@ def write_contract(folder: Path, explained: Explanation) -> None:
         for spec in wishes.inputs
     )
     contract = DeliveryContract(
-        ModelSection("toy", "Net"), ranged, dimensions={"batch": Dimension(1, 64)}
-    )
+        ModelSection("toy", "Net"), ranged, dimensions={"batch": Dimension(1, 64)},
+        source=wishes.source,
+    )  # fmt: skip
     (folder / CONTRACT_FILE).write_text(format_contract(contract), encoding="utf-8")
 
 

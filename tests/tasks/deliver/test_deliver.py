@@ -275,13 +275,13 @@ def test_takes_an_empty_folder(tmp_path: Path) -> None:
         ({"dynamic": {"x": {2: "batch"}}}, "axis 2 of x, which has axes 0 to 1"),
         ({"dynamic": {"x": {-1: "batch"}}}, "axis -1 of x"),
         ({"dynamic": {"x": "batch"}}, "'batch' in dynamic"),
-        ({"dynamic": {"x": {0: "a b"}}}, "expected an identifier"),
-        ({"dynamic": {"x": {0: "n", 1: "n"}}}, "expected n = 6 as in another input, got 8"),
-        ({"dimensions": {"batch": (1, 4)}}, "expected batch from 1 to 4, got 6"),
+        ({"dynamic": {"x": {0: "a b"}}}, "instead of an identifier"),
+        ({"dynamic": {"x": {0: "n", 1: "n"}}}, "8 instead of n = 6 as in another input"),
+        ({"dimensions": {"batch": (1, 4)}}, "6 instead of batch from 1 to 4"),
         ({"dimensions": {"batch": (9, 4)}}, "min 9 and max 4"),
         ({"dimensions": {"batch": 9}}, "dimensions as {dimension"),
         ({"dimensions": {"batch": (1, 9.5)}}, r"\(1, 9.5\) for batch"),
-        ({"ranges": {"x": (1.0, 0.0)}}, "expected low <= high for x"),
+        ({"ranges": {"x": (1.0, 0.0)}}, "instead of low <= high for x"),
     ],
 )
 def test_refuses_arguments_that_contradict_the_example(

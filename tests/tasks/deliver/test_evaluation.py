@@ -84,7 +84,7 @@ def test_where_sizes_are_fixed_only_samples_of_those_are_kept(tmp_path: Path) ->
         ({"evaluation": [samples(3)]}, "the metric that they are for, got samples alone"),
         ({"metric": "top-1"}, "got a metric alone"),
         ({"evaluation": [samples(1025)], "metric": "top-1"},
-         "batch 0 of the evaluation .*expected batch from 1 to 1024, got 1025. Give smaller"),
+         "batch 0 of the evaluation .*got x: 1025 instead of batch from 1 to 1024. Give smaller"),
         ({"calibration": [samples(3)[0], samples(1025)[0]]}, "batch 1 of the calibration"),
         ({"evaluation": [samples(3)], "metric": "f1"}, "a metric among top-K, auc.*got 'f1'"),
         ({"evaluation": [samples(3)[0][0]], "metric": "top-1"}, "batch 0 .*a pair of forward's"),

@@ -1,0 +1,87 @@
+"""Refusals of builds: a killed compiler, a night that loses a model, and their ways out.
+
+A real release and real nights in one home: each test goes on from where the one before it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.flows.small_delivery import FACTORY
+from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
+from tests.shared_tools import share_built
+
+pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
+WRONG = 'extensions = ["no_such_module@sha256:' + "0" * 64 + '"]\n'
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a delivery of a small model."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "small.py").write_text(FACTORY)
+    made = handoff("deliver", "small:build", "--to", "delivery", "--name", "small",
+                   home=folder, cwd=folder)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    share_built(folder / "builds")
+    return folder
+
+
+def compiling(release: subprocess.Popen[str]) -> psutil.Process:
+    """Wait until a compiler runs on the model's own code; return the step that runs it."""
+    deadline = time.monotonic() + 280
+    while release.poll() is None and time.monotonic() < deadline:
+        for process in psutil.Process(release.pid).children(recursive=True):
+            try:
+                prints_to = Path(f"/proc/{process.pid}/fd/1").readlink().name
+                if prints_to.startswith("compile") and process.children():
+                    return process
+            except OSError:
+                continue
+        time.sleep(0.02)
+    raise AssertionError("no compiler was seen")
+
+
+def test_a_killed_compiler_is_no_verdict_and_the_same_release_again_succeeds(home: Path) -> None:
+    asked = ("release", str(home / "delivery"))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
+    release = subprocess.Popen(
+        [sys.executable, "-m", "handoff", *asked], cwd=home, text=True,
+        env={**kept, "HANDOFF_HOME": str(home)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    compiling(release).send_signal(signal.SIGKILL)
+    out, err = release.communicate(timeout=280)
+    told = subprocess.CompletedProcess(asked, release.returncode, out, err)
+    assert_is_a_sentence(
+        told, 4, "SIGKILL", "Nothing was shown to be wrong", "then release it again",
+        "handoff explain BuildCrashed",
+    )  # fmt: skip
+    assert json.loads(handoff("list", "--json", home=home).stdout) == {"models": []}
+    again = handoff(*asked, home=home)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_night_that_lost_a_model_finds_it_again_once_its_recipe_is_mended(home: Path) -> None:
+    promoted = handoff("promote", "small@candidate", "--to", "production", home=home)
+    assert promoted.returncode == 0, promoted.stderr
+    recipes = home / "recipes"
+    recipes.mkdir()
+    (recipes / "small.toml").write_text(WRONG)
+    lost = handoff("recompile", home=home)
+    assert lost.returncode == 1, lost.stderr
+    assert "no_such_module" in lost.stdout
+    assert "Traceback" not in lost.stdout + lost.stderr
+    served = json.loads(handoff("show", "small@production", "--json", home=home).stdout)
+    assert served["version"] == 1
+    (recipes / "small.toml").unlink()
+    assert handoff("recompile", "small", home=home).returncode == 0
