@@ -79,6 +79,9 @@ class VerifyPlan:
     localize_seconds: float = later(240.0)
     """How long, for each refused target, it is looked for where the numbers go wrong, 0 to 3600;
     with 0 it isn't."""
+    interpret_seconds: float = later(180.0)
+    """How long the kernels of a GPU that isn't here are run by Triton's interpreter, 0 to 3000; the
+    smallest case is run in any case."""
 
     def __post_init__(self) -> None:
         """Check that there is something to compare."""
@@ -87,6 +90,10 @@ class VerifyPlan:
         if not 0 <= self.localize_seconds <= 3600:
             raise ValueError(
                 f"expected localize_seconds from 0 to 3600, got {self.localize_seconds}"
+            )
+        if not 0 <= self.interpret_seconds <= 3000:
+            raise ValueError(
+                f"expected interpret_seconds from 0 to 3000, got {self.interpret_seconds}"
             )
 
 

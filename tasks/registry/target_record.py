@@ -129,7 +129,7 @@ def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
         unverified=f"compiled for {target.profile.name} (sm_{target.sm}) on a machine with {here}: "
-        "its kernels were seen to be for that GPU, and nothing was run",
+        "its kernels were seen to be for that GPU, and no GPU has run them",
         kernels=compiled.kernels,
     )
 

@@ -156,6 +156,7 @@ class Jobs:
         return InterpretJob(
             optimized.program, target, reference, self.recipe, compiled.sources,
             self.workspace / "interpret" / target.slug, self.staging, optimized.reference, names,
+            self.recipe.verify.interpret_seconds,
         )  # fmt: skip
 
     def probe(
