@@ -93,12 +93,16 @@ def test_what_does_not_load_is_told_in_that_torchs_words(
     built: BuiltRelease, tmp_path: Path
 ) -> None:
     broken = tmp_path / "model.so"
+    inputs = (torch.zeros(1, 20, dtype=torch.int64), torch.zeros(1, 64))
+    broken.write_text("no library")
+    with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as told:
+        package(inputs)
+    assert "model.so" in told.value.got
+    # Cut off, it ends that process, and not this one.
     broken.write_bytes((built.package / "model.so").read_bytes()[:1000])
-    with (
-        package_of_other_torch(HERE, broken) as package,
-        pytest.raises(BlessingRefused, match=r"model\.so"),
-    ):
-        package((torch.zeros(1, 20, dtype=torch.int64), torch.zeros(1, 64)))
+    with package_of_other_torch(HERE, broken) as package, pytest.raises(BlessingRefused) as told:
+        package(inputs)
+    assert "ended" in told.value.got
 
 
 @pytest.mark.compile
