@@ -32,7 +32,7 @@ def open_file(path: str) -> Run:
     """Return what calls the package in a file."""
     run: Run
     if path.endswith(".pt2"):
-        run = _aoti.AOTIModelPackageLoader(path, "model", False, _AT_ONCE).boxed_run
+        run = _aoti.AOTIModelPackageLoader(path, "model", False, _AT_ONCE, -1).boxed_run
     else:
         run = _aoti.AOTIModelContainerRunnerCpu(path, _AT_ONCE).run
     return run
