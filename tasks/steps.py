@@ -32,6 +32,7 @@ from handoff.tasks.report import messages as report
 from handoff.tasks.timing import messages as timing
 from handoff.tasks.verify import messages as verify
 from handoff.tasks.verify.interpret import messages as interpret
+from handoff.tasks.verify.torches import messages as torches
 
 J = TypeVar("J", bound=Job[Any])
 R = TypeVar("R")
@@ -100,6 +101,10 @@ REFERENCE = Step(
 TAP = Step("tap", "verify.tap", verify.TapJob, verify.TapResult, 3600, shapes_release=True)
 VERIFY = Step(
     "verify", "verify.step", verify.VerifyJob, verify.VerifyResult, 3600, shapes_release=True
+)
+# Gigabytes, once.
+MAKE_TORCH = Step(
+    "make torch", "verify.torches.environments", torches.MakeTorchJob, torches.OtherTorchHere, 3600
 )
 INTERPRET = Step(
     "interpret", "verify.interpret.step", interpret.InterpretJob, interpret.InterpretResult, 3600,

@@ -91,6 +91,12 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "source_checked": " ".join(
             target.slug for target in manifest.targets if target.source_checked
         ),
+        # With which other versions of torch a package was seen to be right.
+        "torches": " ".join(
+            f"{target.slug}:{version}"
+            for target in manifest.targets
+            for version in (target.fit.also if target.fit else ())
+        ),
         # Of these the metrics tell what was measured of another package.
         "taken_over": " ".join(target.slug for target in manifest.targets if target.taken_over),
     }

@@ -28,6 +28,8 @@ from handoff.artifacts.release.evidence import Goal
 
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(@sha256:[0-9a-f]{64})?")
 
+_TORCH = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}")
+
 # AOTInductor options that a recipe may set, each with the type of its value. The list is closed:
 # most of Inductor's options are not about what is shipped, and some run code.
 OPTIONS: dict[str, type] = {
@@ -77,6 +79,9 @@ class VerifyPlan:
     localize_seconds: float = later(240.0)
     """How long, for each refused target, it is looked for where the numbers go wrong, 0 to 3600;
     with 0 it isn't."""
+    interpret_seconds: float = later(180.0)
+    """How long the kernels of a GPU that isn't here are run by Triton's interpreter, 0 to 3000; the
+    smallest case is run in any case."""
 
     def __post_init__(self) -> None:
         """Check that there is something to compare."""
@@ -85,6 +90,10 @@ class VerifyPlan:
         if not 0 <= self.localize_seconds <= 3600:
             raise ValueError(
                 f"expected localize_seconds from 0 to 3600, got {self.localize_seconds}"
+            )
+        if not 0 <= self.interpret_seconds <= 3000:
+            raise ValueError(
+                f"expected interpret_seconds from 0 to 3000, got {self.interpret_seconds}"
             )
 
 
@@ -218,6 +227,28 @@ USUAL_PROMOTION = Promotion()
 
 
 @dataclass(frozen=True)
+class OtherTorch:
+    """With which torch, beside the one that builds, packages are loaded and compared."""
+
+    also: tuple[str, ...] = ()
+    """Whole versions, as `2.14.1`. An environment with each is made by uv once and kept; a package
+    fits there, too, if it loads there and its numbers are right on the whole plan. What isn't right
+    there is told, and refuses nothing."""
+
+    def __post_init__(self) -> None:
+        """Check that each is one version, so that what was compared is known."""
+        for version in self.also:
+            if not _TORCH.fullmatch(version):
+                raise ValueError(
+                    f"expected whole versions of torch such as 2.14.1 under also, "
+                    f"got {version[:60]!r}"
+                )
+
+
+NO_OTHER_TORCH = OtherTorch()
+
+
+@dataclass(frozen=True)
 class Recipe:
     """What to build from a delivery and how exact it has to be."""
 
@@ -247,6 +278,8 @@ class Recipe:
     metric: MetricRule | None = later(None)
     """How much of the delivery's metric may be lost; then passes that round may move its output
     beyond the tolerance."""
+    torch: OtherTorch = later(NO_OTHER_TORCH)
+    """With which other versions of torch the packages for processors are tried."""
     captures: bool = later(False)
     """Whether the capture table is filled, which the report shows: what each capture technology
     makes of the model. That takes half a minute or more."""

@@ -231,8 +231,9 @@ def _first_processor() -> dict[str, str]:
 class Fit:
     """What a package asks of the machine it runs on.
 
-    An AOTInductor package loads only into the torch that it was built with (its shim calls move
-    between versions), and ends with SIGILL on a processor that lacks an instruction. Machine code
+    An AOTInductor package is for the torch that it was built with (its shim calls may move between
+    versions), and for those of `also`, with which it was seen to be right; no other is asked to
+    load it. It ends with SIGILL on a processor that lacks an instruction. Machine code
     for a GPU runs on those of its capability (90 for 9.0; 0: none is needed) and of a later minor
     one (CUDA C++ Programming Guide, "Binary Compatibility"); `cuda` is the CUDA that it was built
     with (`13.0`), whose major version the driver has to be for at least (CUDA Compatibility, "Minor
@@ -246,6 +247,7 @@ class Fit:
     gpu_capability: int = later(0)
     glibc: str = later("")
     cuda: str = later("")
+    also: tuple[str, ...] = later(())
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a version that can't be compared."""
@@ -271,9 +273,14 @@ class Fit:
             return f"it needs {needed} (or a later {self.gpu_capability // 10}.x); here: {found}"
         if misfit := self._misfit_of_libraries():
             return misfit
-        if torch_version is not None and base_version(torch_version) != base_version(self.torch):
-            return f"it needs torch {base_version(self.torch)}, and this is torch {torch_version}"
+        if torch_version is not None and base_version(torch_version) not in self.torches:
+            return f"it needs torch {' or '.join(self.torches)}, and this is torch {torch_version}"
         return None
+
+    @property
+    def torches(self) -> tuple[str, ...]:
+        """The versions of torch that may load it: the one that built it first."""
+        return (base_version(self.torch), *self.also)
 
     def _misfit_of_libraries(self) -> str | None:
         """Return what the C library or the driver here is too old for, or None."""

@@ -267,6 +267,31 @@ SOURCE_LEVEL = "kernels checked at source level"
 
 
 @dataclass(frozen=True)
+class TorchCheck:
+    """How a package did in a torch that didn't build it, compared as in its own.
+
+    `version` is that torch's. It `is_right` where the gate accepted it there, over `comparisons`
+    of outputs, `max_abs` being the largest difference from eager on ordinary inputs (None without
+    any); else `why` says what it was refused for, or why it doesn't load, in that torch's words.
+    """
+
+    version: str
+    is_right: bool
+    comparisons: int = 0
+    max_abs: float | None = None
+    why: str = ""
+
+    @property
+    def told(self) -> str:
+        """What was seen, in a sentence."""
+        if not self.is_right:
+            return f"not right with torch {self.version}: {self.why}"
+        apart = "" if self.max_abs is None else f", at most {self.max_abs:.2g} from eager"
+        seen = f"{self.comparisons} comparisons{apart}"
+        return f"seen to be right with torch {self.version}, too: {seen}"
+
+
+@dataclass(frozen=True)
 class SourceCheck:
     """What running the sources of a package's kernels without their GPU has shown.
 

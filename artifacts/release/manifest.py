@@ -31,6 +31,7 @@ from handoff.artifacts.release.evidence import (
     SourceCheck,
     TakenOver,
     Timing,
+    TorchCheck,
     Verdict,
     headline_of,
 )
@@ -91,7 +92,8 @@ class TargetRecord:
     `crashed` may be accepted the next time: nothing was shown to be wrong. `metric` is what the
     package loses of the delivery's own. One that no processor of its kind has run tells in
     `emulated` what has, and is never timed. `source_checked` tells what the sources of kernels for
-    a GPU that isn't here were seen to compute.
+    a GPU that isn't here were seen to compute. `torches` tell how the package did in other versions
+    of torch than its own; those where it was right are in `fit`.
     """
 
     slug: str
@@ -119,6 +121,7 @@ class TargetRecord:
     metric: MeasuredMetric | None = later(None)
     emulated: str = later("")
     source_checked: SourceCheck | None = later(None)
+    torches: tuple[TorchCheck, ...] = later(())
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

@@ -318,7 +318,10 @@ def _run_of(sealed: str, path: Path, device: str, runners: int) -> Run:
     from torch._C import _aoti
 
     if path.suffix == ".pt2":
-        return cast(Run, _aoti.AOTIModelPackageLoader(sealed, "model", False, runners).boxed_run)
+        # Torch before 2.15 has no default for the device; -1 is none in particular.
+        return cast(
+            Run, _aoti.AOTIModelPackageLoader(sealed, "model", False, runners, -1).boxed_run
+        )
     # By a name that no other bytes have had in this process: dlopen takes a library that it has
     # loaded from the same path for the one that lies there now, and never unloads most of ours
     # (their unique symbols).

@@ -33,6 +33,7 @@ from handoff.flows.steps import (
     probe,
     run_reference,
 )
+from handoff.flows.target.other_torches import made_torches, try_with_others
 from handoff.flows.target.variants import PLAIN, Variant, Work, check, rate, try_variants
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.compile.arm.emulation import emulated_target, told_emulation
@@ -109,6 +110,7 @@ def build(
     `signature` is what the release will say that the packages take and give, and `known` what they
     are asked for because the toolchain is known to get it wrong.
     """
+    torches = made_torches(processes)
     compiling = [
         (target, compile_package.submit(processes.compiler(target), job, target.slug))
         for target in processes.targets
@@ -123,7 +125,7 @@ def build(
     reference = run_reference(processes.runner(), referring)
     # All of them first: what is timed beside a compiler says little.
     compiled = [
-        _Compiled(Work(processes, target, optimized, reference, signature), settle(future))
+        _Compiled(Work(processes, target, optimized, reference, signature, torches), settle(future))
         for target, future in compiling
     ]
     toolchain: dict[str, str] = {}
@@ -270,7 +272,8 @@ def _time(state: _Probed) -> TargetRecord:
     record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
     record = target_record.with_mechanics(record, measured)
     record = replace(record, taken_over=known.package if known else None)
-    return target_record.with_search(record, state.candidates, winner.told.name)
+    record = target_record.with_search(record, state.candidates, winner.told.name)
+    return try_with_others(work, winner.compiled, record)
 
 
 def _under_emulation(record: TargetRecord) -> TargetRecord:

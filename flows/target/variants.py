@@ -21,6 +21,7 @@ from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
 from handoff.tasks.timing.messages import RaceJob
 from handoff.tasks.verify.messages import ReferenceResult, TapResult, VerifyJob, VerifyResult
+from handoff.tasks.verify.torches.messages import OtherTorchHere
 
 PLAIN = "plain"
 
@@ -34,6 +35,7 @@ class Work:
     optimized: OptimizeResult
     reference: ReferenceResult
     signature: ModelSignature
+    torches: tuple[OtherTorchHere, ...] = ()
 
 
 @dataclass(frozen=True)

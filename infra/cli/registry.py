@@ -165,6 +165,27 @@ def history(name: str, page: Path | None, as_json: bool) -> None:
     show_history(name, page, as_json=as_json)
 
 
+@click.command(name="verify-torch")
+@click.argument("name", shell_complete=complete_model, metavar="NAME[@ALIAS|@VERSION]")
+@click.option("--torch", "versions", multiple=True, required=True, help="A whole version, 2.14.1.")
+@click.option("--target", default="auto", show_default=True, help="A target; or this machine's.")
+@json_option
+@debug_option
+def verify_torch(name: str, versions: tuple[str, ...], target: str, as_json: bool) -> None:
+    """Compare a release's package with its delivery in other versions of torch.
+
+    uv makes an environment for each, once. The record stays as it was signed: what a recipe names
+    under [torch] also is compared at the release, and the package then fits there. Exit code 4: it
+    isn't right with one of them.
+
+    \b
+    handoff verify-torch resnet18@production --torch 2.14.1 --torch 2.13.0
+    """  # noqa: D301 - as above
+    from handoff.infra.commands.others import verify_torches
+
+    raise click.exceptions.Exit(verify_torches(name, versions, target, as_json=as_json))
+
+
 @click.command()
 @click.argument("name", shell_complete=complete_model, metavar="NAME@VERSION")
 @reason_option
@@ -290,5 +311,6 @@ def verify_store(place: str, *, quick: bool, as_json: bool) -> None:
 
 
 COMMANDS = (
-    list_models, show, diff, pull, promote, rollback, history, retire, sync, gc, keys, store,
+    list_models, show, diff, pull, verify_torch, promote, rollback, history, retire, sync, gc, keys,
+    store,
 )  # fmt: skip

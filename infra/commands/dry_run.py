@@ -46,7 +46,7 @@ def tell_dry_run(
 
 
 def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> dict[str, Any]:
-    expected = {step: found.times.expected(step) for step in _steps(found)}
+    expected = {step: found.times.expected(step) for step in _steps(found, recipe)}
     expected[WHOLE] = found.times.expected(_whole(found))
     return {
         "dry_run": True,
@@ -83,10 +83,12 @@ def _whole(found: Rehearsal) -> str:
     return cached if found.times.expected(known) is None else known
 
 
-def _steps(found: Rehearsal) -> list[str]:
+def _steps(found: Rehearsal, recipe: Recipe) -> list[str]:
     """Return the names of the steps that would run; compilations are told with their targets."""
     compiling = {f"{COMPILE.name} {slug}" for slug in found.targets}
-    return [step for step in names_in_order(found.targets) if step not in compiling]
+    return [
+        step for step in names_in_order(found.targets, recipe.torch.also) if step not in compiling
+    ]
 
 
 def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> None:
@@ -106,7 +108,7 @@ def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> N
     if found.targets:
         rows = [_target_row(found.times, *one) for one in found.targets.items()]
         print_table("", ("target", "package", "took before"), rows)
-        _tell_times(found)
+        _tell_times(found, recipe)
     echo("Nothing was written: that was a dry run")
 
 
@@ -122,9 +124,9 @@ def _target_row(times: StepTimes, slug: str, cached: Reused) -> tuple[str, str, 
     return (slug, told, "-" if expected is None else seconds(expected))
 
 
-def _tell_times(found: Rehearsal) -> None:
+def _tell_times(found: Rehearsal, recipe: Recipe) -> None:
     """Print what is known of the steps' times; nothing at the first release."""
-    known = [(step, found.times.expected(step)) for step in _steps(found)]
+    known = [(step, found.times.expected(step)) for step in _steps(found, recipe)]
     told = [f"{step} {seconds(took_s)}" for step, took_s in known if took_s is not None]
     if told:
         echo(f"Before, on this machine: {', '.join(told)}")

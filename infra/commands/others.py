@@ -7,15 +7,16 @@ from contextlib import closing
 from pathlib import Path
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
+from handoff.artifacts.errors import BlessingRefused, UsageProblem
 from handoff.artifacts.printable import one_line
-from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, Recipe, read_recipe
+from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, OtherTorch, Recipe, read_recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
 from handoff.infra.cli.options import is_quiet
 from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.explaining.telling import hint_for
-from handoff.infra.settings import read_settings
+from handoff.infra.settings import read_settings, read_site, require_writable_home
 from handoff.infra.terminal.console import print_findings, print_json, print_table, size
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.captures.rows import fill_rows
@@ -149,6 +150,36 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
     )
     for line in repeated:
         echo(f"  {line}")
+
+
+def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as_json: bool) -> int:
+    """Compare a released package in other versions of torch; return 4 if it isn't right in one."""
+    from handoff.infra.commands.registry import parse_reference
+    from handoff.tasks.registry.repeating import verify_with_torches
+
+    try:
+        wanted = OtherTorch(versions)
+    except ValueError as error:
+        expected, _, got = str(error).removeprefix("expected ").partition(", got ")
+        raise UsageProblem(
+            "that is no version of torch", expected=expected.replace("under also", "with --torch"),
+            got=got, remedy="Name a whole version, as 'pip index versions torch' lists them",
+        ) from error  # fmt: skip
+    settings = read_settings()
+    require_writable_home(settings)
+    model, named = parse_reference(reference)
+    version, slug, checks = verify_with_torches(
+        read_site(settings), model, named or "candidate", target, wanted.also
+    )
+    if as_json:
+        print_json(
+            {"model": model, "version": version, "target": slug, "torches": to_plain(checks)}
+        )
+    else:
+        echo(f"{model} version {version}, {slug}")
+        for check in checks:
+            echo(f"  {check.told}")
+    return 0 if all(check.is_right for check in checks) else BlessingRefused.exit_code
 
 
 def print_captures(rows: tuple[CaptureRow, ...]) -> None:

@@ -56,8 +56,9 @@ _SEVERAL = "HANDOFF_TRUSTED_KEYS"
 _NETWORK_PREFIXES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_")
 _NETWORK_NAMES = frozenset({"http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE"})
 _STORE_PREFIXES = ("AWS_", "MLFLOW_", "BOTO_", *_NETWORK_PREFIXES)
-# What fetches deliveries asks S3, git (and ssh for it), and servers behind https.
-_SOURCE_PREFIXES = ("AWS_", "BOTO_", "GIT_", "SSH_", *_NETWORK_PREFIXES)
+# What fetches deliveries asks S3, git (and ssh for it), and servers behind https; what gets another
+# torch, uv.
+_SOURCE_PREFIXES = ("AWS_", "BOTO_", "GIT_", "SSH_", "UV_", *_NETWORK_PREFIXES)
 _SOURCE_NAMES = frozenset({"XDG_CONFIG_HOME"})
 _SIGNING_PREFIX = "HANDOFF_SIGNING_"
 # For what tells people alone (`infra.telling`): it can write to a team's repositories.

@@ -22,6 +22,8 @@ namespace {
 constexpr std::int64_t kSchema = 1;
 constexpr std::size_t kManifestLimit = 64 << 20;
 
+std::string base_version(const std::string& version) { return version.substr(0, version.find('+')); }
+
 TensorSpec read_spec(const Json& record, const std::vector<Dimension>& dimensions) {
   TensorSpec spec;
   spec.name = record.at("name").string();
@@ -88,7 +90,10 @@ Target read_target(const Json& record) {
   }
   const Json& fit = record.at("fit");
   for (const Json& flag : fit.at("cpu_flags").items()) target.cpu_flags.push_back(flag.string());
-  target.torch = fit.at("torch").string();
+  target.torches = {base_version(fit.at("torch").string())};
+  if (fit.has("also")) {
+    for (const Json& version : fit.at("also").items()) target.torches.push_back(version.string());
+  }
   target.machine = fit.at("machine").string();
   if (fit.has("gpu_capability")) target.gpu_capability = fit.at("gpu_capability").integer();
   if (fit.has("glibc")) target.glibc = fit.at("glibc").string();
@@ -172,8 +177,6 @@ std::string misfit_of_libraries(const Target& target) {
          "); the driver here is for CUDA " + found;
 }
 
-std::string base_version(const std::string& version) { return version.substr(0, version.find('+')); }
-
 bool is_there(const std::string& folder, const Target& target) {
   struct stat status {};
   return stat((folder + "/" + target.slug).c_str(), &status) == 0 && S_ISDIR(status.st_mode);
@@ -236,9 +239,11 @@ std::string misfit(const Target& target) {
   }
   const std::string too_old = misfit_of_libraries(target);
   if (!too_old.empty()) return too_old;
-  if (base_version(TORCH_VERSION) != base_version(target.torch)) {
-    return "it needs torch " + base_version(target.torch) + ", and this runner was built with " +
-           TORCH_VERSION;
+  const auto& torches = target.torches;
+  if (std::find(torches.begin(), torches.end(), base_version(TORCH_VERSION)) == torches.end()) {
+    std::string known;
+    for (const std::string& version : torches) known += (known.empty() ? "" : " or ") + version;
+    return "it needs torch " + known + ", and this runner was built with " + TORCH_VERSION;
   }
   return "";
 }

@@ -48,7 +48,7 @@ struct Target {
   std::string slug;
   std::vector<PackageFile> files;
   std::vector<std::string> cpu_flags;
-  std::string torch;
+  std::vector<std::string> torches;  // those that may load it: the one that built it first
   std::string machine;
   std::int64_t gpu_capability = 0;  // 90 for 9.0; 0: no GPU is needed
   std::string glibc;                // the oldest that loads the library, `2.34`; empty: unknown

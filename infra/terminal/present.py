@@ -37,6 +37,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "unverified": target.unverified,
         "emulated": target.emulated,
         "source_checked": to_plain(target.source_checked),
+        "torches": to_plain(target.torches),
         "deviations": to_plain(target.deviations),
         "skipped": list(target.skipped),
         "notes": list(target.notes),
@@ -82,6 +83,7 @@ def print_release(
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
             *([target.source_checked.told] if target.source_checked else []),
             *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
+            *(check.told for check in target.torches),
         )
         for text in told:
             echo("  " + fitted(f"{target.slug}: {text}", 2))

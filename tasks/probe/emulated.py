@@ -2,114 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import tempfile
-import threading
 from collections.abc import Iterator
-from concurrent import futures
-from concurrent.futures import Future
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import IO, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
-from handoff.artifacts.errors import BlessingRefused
 from handoff.tasks.compile.arm.emulation import emulated_target, emulating
 from handoff.tasks.probe.build import build_arm_runner
+from handoff.tasks.probe.distant import DistantPackage, distant_package
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.probe.trial_release import write_trial_release
-from handoff.tasks.verify.loading import Tensors
 
 # A call takes some ten times as long as on the processor itself.
 _SLOWER = 10
-_WORDS = 400
-
-
-class EmulatedPackage:
-    """Calls a package that is open in another process; any thread may, at the same time as others.
-
-    Inputs and outputs are flattened, of any shapes, strides and dtypes. What the package refuses is
-    a `RuntimeError`; a process that ends, or doesn't answer, refuses the package.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, answer_s: float) -> None:
-        """Hold the process, the folder of what is handed over, and how long an answer may take."""
-        self._process, self._folder, self._answer_s = process, folder, answer_s
-        self._numbers = count()
-        self._lock = threading.Lock()
-        self._waiting: dict[str, Future[str]] = {}
-        self._ended = False
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def __call__(self, inputs: Tensors) -> Tensors:
-        """Return the outputs, and leave the inputs as the package leaves them."""
-        place = self._folder / str(next(self._numbers))
-        given, to = place.with_suffix(".in"), place.with_suffix(".out")
-        flat = [_whole(tensor) for tensor in inputs]
-        save_file({str(at): tensor.clone() for at, tensor in enumerate(flat)}, given)
-        views = [
-            {"shape": [*t.shape], "strides": [*t.stride()], "offset": t.storage_offset()}
-            for t in inputs
-        ]
-        error = self._ask({"inputs": views, "from": str(given), "to": str(to)}, str(to))
-        given.unlink()
-        if error:
-            raise RuntimeError(error)
-        answer = load_file(to)
-        to.unlink()
-        for at, tensor in enumerate(flat):
-            tensor.copy_(answer[f"left/{at}"])
-        outputs = len(answer) - len(flat)
-        return tuple(answer[f"outputs/{at}"] for at in range(outputs))
-
-    def _ask(self, request: dict[str, Any], key: str) -> str:
-        waiting: Future[str] = Future()
-        with self._lock:
-            if self._ended:
-                raise self._refusal("had ended before")
-            self._waiting[key] = waiting
-            assert self._process.stdin is not None
-            try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
-            except BrokenPipeError:
-                raise self._refusal("had ended before") from None
-        try:
-            return waiting.result(self._answer_s)
-        except futures.TimeoutError:
-            raise self._refusal(f"gave no answer within {self._answer_s:g} s") from None
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            told = json.loads(line)
-            if told["event"] == "answered":
-                self._waiting.pop(told["to"]).set_result(told["error"])
-        status = self._process.wait()
-        how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        with self._lock:
-            self._ended = True
-            for waiting in self._waiting.values():
-                waiting.set_exception(self._refusal(f"{how} at a call"))
-
-    def _refusal(self, how: str) -> BlessingRefused:
-        words = _last_words(self._folder / "errors")
-        return BlessingRefused(
-            "the package can't be called under emulation", expected="answers, or errors",
-            got=f"a process that {how}{f' ({words})' if words else ''}",
-            remedy="Leave this target out of the recipe, or run again with --debug",
-        )  # fmt: skip
 
 
 @contextmanager
 def emulated_package(
     job: ProbeJob, file: str, release: Path | None = None
-) -> Iterator[EmulatedPackage]:
+) -> Iterator[DistantPackage]:
     """Open the package's `file` in an emulated process until the body ends.
 
     It lies in a release on trial, which is made in the job's workspace where none is told. Raises
@@ -118,7 +30,6 @@ def emulated_package(
     target = emulated_target(job.slug)
     assert target is not None
     program, _ = build_arm_runner(job.source, job.programs)
-    job.workspace.mkdir(parents=True, exist_ok=True)
     if release is None:
         release = job.workspace / "release"
         write_trial_release(job, release)
@@ -126,34 +37,6 @@ def emulated_package(
         "answer", str(release), "--target", job.slug, "--file", file, "--unsigned", "--unchecked",
         "--intra-op", str(torch.get_num_threads()),
     ])  # fmt: skip
-    with (
-        tempfile.TemporaryDirectory(dir=job.workspace, prefix="calls-") as folder,
-        Path(folder, "errors").open("wb") as errors,
-        _running(command, errors) as process,
-    ):
-        yield EmulatedPackage(process, Path(folder), job.limits.answer_s * _SLOWER)
-
-
-@contextmanager
-def _running(command: list[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return all that the tensor's memory holds, as one row; changing it changes the tensor."""
-    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-
-
-def _last_words(errors: Path) -> str:
-    with errors.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - _WORDS))
-        lines = stream.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    answer_s = job.limits.answer_s * _SLOWER
+    with distant_package(command, job.workspace, "under emulation", answer_s) as package:
+        yield package

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from handoff.artifacts.errors import BlessingRefused, UsageProblem
-from handoff.artifacts.recipe.recipe import KNOBS, PassChoice, Search
+from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed, UsageProblem
+from handoff.artifacts.recipe.recipe import KNOBS, OtherTorch, PassChoice, Search
 from handoff.artifacts.recipe.target import installed_torch, parse_target
+from handoff.artifacts.release.evidence import TorchCheck
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.signing import read_trust
-from handoff.artifacts.site import Stores
+from handoff.artifacts.site import Site, Stores
+from handoff.infra.engine.child import StepProcess
+from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.registry.messages import PullJob, RestoreJob
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.registry.restore import run as restore
-from handoff.tasks.release.processes import Processes
+from handoff.tasks.registry.target_record import check_of
+from handoff.tasks.release.jobs import is_tried_with_others
+from handoff.tasks.release.processes import TORCHES, Processes
 from handoff.tasks.verify.messages import ReferenceResult, VerifyJob, VerifyResult
+from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
+
+
+@dataclass(frozen=True)
+class Released:
+    """One target of a pulled release, and the delivery that it was made from."""
+
+    folder: Path
+    manifest: Manifest
+    slug: str
+    delivery: Path
+
+    @property
+    def record(self) -> TargetRecord:
+        """The target's own."""
+        (record,) = [target for target in self.manifest.targets if target.slug == self.slug]
+        return record
 
 
 def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Path) -> str:
@@ -28,20 +52,56 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
     for another delivery than the release was made from, and `BlessingRefused` where the package is
     not accepted here.
     """
-    (record,) = [target for target in manifest.targets if target.slug == slug]
-    (library,) = [file for file in record.files if file.path.endswith(".so")]
-    recipe = replace(manifest.recipe, targets=(slug,))
-    target = parse_target(slug)
+    released = Released(folder.absolute(), manifest, slug, delivery.absolute())
     with (
         tempfile.TemporaryDirectory(prefix="handoff-") as scratch,
-        Processes(
-            Path(scratch) / "repeat", recipe, reads=(delivery.absolute(), folder.absolute())
-        ) as processes,
+        _referred(released, Path(scratch) / "repeat", ()) as (processes, job, reference),
     ):
+        verified = processes.runner(parse_target(slug)).run(job)
+    return _tell(manifest, released.record, reference, verified)
+
+
+def compare_with_torches(
+    released: Released, workspace: Path, torches: tuple[OtherTorchHere, ...]
+) -> tuple[TorchCheck, ...]:
+    """Compare the package of one target in other versions of torch.
+
+    `workspace` lies in the folder of the builds, beside the environments. Raises `UsageProblem` for
+    another delivery than the release was made from, and for a target that can't be tried.
+    """
+    slug = released.slug
+    if not is_tried_with_others(slug):
+        raise UsageProblem(
+            f"{slug} can't be tried with another torch here",
+            expected="a target for processors like this machine's", got=slug,
+            remedy="Name another target with --target",
+        )  # fmt: skip
+    versions = tuple(other.version for other in torches)
+    checks = []
+    with _referred(released, workspace, versions) as (processes, job, _):
+        for other in torches:
+            found: VerifyResult | HandoffError
+            try:
+                found = processes.runner(parse_target(slug)).run(replace(job, torch=other))
+            except (BlessingRefused, StepCrashed) as error:
+                found = error
+            checks.append(check_of(other.version, found))
+    return tuple(checks)
+
+
+@contextmanager
+def _referred(
+    released: Released, workspace: Path, torches: tuple[str, ...]
+) -> Iterator[tuple[Processes, VerifyJob, ReferenceResult]]:
+    """Run the reference in `workspace`; give the job that compares the package with it."""
+    manifest, slug, record = released.manifest, released.slug, released.record
+    (library,) = [file for file in record.files if file.path.endswith(".so")]
+    recipe = replace(manifest.recipe, targets=(slug,), torch=OtherTorch(torches))
+    reads = (released.delivery, released.folder)
+    with Processes(workspace, recipe, reads=reads) as processes:
         jobs = processes.jobs
-        intake = IntakeJob(delivery.absolute(), jobs.staging)
-        taken = processes.graph.run(intake)
-        _require_the_same(manifest, taken, delivery)
+        taken = processes.graph.run(IntakeJob(released.delivery, jobs.staging))
+        _require_the_same(manifest, taken, released.delivery)
         optimized = processes.graph.run(jobs.optimize())
         reference = processes.runner().run(jobs.reference(optimized))
         if passes := _passes_of_variant(record):
@@ -49,13 +109,12 @@ def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Pat
             optimized = processes.graph.run(jobs.variant(record.chosen, passes))
         names = tuple(spec.name for spec in manifest.signature.outputs)
         job = VerifyJob(
-            folder.absolute() / slug, reference.file, recipe, library.digest, outputs=names,
+            released.folder / slug, reference.file, recipe, library.digest, outputs=names,
             target=slug, staging=jobs.staging, program=optimized.reference,
             atomic_sums=record.atomic_sums, evaluation=reference.evaluation,
             rounded=jobs.rounded(optimized),
         )  # fmt: skip
-        verified = processes.runner(target).run(job)
-    return _tell(manifest, record, reference, verified)
+        yield processes, job, reference
 
 
 def _passes_of_variant(record: TargetRecord) -> tuple[PassChoice, ...]:
@@ -79,6 +138,30 @@ def verify_released(
     restored = restore(RestoreJob(stores, model, pulled.version, scratch / "delivery"))
     told = repeat_comparison(folder, manifest, pulled.target, restored.folder)
     return f"{model} version {pulled.version}: {told}"
+
+
+def verify_with_torches(
+    site: Site, model: str, reference: str | int, target: str, versions: tuple[str, ...]
+) -> tuple[int, str, tuple[TorchCheck, ...]]:
+    """Pull a version and its delivery, and compare its package in other versions of torch.
+
+    Returns the version, the target's slug and a check for each; the record stays as it was signed.
+    Raises `EnvironmentLacking` for a torch that can't be had, and as `compare_with_torches` does.
+    """
+    with scratch_workspace(site.builds) as workspace:
+        folder = workspace / "version"
+        stores = site.stores
+        pulled = pull(PullJob(model, reference, folder, target, stores, installed_torch()))
+        trust = read_trust(stores.trusted)
+        manifest = check_release(folder, installed_torch(), trust).manifest
+        restored = restore(RestoreJob(stores, model, pulled.version, workspace / "delivery"))
+        making = closing(StepProcess(TORCHES, workspace / "logs" / "torches.log"))
+        with making as process:
+            jobs = [MakeTorchJob(version, site.builds / "torch") for version in versions]
+            torches = tuple(process.run(job) for job in jobs)
+        released = Released(folder, manifest, pulled.target, restored.folder)
+        checks = compare_with_torches(released, workspace, torches)
+    return pulled.version, pulled.target, checks
 
 
 def _require_the_same(manifest: Manifest, taken: IntakeResult, delivery: Path) -> None:

@@ -13,7 +13,8 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed
 from handoff.artifacts.machine.driver import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import INT8_QUANTIZER
 from handoff.artifacts.recipe.target import CudaTarget
-from handoff.artifacts.release.evidence import Candidate, PassEffect, headline_of
+from handoff.artifacts.recipe.tolerance import largest_difference
+from handoff.artifacts.release.evidence import Candidate, PassEffect, TorchCheck, headline_of
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.compile.messages import CompileResult
@@ -128,7 +129,7 @@ def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
         unverified=f"compiled for {target.profile.name} (sm_{target.sm}) on a machine with {here}: "
-        "its kernels were seen to be for that GPU, and nothing was run",
+        "its kernels were seen to be for that GPU, and no GPU has run them",
         kernels=compiled.kernels,
     )
 
@@ -143,6 +144,27 @@ def with_source_check(record: TargetRecord, found: InterpretResult) -> TargetRec
     unchecked = f"its kernels' sources were not run: {found.unchecked}"
     notes = (*found.notes, *([unchecked] if found.checked is None else []))
     return replace(record, source_checked=found.checked, notes=notes)
+
+
+def with_torches(record: TargetRecord, checks: tuple[TorchCheck, ...]) -> TargetRecord:
+    """Return a target's record with how its package did in other versions of torch.
+
+    It fits those where it was right, beside its own.
+    """
+    if not checks or record.fit is None:
+        return record
+    right = tuple(check.version for check in checks if check.is_right)
+    return replace(record, torches=checks, fit=replace(record.fit, also=right))
+
+
+def check_of(version: str, found: VerifyResult | HandoffError) -> TorchCheck:
+    """Return what comparing a package with another torch has shown; an error is its last word."""
+    if isinstance(found, HandoffError):
+        return TorchCheck(version, is_right=False, why=found.got or str(found))
+    return TorchCheck(
+        version, found.accepted, len(found.deviations), largest_difference(found.deviations),
+        "; ".join(found.reasons[:3]),
+    )  # fmt: skip
 
 
 def with_lap(candidate: Candidate, lap: RaceLap | None) -> Candidate:

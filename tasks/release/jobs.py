@@ -99,6 +99,11 @@ class Jobs:
         return self.workspace.parent / "compiler"
 
     @property
+    def torches(self) -> Path:
+        """The folder of environments with other versions of torch."""
+        return self.workspace.parent / "torch"
+
+    @property
     def programs(self) -> Path:
         """The folder of the C++ runner's programs."""
         return self.workspace.parent / "programs"
@@ -151,6 +156,7 @@ class Jobs:
         return InterpretJob(
             optimized.program, target, reference, self.recipe, compiled.sources,
             self.workspace / "interpret" / target.slug, self.staging, optimized.reference, names,
+            self.recipe.verify.interpret_seconds,
         )  # fmt: skip
 
     def probe(
@@ -200,6 +206,19 @@ class Jobs:
         return self.workspace / "reference.pt"
 
 
+def is_tried_with_others(slug: str) -> bool:
+    """Tell whether a target's package can be tried with another torch: one that runs on this CPU.
+
+    Another torch for ARM64 isn't here, and none was tried on a GPU.
+    """
+    return not isinstance(TARGETS.get(slug), CudaTarget) and not emulated_target(slug)
+
+
+def with_torch(slug: str, version: str) -> str:
+    """Return how a target is told of with another torch."""
+    return f"{slug} with torch {version}"
+
+
 def _rows_of(slug: str) -> tuple[Step[Any, Any], ...]:
     """Return the steps of the target `slug`, here."""
     target = TARGETS.get(slug)
@@ -209,8 +228,16 @@ def _rows_of(slug: str) -> tuple[Step[Any, Any], ...]:
     return tuple(row for row in OF_TARGET if row not in TIMED or not emulated_target(slug))
 
 
-def names_in_order(slugs: Iterable[str]) -> list[str]:
-    """Return the steps' names, as they are announced, of a release for the targets `slugs`."""
-    of_targets = [f"{row.name} {slug}" for slug in slugs for row in _rows_of(slug)]
+def names_in_order(slugs: Iterable[str], torches: Iterable[str] = ()) -> list[str]:
+    """Return the steps' names, as they are announced, of a release for the targets `slugs`.
+
+    Packages for the CPU are tried with other `torches`, too.
+    """
+    others = [*dict.fromkeys(torches)]
+    of_targets = [f"{steps.MAKE_TORCH.name} {version}" for version in others]
+    for slug in slugs:
+        of_targets += [f"{row.name} {slug}" for row in _rows_of(slug)]
+        if is_tried_with_others(slug):
+            of_targets += [f"{steps.VERIFY.name} {with_torch(slug, version)}" for version in others]
     shared, last = ([row.name for row in rows] for rows in (SHARED, REGISTERING))
     return [*shared, *of_targets, *last]

@@ -25,6 +25,8 @@ from handoff.tasks.release.jobs import Jobs
 
 # The process that fetches deliveries: it alone sees git's credentials.
 FETCHER = ProcessPlan("fetch", preload=("fetch.step",), sees="sources")
+# The process that has uv make environments, from the index of uv's settings.
+TORCHES = ProcessPlan("torches", sees="sources")
 
 
 class Processes:
@@ -53,7 +55,7 @@ class Processes:
         self._tools: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
         # A process is let into what is there when it starts.
-        for folder in (self.jobs.shared, self.jobs.programs):
+        for folder in (self.jobs.shared, self.jobs.programs, *self._torches):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.graph = self._open(ProcessPlan("graph", ("intake", "inspect.step"), recipe.extensions))
         if delivery is not None:
@@ -134,6 +136,14 @@ class Processes:
             )
         )  # fmt: skip
 
+    def maker_of_torches(self) -> StepProcess:
+        """Return the process that gets other versions of torch; start it at the first call."""
+        return self._started(TORCHES)
+
+    @property
+    def _torches(self) -> tuple[Path, ...]:
+        return (self.jobs.torches,) if self.jobs.recipe.torch.also else ()
+
     def optimizer(self) -> StepProcess:
         """Return a process for passes that are tried later; start it at the first call."""
         preload, extensions = ("optimize.step",), self.jobs.recipe.extensions
@@ -175,7 +185,7 @@ class Processes:
             whole = replace(
                 whole,
                 reads=(*plan.reads, *self._reads),
-                runs=(*plan.runs, self.jobs.programs),
+                runs=(*plan.runs, self.jobs.programs, *self._torches),
                 writes=(*plan.writes, self.jobs.workspace),
             )
         log = self.jobs.workspace / "logs" / f"{plan.name}.log"

@@ -13,6 +13,7 @@ from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.tolerance import Deviation, ErrorSpread
 from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.verify.torches.messages import OtherTorchHere
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class VerifyJob(Job["VerifyResult"]):
     of eager's, which are in that file. Where the recipe agrees on it, and passes round, `rounded`
     is the program that was compiled: the output that the metric is of is compared with its.
 
-    `calls` says how a package for another processor is called, which this process can't open.
+    `calls` says how a package for another processor is called, which this process can't open. With
+    `torch`, the package is opened by that one, in a process of its own.
     """
 
     folder: Path
@@ -79,6 +81,7 @@ class VerifyJob(Job["VerifyResult"]):
     evaluation: Path | None = None
     rounded: Path | None = None
     calls: ProbeJob | None = None
+    torch: OtherTorchHere | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from handoff.tasks.verify.messages import VerifyJob, VerifyResult
 from handoff.tasks.verify.metric.evaluating import evaluate
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 from handoff.tasks.verify.rounded import Rounded
+from handoff.tasks.verify.torches.calling import package_of_other_torch
 
 # So many of the smallest cases are called in other manners, and by the second loader.
 _FEW = 2
@@ -92,8 +93,13 @@ def run(job: VerifyJob) -> VerifyResult:
 def _opened(job: VerifyJob, file: str) -> Iterator[Package]:
     """Open one of the two packages until the body ends, where its processor is: here, or nowhere.
 
-    What is for another processor is called under emulation.
+    What is for another processor is called under emulation, and what is tried with another torch
+    in a process of that one's.
     """
+    if job.torch is not None:
+        with package_of_other_torch(job.torch, job.folder / file) as distant:
+            yield distant
+        return
     if job.calls is not None:
         with emulated_package(job.calls, file) as emulated:
             yield emulated

@@ -11,7 +11,14 @@ import pytest
 
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.recipe import Promotion, Recipe, Search, VerifyPlan, read_recipe
+from handoff.artifacts.recipe.recipe import (
+    OtherTorch,
+    Promotion,
+    Recipe,
+    Search,
+    VerifyPlan,
+    read_recipe,
+)
 from handoff.artifacts.recipe.tolerance import Tolerance
 from tests.docs.commands import problems_in
 from tests.docs.pages import ROOT, Block, all_blocks, blocks_of, code_spans, documents, read_blocks
@@ -92,7 +99,9 @@ def test_the_page_of_recipes_shows_every_key_of_one() -> None:
     shown = {"metric": next(one["metric"] for one in others if "metric" in one), **first}
     assert set(shown) == names_of(Recipe)
     assert set(shown["metric"]) == names_of(MetricRule)
-    for table, kind in (("verify", VerifyPlan), ("search", Search), ("promotion", Promotion)):
+    for table, kind in (
+        ("verify", VerifyPlan), ("search", Search), ("promotion", Promotion), ("torch", OtherTorch),
+    ):  # fmt: skip
         assert set(shown[table]) == names_of(kind), table
     assert set(shown["tolerance"]["float32"]) == names_of(Tolerance)
 

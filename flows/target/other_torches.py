@@ -1,0 +1,60 @@
+"""Packages in other versions of torch than the one that built them, where a recipe asks for it."""
+
+from __future__ import annotations
+
+from handoff.artifacts.errors import BlessingRefused, StepCrashed
+from handoff.artifacts.release.manifest import TargetRecord
+from handoff.flows.steps import make_torch, verify
+from handoff.flows.target.variants import Work
+from handoff.tasks.compile.messages import CompileResult
+from handoff.tasks.registry import target_record
+from handoff.tasks.release.jobs import is_tried_with_others, with_torch
+from handoff.tasks.release.processes import Processes
+from handoff.tasks.verify.messages import VerifyJob, VerifyResult
+from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
+
+
+def made_torches(processes: Processes) -> tuple[OtherTorchHere, ...]:
+    """Make an environment for each version that the recipe names, where it is of any use.
+
+    Raises `EnvironmentLacking` where one can't be had: before anything is compiled.
+    """
+    jobs = processes.jobs
+    versions = dict.fromkeys(jobs.recipe.torch.also)
+    if not any(is_tried_with_others(target.slug) for target in processes.targets):
+        return ()
+    return tuple(
+        make_torch(processes.maker_of_torches(), MakeTorchJob(version, jobs.torches), version)
+        for version in versions
+    )
+
+
+def try_with_others(work: Work, compiled: CompileResult, record: TargetRecord) -> TargetRecord:
+    """Compare an accepted package in each of the other versions; return the record that tells.
+
+    What isn't right there, or ends the process, is told of that version and refuses nothing.
+    """
+    if not record.accepted or not is_tried_with_others(record.slug):
+        return record
+    checks = []
+    for other in work.torches:
+        found: VerifyResult | BlessingRefused | StepCrashed
+        try:
+            found = _compare(work, compiled, other)
+        except (BlessingRefused, StepCrashed) as error:
+            found = error
+        checks.append(target_record.check_of(other.version, found))
+    return target_record.with_torches(record, tuple(checks))
+
+
+def _compare(work: Work, compiled: CompileResult, other: OtherTorchHere) -> VerifyResult:
+    processes, slug = work.processes, work.target.slug
+    jobs = processes.jobs
+    names = tuple(spec.name for spec in work.optimized.outputs)
+    job = VerifyJob(
+        jobs.package(work.target), work.reference.file, jobs.recipe, compiled.library.digest,
+        outputs=names, target=slug, staging=jobs.staging, program=work.optimized.reference,
+        atomic_sums=compiled.atomic_sums, evaluation=work.reference.evaluation,
+        rounded=jobs.rounded(work.optimized), torch=other,
+    )  # fmt: skip
+    return verify(processes.runner(work.target), job, with_torch(slug, other.version))

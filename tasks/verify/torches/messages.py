@@ -1,0 +1,25 @@
+"""What making an environment with another torch is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from handoff.artifacts.job import Job
+
+
+@dataclass(frozen=True)
+class MakeTorchJob(Job["OtherTorchHere"]):
+    """Make an environment with torch `version` below `folder`, unless it is there."""
+
+    version: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class OtherTorchHere:
+    """A Python that imports torch `version`; it took `seconds` to get, 0 where it was there."""
+
+    version: str
+    python: Path
+    seconds: float = 0.0

@@ -1,0 +1,1 @@
+"""Packages in other versions of torch."""
