@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.prefect_server import free_port
+from tests.shared_tools import made_once
 
 _START_LIMIT_S = 180.0
+
+
+def asked_before(database: Path) -> None:
+    """Let MLflow have made its tables in `database` already, unless it is there.
+
+    They take it seconds. `test_the_walk_ends_with_the_versions_that_it_says` and
+    `tests/studies/outages/test_kills.py` begin without.
+    """
+    # A home that can't be made is what one of the tests is about.
+    with suppress(OSError):
+        if not database.exists():
+            database.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made_once("mlflow", _make_tables), database)
+
+
+def _make_tables(folder: Path) -> Path:
+    from handoff.artifacts.mlflow.session import Session
+
+    database = folder / "mlflow.db"
+    assert Session(f"sqlite:///{database}", 60.0).client
+    return database
 
 
 @contextmanager
@@ -22,6 +45,7 @@ def mlflow_server(
 ) -> Iterator[str]:
     """Start a server that keeps its database in `home` and what clients send at `artifacts`."""
     home.mkdir(parents=True, exist_ok=True)
+    asked_before(home / "server.db")
     options = ["--workers", "1", "--backend-store-uri", f"sqlite:///{home / 'server.db'}",
                "--artifacts-destination", artifacts]  # fmt: skip
     with mlflow_process(home, "server", options, environment or {}, "/health") as address:

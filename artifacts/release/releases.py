@@ -318,13 +318,19 @@ class Releases:
         return data
 
 
-def open_releases(location: str, trusted: Iterable[str | Path], seen: Path | None) -> Releases:
-    """Return the releases in the store at `location`, signed by keys in the places `trusted`."""
+def open_releases(
+    location: str, trusted: Iterable[str | Path], seen: Path | None, *, patience_s: float = 60.0
+) -> Releases:
+    """Return the releases in the store at `location`, signed by keys in the places `trusted`.
+
+    A request to S3 is tried again for `patience_s` seconds when what is wrong may pass.
+    """
     from handoff.artifacts.release.signing import read_trust
     from handoff.artifacts.stores.opening import open_store
 
     remembered = SeenLedgers(seen) if seen else None
-    return Releases(open_store(location), read_trust(trusted, may_lack=True), remembered)
+    store = open_store(location, patience_s=patience_s)
+    return Releases(store, read_trust(trusted, may_lack=True), remembered)
 
 
 def _broken(model: str, sequence: int) -> PackageRefused:

@@ -22,10 +22,13 @@ from handoff.infra.terminal.present import print_release, release_object
 from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
 
 
-def releases_of(settings: Settings) -> Releases:
-    """Return the releases in the store that the settings name."""
+def releases_of(settings: Settings, *, patience_s: float = 60.0) -> Releases:
+    """Return the releases in the store that the settings name.
+
+    A request to S3 is tried again for `patience_s` seconds when what is wrong may pass.
+    """
     stores = settings.stores
-    return open_releases(stores.objects, stores.trusted, stores.seen)
+    return open_releases(stores.objects, stores.trusted, stores.seen, patience_s=patience_s)
 
 
 def list_registered(*, as_json: bool) -> None:

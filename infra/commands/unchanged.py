@@ -19,6 +19,9 @@ from handoff.infra.commands.registry import releases_of
 from handoff.infra.settings import Settings, compiler_name
 from handoff.tasks.compile.fingerprint import fingerprint_release
 
+# A store that doesn't answer is waited for by the flow, which tells that in its run, too.
+_PATIENCE_S = 5.0
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -39,7 +42,7 @@ def find_unchanged(
     """
     try:
         model = read_contract(delivery).model.name
-        releases = releases_of(settings)
+        releases = releases_of(settings, patience_s=_PATIENCE_S)
         head = releases.head(model)
         held = head.entry.aliases.get(alias) if head else None
         if head is None or held is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
+from tests.mlflow_server import asked_before
 from tests.prefect_server import started_before
 from tests.shared_tools import share_built
 
@@ -33,6 +34,7 @@ def handoff(
         # What is only asked about writes nothing.
         if "--dry-run" not in arguments:
             started_before(home / "prefect")
+            asked_before(home / "mlflow" / "mlflow.db")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
     return subprocess.run(
         [sys.executable, "-m", "handoff", *arguments],

@@ -13,6 +13,7 @@ from handoff.artifacts.site import Stores
 from handoff.tasks.registry.appending import Appended, told_as_done
 from handoff.tasks.registry.changes import PromoteRequest, ReleaseRequest
 from handoff.tasks.registry.messages import CatalogueJob, LookUpJob, UploadJob
+from tests.mlflow_server import asked_before
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
 
 MODEL = "toy"
@@ -133,6 +134,9 @@ def release_first(place: Place, *, is_shown: bool = True) -> None:
     """Release version 1, promote it, and keep that state; MLflow is left out unless `is_shown`."""
     registry, first = place.registry, place.first
     if is_shown:
+        uri = registry.stores.tracking_uri
+        if uri.startswith("sqlite:///"):
+            asked_before(Path(uri.removeprefix("sqlite:///")))
         release(registry, first)
     else:
         registry.register(first.manifest, first.folder, delivery=first.staged)

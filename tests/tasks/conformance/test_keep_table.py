@@ -18,6 +18,7 @@ from handoff.tasks.conformance import keep_table
 from handoff.tasks.conformance.keep_table import render_table
 from handoff.tasks.conformance.messages import KeepTableJob
 from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
+from tests.mlflow_server import asked_before
 
 
 def job(folder: Path, *, tracking: str = "") -> KeepTableJob:
@@ -37,6 +38,7 @@ def job(folder: Path, *, tracking: str = "") -> KeepTableJob:
 def test_a_kept_table_is_one_run_in_mlflow_however_often_it_is_kept(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
+    asked_before(tmp_path / "mlflow.db")
     kept = keep_table.run(job(tmp_path))
     assert keep_table.run(job(tmp_path)) == kept
     assert kept.not_shown == ""

@@ -13,6 +13,7 @@ from handoff.artifacts.stores.opening import open_store
 from handoff.tasks.nightly.messages import ShowNightJob
 from handoff.tasks.nightly.show_night import run
 from tests.artifacts.nightly.nights import compared, figures, night
+from tests.mlflow_server import asked_before
 
 RUN = "http://127.0.0.1:4200/runs/flow-run/0197"
 
@@ -23,6 +24,7 @@ def note_of(shown_night: Night, folder: Path) -> str:
         objects=str(folder / "store"), tracking_uri=f"sqlite:///{folder / 'mlflow.db'}",
         artifact_root=str(folder / "artifacts"), trusted=(),
     )  # fmt: skip
+    asked_before(folder / "mlflow.db")
     shown = run(ShowNightJob(stores, shown_night, folder / "drawn", RUN))
     assert read_nights(open_store(stores.objects), 1) == (shown_night,)
     client = MlflowClient(stores.tracking_uri)
