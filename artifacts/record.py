@@ -3,6 +3,8 @@
 The value types of this project travel between processes, into `delivery.toml`, recipes and
 manifests. Some of those processes run on hosts that have torch and nothing else (a GPU worker, the
 training side), so this is the standard library's dataclasses and one small codec, not a framework.
+
+A job: what a step is asked. Its type says what the step answers, so that nobody casts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import typing
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast
+from typing import Any, Generic, Literal, TypeVar, Union, cast
 
 T = TypeVar("T")
 
@@ -289,3 +291,10 @@ def _only(kind: Any, plain: object) -> object:  # noqa: ANN401 - a type
     if type(plain) is kind:
         return plain
     raise _fail(_SCALARS.get(kind, getattr(kind, "__name__", str(kind))), plain)
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Job(Generic[R_co]):
+    """The base of every step's job, by the type of its result; it holds nothing itself."""

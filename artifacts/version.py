@@ -1,12 +1,30 @@
-"""Which Handoff this is: its version, and the commit that it was built from."""
+"""Which Handoff this is: its version, and the commit that it was built from, as git tells it."""
 
 from __future__ import annotations
 
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from handoff.artifacts.git import ask_git
 from handoff.artifacts.isolated import own_package, own_root
+
+_LIMIT_S = 10.0
+
+
+def ask_git(folder: Path, *arguments: str) -> str:
+    """Return what git prints in `folder`, without the space around it.
+
+    Empty where it fails, where there is no git, and where it takes longer than ten seconds.
+    """
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
 
 # Beside the rooms, in a wheel alone (`hatch_build.py`).
 COMMIT_FILE = "commit.txt"

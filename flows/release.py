@@ -12,8 +12,8 @@ from prefect import flow
 
 from handoff.flows import policies
 from handoff.flows.parameters import Attempt, ReleaseParameters
-from handoff.flows.refusing import refusals_shown
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
+from handoff.flows.showing import refusals_shown
 from handoff.flows.site import here
 from handoff.flows.target.elsewhere import Elsewhere, find_routes
 from handoff.tasks.release.processes import Processes

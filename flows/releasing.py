@@ -36,8 +36,8 @@ from handoff.tasks.fetch.messages import FetchJob
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.recipe_names import contract_in, require_known_names
 from handoff.tasks.registry import assemble
-from handoff.tasks.registry.accepting import require_accepted
 from handoff.tasks.registry.messages import KeyJob, LookUpJob
+from handoff.tasks.registry.sign import require_accepted
 from handoff.tasks.release.processes import FETCHER, Processes
 
 

@@ -12,7 +12,7 @@ from prefect import Task, task
 
 from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.site import Site
 from handoff.flows import policies
 from handoff.flows.progress import announced

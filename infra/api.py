@@ -90,8 +90,8 @@ def deliver(
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be
     captured, and `DeliveryUnsound` for one whose capture computes something else.
     """
-    from handoff.tasks.deliver.lineage import lineage_from_git
     from handoff.tasks.deliver.step import deliver as write_delivery
+    from handoff.tasks.deliver.step import lineage_from_git
 
     said = lineage or lineage_from_git(Path.cwd())
     created = said.created or datetime.now(UTC).isoformat(timespec="seconds")
@@ -133,13 +133,13 @@ def release(
     is set. Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
+    from handoff.infra.commands.dry_run import find_unchanged
     from handoff.infra.commands.release import (
         open_build,
         read_outcome,
         require_folder,
         run_release,
     )
-    from handoff.infra.commands.unchanged import find_unchanged
     from handoff.infra.settings import read_settings
 
     settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
@@ -241,8 +241,7 @@ def follow(
     from handoff.infra.commands.registry import parse_alias
     from handoff.infra.settings import read_settings
     from handoff.tasks.follow.following import FollowedModel
-    from handoff.tasks.follow.serving import FollowOptions
-    from handoff.tasks.follow.source import Alias
+    from handoff.tasks.follow.serving import Alias, FollowOptions
 
     name, alias = parse_alias(reference)
     if not (every_s > 0.0 and 0.0 <= jitter <= 1.0):

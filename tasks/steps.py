@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from handoff.artifacts.delivery import captures as capture_table
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.release import comparison
 from handoff.tasks.captures import messages as captures
 from handoff.tasks.compile import messages as compiling
@@ -40,7 +40,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Step(Generic[J, R]):
-    """A step: its name, the module below `tasks` whose `run(job)` does it, its job and result.
+    """A step: its name, what below `tasks` does it, its job and result.
+
+    `module` is a module whose `run(job)` does it, or `module:function`.
 
     It is ended after `limit_s` seconds, times what HANDOFF_TIME_FACTOR says; one that needs longer
     has hung. With `shapes_release` its code is a part of what releases are made from: a change of
@@ -54,15 +56,22 @@ class Step(Generic[J, R]):
     limit_s: float
     shapes_release: bool = False
 
+    @property
+    def place(self) -> str:
+        """The module below `tasks` that is imported."""
+        return self.module.partition(":")[0]
+
 
 # Somewhat longer than the step itself gives a download.
 FETCH = Step("fetch", "fetch.step", fetch.FetchJob, fetch.FetchResult, 3900)
-SEND = Step("send", "fetch.send", fetch.SendJob, fetch.Sent, 7200)
-RECEIVE = Step("receive", "fetch.receive", fetch.ReceiveJob, fetch.Received, 7200)
+SEND = Step("send", "fetch.transfer:send", fetch.SendJob, fetch.Sent, 7200)
+RECEIVE = Step("receive", "fetch.transfer:receive", fetch.ReceiveJob, fetch.Received, 7200)
 PREPARE = Step("prepare", "deliver.prepare", deliver.PrepareJob, deliver.Prepared, 3600)
 DELIVER = Step("deliver", "deliver.step", deliver.DeliverJob, deliver.DeliverResult, 3600)
 PROPOSE = Step("propose", "propose.step", propose.ProposeJob, propose.ProposeResult, 600)
-TRY_CONTRACT = Step("try contract", "propose.try_contract", propose.TryJob, propose.TryResult, 600)
+TRY_CONTRACT = Step(
+    "try contract", "propose.step:try_contract", propose.TryJob, propose.TryResult, 600
+)
 TAKE_IN = Step(
     "take in", "intake.step", intake.IntakeJob, intake.IntakeResult, 600, shapes_release=True
 )
@@ -115,7 +124,7 @@ LOCALIZE = Step("localize", "localize.step", localize.LocalizeJob, localize.Loca
 TRIAL = Step("trial", "localize.trial", localize.TrialJob, localize.TrialResult, 3600)
 PROBE = Step("probe", "probe.step", probe.ProbeJob, probe.ProbeResult, 1800, shapes_release=True)
 MEASURE = Step(
-    "measure", "probe.measure", probe.MeasureJob, probe.ProbeResult, 600, shapes_release=True
+    "measure", "probe.step:measure", probe.MeasureJob, probe.ProbeResult, 600, shapes_release=True
 )
 BENCHMARK = Step(
     "benchmark", "timing.benchmark", timing.BenchmarkJob, timing.BenchmarkResult, 900,
@@ -123,10 +132,10 @@ BENCHMARK = Step(
 )  # fmt: skip
 RACE = Step("race", "timing.race", timing.RaceJob, timing.RaceResult, 900, shapes_release=True)
 SIDE_BY_SIDE = Step(
-    "side by side", "timing.side_by_side", timing.SideBySideJob, comparison.SideBySide, 600
+    "side by side", "timing.race:side_by_side", timing.SideBySideJob, comparison.SideBySide, 600
 )
 COMPARE = Step("compare", "timing.three_way", timing.ThreeWayJob, comparison.Comparison, 1800)
-OPEN_KEY = Step("open key", "registry.open_key", registry.KeyJob, registry.KeyResult, 120)
+OPEN_KEY = Step("open key", "registry.sign:open_key", registry.KeyJob, registry.KeyResult, 120)
 LOOK_UP = Step("look up", "registry.look_up", registry.LookUpJob, registry.LookUpResult, 600)
 # Gigabytes, over a line of some megabytes a second.
 UPLOAD = Step("upload", "registry.upload", registry.UploadJob, registry.Uploaded, 7200)
@@ -136,40 +145,59 @@ COMMIT = Step("commit", "registry.commit", changes.CommitJob, changes.CommitResu
 CATALOGUE = Step(
     "catalogue", "registry.catalogue", registry.CatalogueJob, registry.Catalogued, 3600
 )
-RESTORE = Step("restore", "registry.restore", registry.RestoreJob, registry.RestoreResult, 7200)
+RESTORE = Step(
+    "restore", "registry.pull:restore", registry.RestoreJob, registry.RestoreResult, 7200
+)
 PULL = Step("pull", "registry.pull", registry.PullJob, registry.PullResult, 7200)
-TRY_RELEASE = Step("try release", "follow.trial", follow.TryReleaseJob, follow.TriedRelease, 600)
+TRY_RELEASE = Step(
+    "try release", "follow.goldens:try_release", follow.TryReleaseJob, follow.TriedRelease, 600
+)
 COLLECT = Step(
     "collect", "registry.upkeep.collect", registry.CollectJob, registry.CollectResult, 3600
 )
-RECORDS = Step("records", "registry.records", registry.RecordsJob, registry.Records, 600)
+RECORDS = Step(
+    "records", "registry.look_up:read_records", registry.RecordsJob, registry.Records, 600
+)
 SURVEY = Step("survey", "nightly.survey", nightly.SurveyJob, nightly.Survey, 3600)
-NOTE_ROWS = Step("note rows", "nightly.note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600)
-READ_ROWS = Step("read rows", "nightly.read_rows", nightly.ReadRowsJob, nightly.NotedRows, 600)
+NOTE_ROWS = Step(
+    "note rows", "nightly.showing:note_rows", nightly.NoteRowsJob, nightly.NotedRows, 600
+)
+READ_ROWS = Step(
+    "read rows", "nightly.showing:read_night_rows", nightly.ReadRowsJob, nightly.NotedRows, 600
+)
 SHOW_NIGHT = Step(
-    "show night", "nightly.show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
+    "show night", "nightly.showing:show_night", nightly.ShowNightJob, nightly.ShownNight, 1800
 )
 SHOW_REFUSED = Step(
     "show refused", "report.show_refused", report.ShowRefusedJob, report.ShownRefused, 600
 )
 LIST_PAIRS = Step(
-    "list pairs", "conformance.list_pairs", conformance.PairsJob, conformance.Pairs, 300
+    "list pairs", "conformance.sampling:list_pairs", conformance.PairsJob, conformance.Pairs, 300
 )
 CONFORM = Step(
     "conform", "conformance.conform", conformance.ConformJob, conformance.ConformResult, 900
 )
 SIGN_TABLE = Step(
-    "sign table", "conformance.sign_table", conformance.SignTableJob, conformance.SignedTable, 600
+    "sign table",
+    "conformance.tables:sign_table",
+    conformance.SignTableJob,
+    conformance.SignedTable,
+    600,
 )
 KEEP_TABLE = Step(
-    "keep table", "conformance.keep_table", conformance.KeepTableJob, conformance.KeptTable, 600
-)
+    "keep table", "conformance.tables:keep_signed_table", conformance.KeepTableJob,
+    conformance.KeptTable, 600,
+)  # fmt: skip
 READ_TABLES = Step(
-    "read tables", "conformance.read_tables", conformance.ReadTablesJob, conformance.Tables, 600
+    "read tables",
+    "conformance.tables:read_tables",
+    conformance.ReadTablesJob,
+    conformance.Tables,
+    600,
 )
 KNOWN_WRONG = Step(
-    "known wrong", "conformance.known_wrong", conformance.KnownWrongJob, conformance.KnownWrong,
-    600, shapes_release=True,
+    "known wrong", "conformance.known:known_wrong", conformance.KnownWrongJob,
+    conformance.KnownWrong, 600, shapes_release=True,
 )  # fmt: skip
 
 ROWS: tuple[Step[Any, Any], ...] = tuple(v for v in vars().copy().values() if isinstance(v, Step))

@@ -25,7 +25,7 @@ from typing import Literal
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable, told_place
-from handoff.artifacts.files.strict_toml import parse_toml
+from handoff.artifacts.files.strict import parse_toml
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from handoff.artifacts.errors import HandoffError, RegistryFailed
 from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.unfinished import UnfinishedFiles
+from handoff.artifacts.files.writing import UnfinishedFiles
 from handoff.artifacts.waiting import Pauses
 
 if TYPE_CHECKING:

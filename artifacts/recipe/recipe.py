@@ -13,7 +13,7 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.delivery.signature import require_identifier
 from handoff.artifacts.errors import UsageProblem, told_place
-from handoff.artifacts.files.strict_toml import parse_toml
+from handoff.artifacts.files.strict import parse_toml
 from handoff.artifacts.recipe.target import TARGETS, Target, parse_target
 from handoff.artifacts.recipe.tolerance import (
     CUDA_TOLERANCES,

@@ -9,9 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from handoff.artifacts.machine.driver import driver_for, host_cuda, host_gpu_capabilities
-from handoff.artifacts.machine.glibc import host_glibc, parse_version
-from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
+from handoff.artifacts.machine.elf import host_glibc, parse_version
+from handoff.artifacts.machine.gpu import (
+    PROFILES,
+    GpuProfile,
+    driver_for,
+    host_cuda,
+    host_gpu_capabilities,
+)
 from handoff.artifacts.record import later
 
 Isa = Literal["avx2", "avx512", "avx2-vnni", "avx512-vnni", "avx512-bf16", "amx"]

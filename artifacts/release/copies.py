@@ -9,14 +9,16 @@ from contextlib import suppress
 
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.release.layout import (
+    DELIVERY_FILE,
     ENTRY_FILE,
+    PARTS_FILE,
+    PARTS_LIMIT_BYTES,
     SUMS_FILE,
     alias_key,
     fingerprint_key,
     version_key,
 )
 from handoff.artifacts.release.manifest import MANIFEST_FILE
-from handoff.artifacts.release.part_list import DELIVERY_FILE, PARTS_FILE, PARTS_LIMIT_BYTES
 from handoff.artifacts.release.releases import Head, Releases
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES
 from handoff.artifacts.release.statement import RELEASE_FILE

@@ -1,4 +1,4 @@
-"""What every claim about a release rests on: findings, verdicts, deviations and timings."""
+"""What every claim about a release rests on: findings, verdicts, deviations, timings, graphs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,41 @@ from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.record import later
 from handoff.artifacts.release.interval import Interval
+
+INPUTS, OUTPUTS, MODEL = "(inputs)", "(outputs)", "(model)"
+
+
+@dataclass(frozen=True)
+class FoldedModule:
+    """One box: a module's path, how often each operator occurs in it, and which boxes it feeds.
+
+    `operators` are the most frequent ones, by name; further kinds are counted as `other`. `feeds`
+    are places in the graph's `modules`. `(inputs)` and `(outputs)` hold no operators but names.
+    """
+
+    path: str
+    operators: dict[str, int]
+    feeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class FoldedGraph:
+    """The boxes of one graph in the order of their first operators; `nodes` were folded."""
+
+    nodes: int
+    modules: tuple[FoldedModule, ...]
+
+
+@dataclass(frozen=True)
+class FoldedGraphs:
+    """The graph as it was delivered, and as it was given to the compiler.
+
+    Paths are cut to the same depth in both, and in what each pass changed.
+    """
+
+    delivered: FoldedGraph
+    compiled: FoldedGraph
+
 
 Severity = Literal["note", "limit", "unsound"]
 Verdict = Literal["sound", "sound within limits", "unsound"]

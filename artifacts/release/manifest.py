@@ -12,7 +12,7 @@ from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.recipe.tolerance import (
@@ -26,6 +26,7 @@ from handoff.artifacts.release.evidence import (
     SOURCE_LEVEL,
     Candidate,
     Finding,
+    FoldedGraphs,
     PassEffect,
     Served,
     SourceCheck,
@@ -35,7 +36,6 @@ from handoff.artifacts.release.evidence import (
     Verdict,
     headline_of,
 )
-from handoff.artifacts.release.folded_graph import FoldedGraphs
 from handoff.artifacts.release.mechanics import Mechanics
 
 SCHEMA = 1
@@ -280,3 +280,22 @@ def read_manifest(folder: Path) -> Manifest:
             got=error.strerror or str(error),
             remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
         ) from error
+
+
+# In the folder that comes back for a target, beside its packages.
+ANSWER_FILE = "answer.json"
+
+
+@dataclass(frozen=True)
+class TargetAnswer:
+    """What another machine made of one target: its record, and what it was made with.
+
+    `delivery` and `plan` are the digests of what it was made from and compared on, which have to be
+    those of the release that it becomes part of. `asked` has the cases that ask for known faults.
+    """
+
+    record: TargetRecord
+    toolchain: dict[str, str]
+    plan: str
+    delivery: Digest
+    asked: dict[str, str] = field(default_factory=dict)

@@ -17,15 +17,15 @@ from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
 from handoff.artifacts.release.layout import (
     ENTRY_FILE,
     MODELS,
+    PARTS_LIMIT_BYTES,
     REPORT_FILE,
     fingerprint_key,
     ledger_key,
+    read_parts,
     version_key,
 )
-from handoff.artifacts.release.ledger import LedgerEntry, Pointer, open_entry
+from handoff.artifacts.release.ledger import LedgerEntry, Pointer, SeenLedgers, open_entry
 from handoff.artifacts.release.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from handoff.artifacts.release.part_list import PARTS_LIMIT_BYTES, read_parts
-from handoff.artifacts.release.seen import SeenLedgers
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES, Trust
 from handoff.artifacts.release.statement import (
     Claim,
@@ -33,8 +33,7 @@ from handoff.artifacts.release.statement import (
     open_release,
     require_same_files,
 )
-from handoff.artifacts.stores.objects import Objects
-from handoff.artifacts.stores.parts import Part
+from handoff.artifacts.stores.objects import Objects, Part
 from handoff.artifacts.stores.store import Store
 
 _READERS = 16
@@ -326,7 +325,7 @@ def open_releases(
     A request to S3 is tried again for `patience_s` seconds when what is wrong may pass.
     """
     from handoff.artifacts.release.signing import read_trust
-    from handoff.artifacts.stores.opening import open_store
+    from handoff.artifacts.stores.store import open_store
 
     remembered = SeenLedgers(seen) if seen else None
     store = open_store(location, patience_s=patience_s)

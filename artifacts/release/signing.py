@@ -1,4 +1,4 @@
-"""Signatures: in-toto statements in DSSE envelopes, and the public keys that a verifier pins.
+"""Signatures: in-toto statements in DSSE envelopes, and the keys that sign and verify them.
 
 An envelope is what secure-systems-lab/dsse describes: the payload in base64, its type, and
 signatures over `DSSEv1 <length> <type> <length> <payload>`. Keys are EC P-256 (ECDSA with SHA-256,
@@ -9,6 +9,7 @@ SHA-256 of its DER SubjectPublicKeyInfo: `openssl pkey -pubin -outform DER | sha
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handoff.artifacts.errors import PackageRefused, UsageProblem
-from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
+from handoff.artifacts.files.locks import held
+from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.writing import write_whole
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import Signer, SSlibKey
+
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -235,3 +239,39 @@ def _no_key(name: str, got: str) -> UsageProblem:
         f"{name} holds no public key to verify with", expected="an EC key on P-256 in PEM", got=got,
         remedy="Get the file from whoever releases: 'handoff keys show' prints the key there",
     )  # fmt: skip
+
+
+def make_key(private: Path, public: Path) -> None:
+    """Make a key pair: the private key readable by its owner alone, and never written over.
+
+    Two processes that do so at once end with one pair. Raises `EnvironmentLacking` where the
+    files can't be written.
+    """
+    try:
+        private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        public.parent.mkdir(parents=True, exist_ok=True)
+        with held(private.parent) as folder:
+            if not private.exists():
+                secret = _new_secret()
+                # The public key first: whoever is killed in between has made no key, and the next
+                # one makes both.
+                write_whole(public, public_pem(secret), mode=0o644, is_synced=True)
+                write_whole(private, secret, is_synced=True)
+                os.fsync(folder)
+    except OSError as error:
+        raise EnvironmentLacking(
+            f"a signing key can't be made in {private.parent}",
+            expected="a folder that this user may write to, with room in it",
+            got=error.strerror or str(error),
+            remedy="Mend the permissions or make room, or name a key of your own with "
+            "HANDOFF_SIGNING_KEY",
+        ) from error
+
+
+def _new_secret() -> bytes:
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    return generate_private_key(SECP256R1()).private_bytes(
+        forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
+    )

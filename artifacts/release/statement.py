@@ -16,8 +16,8 @@ from handoff.artifacts.delivery.contract import Lineage, require_model_name
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
+from handoff.artifacts.release.layout import DELIVERY_FILE, PARTS_FILE
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile
-from handoff.artifacts.release.part_list import DELIVERY_FILE, PARTS_FILE
 from handoff.artifacts.release.signing import STATEMENT_TYPE, Trust, open_envelope
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"

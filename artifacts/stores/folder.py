@@ -15,8 +15,7 @@ from typing import BinaryIO
 
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.files.unfinished import UnfinishedFiles
-from handoff.artifacts.files.whole_file import flush
+from handoff.artifacts.files.writing import UnfinishedFiles, flush
 from handoff.artifacts.stores.store import (
     Guarantees,
     Progress,

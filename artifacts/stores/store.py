@@ -1,4 +1,4 @@
-"""The store: bytes under keys, in a folder or in S3, as `FolderStore` and `S3Store` keep them.
+"""The store: bytes under keys, in a folder or in S3, whichever a location names.
 
 A key is written once (`create`), or holds bytes that follow from the key itself (`upload`, for
 objects under their digest), or is a copy of what stands elsewhere (`replace`). Nothing here knows
@@ -162,3 +162,19 @@ def changed_file(path: Path) -> StoreFailed:
         f"{path.name} changed while it was being kept", expected="the bytes of its digest",
         got="others", remedy="Run the same command again, and find out what writes there",
     )  # fmt: skip
+
+
+def open_store(location: str, *, patience_s: float = 60.0) -> Store:
+    """Return the store at `location`: a folder, or `s3://bucket/prefix`.
+
+    `patience_s` is for how many seconds an operation on S3 is tried again when what is wrong may
+    pass. Nothing is sent yet.
+    """
+    if location.startswith("s3://"):
+        from handoff.artifacts.stores.s3 import S3Store
+
+        bucket, _, prefix = location.removeprefix("s3://").partition("/")
+        return S3Store(bucket, prefix.strip("/"), patience_s=patience_s)
+    from handoff.artifacts.stores.folder import FolderStore
+
+    return FolderStore(Path(location))

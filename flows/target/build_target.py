@@ -12,7 +12,7 @@ from prefect.states import Completed
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.release.target_answer import ANSWER_FILE, TargetAnswer
+from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.parameters import Attempt, BuildTargetParameters
 from handoff.flows.releasing import opened_workspace

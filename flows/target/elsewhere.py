@@ -15,19 +15,19 @@ from prefect.states import Failed
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
-from handoff.artifacts.files.new_folder import replace_folder
-from handoff.artifacts.files.strict_json import parse_json
+from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.writing import replace_folder
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.target_answer import ANSWER_FILE, TargetAnswer
+from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
 from handoff.flows.children import Child, find_deployment, start, wait_for
-from handoff.flows.names import deployed, target_pool
 from handoff.flows.registering import Wanted
+from handoff.flows.site import deployed, target_pool
 from handoff.flows.steps import receive, send
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
-from handoff.tasks.registry import target_record
+from handoff.tasks.registry import assemble
 from handoff.tasks.registry.assemble import BuiltTargets
 from handoff.tasks.release.processes import Processes
 
@@ -116,7 +116,7 @@ def collect_targets(
             _require_same(slug, answer, delivery, plan)
         except StepCrashed as error:
             _dismiss(run)
-            records[slug] = target_record.refuse_target(slug, error)
+            records[slug] = assemble.refuse_target(slug, error)
             continue
         except HandoffError:
             _dismiss(run)

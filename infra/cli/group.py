@@ -1,4 +1,4 @@
-"""The end of every command: an error becomes a sentence, an exit code, and what to do next."""
+"""What every command has: its options, and its end in a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,28 @@ from handoff.artifacts.errors import (
     StoreFailed,
     UsageProblem,
 )
-from handoff.infra.cli.options import is_quiet
 from handoff.infra.terminal import interruption
 from handoff.infra.terminal.echoing import echo
+
+
+def debug_option(command: Any) -> Any:  # noqa: ANN401 - a decorator of any command
+    """Add `--debug`, which is read where errors are told."""
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, help="Show the trace of an error."
+    )(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+quiet_option = click.option(
+    "--quiet", is_flag=True, expose_value=False, help="Print the result, or the error, alone."
+)
+
+
+def is_quiet() -> bool:
+    """Tell whether `--quiet` was said: no progress, notes or hints; read where these are told."""
+    return "--quiet" in sys.argv
+
 
 # What may end well when the same command is given again, once the machine or a server is mended.
 _WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
@@ -60,12 +79,12 @@ class HandoffGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as above
         """Run the command as a program of ours, which may leave the folder that it began in."""
         # Not for a Tab, nor for help, which wait for no imports.
-        from handoff.infra.engine import standing
+        from handoff.infra.engine import looking
         from handoff.infra.engine.environments import with_absolute_paths
 
         # Settings are read again after it has stepped aside.
         os.environ.update(with_absolute_paths(os.environ))
-        with standing.as_a_program():
+        with looking.as_a_program():
             return super().invoke(ctx)
 
 

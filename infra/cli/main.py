@@ -7,13 +7,10 @@ from typing import Any
 
 import click
 
-from handoff.infra.cli import flows as flows_cli
 from handoff.infra.cli import guide as guide_cli
 from handoff.infra.cli import registry as registry_cli
 from handoff.infra.cli import stack as stack_cli
-from handoff.infra.cli import toolchain as conformance_cli
-from handoff.infra.cli.group import HandoffGroup
-from handoff.infra.cli.options import debug_option, json_option, quiet_option
+from handoff.infra.cli.group import HandoffGroup, debug_option, json_option, quiet_option
 from handoff.infra.telling import cli as telling_cli
 from handoff.infra.terminal.echoing import echo, on_terminal
 from handoff.infra.triggers import cli as arrivals_cli
@@ -223,8 +220,6 @@ def doctor(as_json: bool) -> None:
 
 for registered in (
     *registry_cli.COMMANDS,
-    *flows_cli.COMMANDS,
-    *conformance_cli.COMMANDS,
     *stack_cli.COMMANDS,
     *arrivals_cli.COMMANDS,
     *telling_cli.COMMANDS,

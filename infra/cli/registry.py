@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from handoff.infra.cli.completion import complete_model
-from handoff.infra.cli.options import debug_option, json_option, quiet_option
+from handoff.infra.cli.group import debug_option, json_option, quiet_option
 from handoff.infra.terminal.echoing import echo
 
 if TYPE_CHECKING:

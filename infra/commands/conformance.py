@@ -19,14 +19,14 @@ from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.target import CpuTarget, parse_target
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.signing import read_trust
-from handoff.artifacts.stores.opening import open_store
-from handoff.infra.cli.options import is_quiet
+from handoff.artifacts.stores.store import open_store
+from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.release import require_compiler
 from handoff.infra.prefect.flow_calls import call_flow
 from handoff.infra.settings import Settings, compiler_name, read_settings, require_writable_home
 from handoff.infra.terminal.console import print_json, print_table
 from handoff.infra.terminal.echoing import echo
-from handoff.tasks.conformance.known_wrong import find_table
+from handoff.tasks.conformance.known import find_table
 from handoff.tasks.conformance.script import repeating_script
 
 

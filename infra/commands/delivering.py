@@ -10,8 +10,8 @@ from pathlib import Path
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
 from handoff.artifacts.record import to_plain
-from handoff.infra.cli.options import is_quiet
-from handoff.infra.commands.questions import ask_name, ask_values
+from handoff.infra.cli.group import is_quiet
+from handoff.infra.commands.input_flags import ask_name, ask_values
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.home import whole_path
 from handoff.infra.terminal.console import fitted, print_json, print_table

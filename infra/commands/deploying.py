@@ -15,7 +15,7 @@ from zoneinfo import available_timezones
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.target import TARGETS
-from handoff.flows.names import RECOMPILE, RESUME
+from handoff.flows.site import RECOMPILE, RESUME
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.prefect.automations import automations, notification
 from handoff.infra.prefect.deployments import Deployment, Schedule, deployments

@@ -273,7 +273,7 @@ def _store(settings: Settings) -> Check:
     if location.startswith("s3://"):
         if not has_extra("s3"):
             return Check("store", "missing", f"{location}, without [s3]", how_to_install("s3"))
-        from handoff.artifacts.stores.opening import open_store
+        from handoff.artifacts.stores.store import open_store
 
         try:
             # A person waits for this one.

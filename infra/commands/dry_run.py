@@ -1,26 +1,213 @@
-"""`handoff release --dry-run`: tell what a release would do, for a person or as JSON."""
+"""What a release would do, found out with nothing written anywhere, for a person or as JSON.
+
+A flow costs its server and its step processes: some ten seconds, after which it finds the same.
+
+The delivery is read, judged and taken through the recipe's passes, in a folder of its own that is
+gone afterwards. Store and ledger are only read; MLflow isn't asked at all.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from handoff.artifacts.delivery.contract import IGNORED_FOLDER, read_contract
 from handoff.artifacts.delivery.uri import redacted
+from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, parse_target
-from handoff.artifacts.record import to_plain
-from handoff.infra.cli.options import is_quiet
-from handoff.infra.commands.rehearsal import Rehearsal, rehearse
-from handoff.infra.settings import Settings
+from handoff.artifacts.record import Job, to_plain
+from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.release.releases import Releases
+from handoff.infra.cli.group import is_quiet
+from handoff.infra.commands.registry import releases_of
+from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.infra.settings import Settings, compiler_name
 from handoff.infra.terminal.console import print_findings, print_json, print_table, seconds, size
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.progress import shown_progress
-from handoff.infra.terminal.step_times import CACHED, KNOWN, WHOLE, StepTimes
-from handoff.tasks.compile.messages import Reused
-from handoff.tasks.release.jobs import names_in_order
-from handoff.tasks.steps import COMPILE
+from handoff.infra.terminal.step_times import (
+    CACHED,
+    KNOWN,
+    WHOLE,
+    StepTimes,
+    read_times,
+    times_folder,
+)
+from handoff.tasks.compile.caching.package_cache import cache_of
+from handoff.tasks.compile.fingerprint import fingerprint_release
+from handoff.tasks.compile.messages import FindPackageJob, Reused
+from handoff.tasks.compile.toolchain import changes_since
+from handoff.tasks.inspect.messages import TraceabilityResult
+from handoff.tasks.intake.messages import IntakeJob, IntakeResult
+from handoff.tasks.registry.assemble import refuse_unsound
+from handoff.tasks.registry.draft import require_free_alias
+from handoff.tasks.release.jobs import Jobs, names_in_order
+from handoff.tasks.steps import COMPILE, step_of
+
+# A store that doesn't answer is waited for by the flow, which tells that in its run, too.
+_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A version, and the aliases that stand for it."""
+
+    manifest: Manifest
+    version: int
+    aliases: tuple[str, ...]
+
+
+def find_unchanged(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str
+) -> Standing | None:
+    """Return the version that `alias` stands for if this delivery and recipe would make it again.
+
+    None as well where anything is in doubt or lost from the store: the flow tells that better. What
+    MLflow shows isn't asked for; `handoff sync` makes up for that.
+    """
+    try:
+        model = read_contract(delivery).model.name
+        releases = releases_of(settings, patience_s=_PATIENCE_S)
+        head = releases.head(model)
+        held = head.entry.aliases.get(alias) if head else None
+        if head is None or held is None:
+            return None
+        manifest = releases.read(model, held).manifest
+        digest = _digest(delivery)
+        if digest != manifest.delivery:
+            return None
+        if fingerprint_release(digest, recipe, compiler_name()) != manifest.fingerprint:
+            return None
+        if not releases.is_whole(model, held):
+            return None
+        return Standing(manifest, held.version, head.entry.aliases_of(held.version))
+    except (HandoffError, OSError):
+        return None
+
+
+def _digest(delivery: Path) -> Digest | None:
+    """Return the digest that taking the folder in would give it; None where it would refuse."""
+    files = {}
+    for entry in os.scandir(delivery):
+        if entry.name == IGNORED_FOLDER and entry.is_dir(follow_symlinks=False):
+            continue
+        state = entry.stat(follow_symlinks=False)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+            return None
+        files[entry.name] = digest_file(Path(entry.path))
+    return digest_tree(files)
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a release would do: find `version` again, or build `targets`, and `why`.
+
+    `targets` tell for each target what is in the compile cache: the package whole, its code, or
+    nothing; `times` hold the seconds that steps took in earlier releases of the model.
+    """
+
+    taken: IntakeResult
+    judged: TraceabilityResult
+    fingerprint: Digest
+    version: int | None
+    why: str
+    targets: dict[str, Reused]
+    times: StepTimes
+
+
+def rehearse(
+    settings: Settings, delivery: Path, recipe: Recipe, alias: str, scratch: Path, *, rebuild: bool
+) -> Rehearsal:
+    """Find out what a release of the `delivery` would do; work in the folder `scratch`.
+
+    Raises what a release would raise up to its first compilation.
+    """
+    # The cache is the home's, beside the workspace that a release would have.
+    cache = cache_of(delivery, settings.home / "builds" / "packages")
+    jobs = Jobs(scratch, recipe, rebuild, cache)
+    process = StepProcess(
+        ProcessPlan(
+            "dry-run", ("intake",), recipe.extensions,
+            reads=(delivery, cache), writes=(scratch,),
+        ),
+        scratch / "logs" / "steps.log",
+    )  # fmt: skip
+    try:
+        taken = _step(process, IntakeJob(delivery, jobs.staging))
+        judged = _step(process, jobs.traceability())
+        refuse_unsound(judged)
+        model = taken.contract.model.name
+        fingerprint = fingerprint_release(taken.digest, recipe, compiler_name())
+        version, why = _reason(settings, taken, recipe, fingerprint, alias)
+        times = read_times(times_folder(settings), model)
+        targets: dict[str, Reused] = {}
+        if version is None or rebuild:
+            optimized = _step(process, jobs.optimize())
+            for target in recipe.resolved_targets():
+                job = FindPackageJob(jobs.compile(optimized, target))
+                found = _step(process, job, f"look for {target.slug}")
+                targets[target.slug] = found.reused
+        if version is not None and rebuild:
+            version, why = None, f"--rebuild asks for it, though version {version} is made of this"
+        return Rehearsal(taken, judged, fingerprint, version, why, targets, times)
+    finally:
+        process.close()
+
+
+def _step(process: StepProcess, job: Job[R], told: str = "") -> R:
+    from handoff.flows.progress import announced
+
+    with announced(told or step_of(job).name) as announcement:
+        done = process.submit(job).result()
+        announcement.seconds = done.seconds
+    return done.result
+
+
+def _reason(
+    settings: Settings, taken: IntakeResult, recipe: Recipe, fingerprint: Digest, alias: str
+) -> tuple[int | None, str]:
+    """Return the version that would be found again, or None and why one would be built."""
+    releases, model = releases_of(settings), taken.contract.model.name
+    known = model in releases.models()
+    head = releases.require_head(model).entry if known else None
+    require_free_alias(head, alias)
+    if head is None:
+        return None, f"nothing was released as {model} before"
+    same = _made_from(releases, head, fingerprint)
+    if same is not None and releases.is_whole(model, same.pointer):
+        return same.version, f"version {same.version} was made of the same"
+    if same is not None:
+        return None, f"files of version {same.version}, made of the same, are lost from the store"
+    if not head.kept:
+        return None, "every version before was retired"
+    newest = releases.find(model, None)
+    changed = ", ".join(
+        changes_since(releases.read(model, newest).manifest, taken.digest, recipe, compiler_name())
+    )
+    return None, f"other than version {newest.version}: {changed}"
+
+
+def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
+    """Return the newest release that was made from the same.
+
+    It goes by the ledger itself: `Releases.made_from` needs copies that a release publishes first.
+    """
+    made = (
+        entry
+        for entry in releases.backwards(head.model)
+        if entry.action == "release" and entry.fingerprint == fingerprint
+    )
+    return next((entry for entry in made if entry.version in head.kept), None)
 
 
 def tell_dry_run(

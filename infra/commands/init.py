@@ -18,16 +18,19 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.signature import DECLARED, Dimension, TensorSpec
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.recipe.recipe import read_recipe
 from handoff.artifacts.record import to_plain
 from handoff.infra.commands.input_flags import (
+    ask_dimension,
+    ask_input,
+    ask_name,
+    ask_values,
     format_spec,
     parse_dimension,
     parse_input,
     parse_range,
 )
-from handoff.infra.commands.questions import ask_dimension, ask_input, ask_name, ask_values
 from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.terminal.console import print_json

@@ -12,7 +12,7 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, OtherTorch, Recipe, read_recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
-from handoff.infra.cli.options import is_quiet
+from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.explaining.telling import hint_for

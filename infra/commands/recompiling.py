@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from handoff.artifacts.errors import NightFailed
-from handoff.artifacts.nightly.night import read_nights
+from handoff.artifacts.night import read_nights
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from handoff.infra.commands.registry import parse_reference, require_alias
 from handoff.infra.commands.release import require_compiler
 from handoff.infra.prefect.flow_calls import call_flow

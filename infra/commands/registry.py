@@ -1,4 +1,4 @@
-"""What the commands do that read the registry: list, show, history, diff, pull."""
+"""What the commands do that read the registry: list, show, history, diff, pull; and their pages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,64 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import require_alias_name, require_model_name
 from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.night import read_nights
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
-from handoff.infra.cli.options import is_quiet
-from handoff.infra.commands.pages import write_difference, write_history
+from handoff.infra.cli.group import is_quiet
 from handoff.infra.home import whole_path
 from handoff.infra.settings import Settings, read_settings
 from handoff.infra.terminal.console import age, print_json, print_table, shown_transfer
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.present import print_release, release_object
 from handoff.tasks.registry.messages import Layout, PullJob, RestoreJob
+
+_BEGINS = "<!doctype html>"
+# A page of more is neither read nor fetched in a moment.
+_VERSIONS_SHOWN = 60
+_NIGHTS_SHOWN = 60
+
+
+def write_difference(page: Path, before: tuple[str, Manifest], after: tuple[str, Manifest]) -> None:
+    """Write a page of what differs between two versions, each with its name."""
+    from handoff.tasks.report.versions_page import NamedVersion, render_difference
+
+    _write(page, render_difference(NamedVersion(*before), NamedVersion(*after)))
+
+
+def write_history(page: Path, releases: Releases, entries: tuple[LedgerEntry, ...]) -> None:
+    """Write a page of a model over time; `entries` are its ledger's, oldest first."""
+    from handoff.tasks.report.versions_page import render_history
+
+    model, kept = entries[-1].model, entries[-1].kept[-_VERSIONS_SHOWN:]
+    versions = {
+        version: releases.read(model, releases.find(model, version)).manifest for version in kept
+    }
+    nights = read_nights(releases.store, _NIGHTS_SHOWN)
+    _write(page, render_history(model, entries, versions, nights))
+
+
+def _write(page: Path, text: str) -> None:
+    path = whole_path(page)
+    try:
+        is_another = path.exists() and not path.read_bytes()[:100].startswith(_BEGINS.encode())
+        if not is_another:
+            write_whole(path, text, mode=0o644)
+    except OSError as error:
+        raise UsageProblem(
+            f"the page can't be written to {page}", expected="a file in a folder that is there",
+            got=error.strerror or str(error), remedy="Name another file with --html",
+        ) from error  # fmt: skip
+    if is_another:
+        raise UsageProblem(
+            f"{page} is there already", expected="a new file, or an earlier page",
+            got="a file that is no page", remedy="Name another file with --html; it was left alone",
+        )  # fmt: skip
+    echo(f"The page is in {page}")
 
 
 def releases_of(settings: Settings, *, patience_s: float = 60.0) -> Releases:
@@ -158,7 +203,7 @@ def pull_release(
 
 def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
     """Fetch the delivery that a version was made from into `folder`."""
-    from handoff.tasks.registry.restore import run as restore
+    from handoff.tasks.registry.pull import restore
 
     settings = read_settings()
     name, wanted = parse_reference(reference)

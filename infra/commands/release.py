@@ -18,9 +18,9 @@ from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, read_manifest
-from handoff.infra.cli.options import is_quiet
+from handoff.infra.cli.group import is_quiet
+from handoff.infra.commands.dry_run import Standing, find_unchanged
 from handoff.infra.commands.registry import releases_of, require_alias
-from handoff.infra.commands.unchanged import Standing, find_unchanged
 from handoff.infra.engine.workspaces import keep_for_a_look, open_workspace, remove_workspace
 from handoff.infra.home import whole_path
 from handoff.infra.prefect.flow_calls import call_flow

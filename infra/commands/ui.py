@@ -7,7 +7,7 @@ import os
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.isolated import FOR_CHILDREN, isolated
 from handoff.infra.engine.environments import replace_process
-from handoff.infra.engine.standing import empty_folder
+from handoff.infra.engine.looking import empty_folder
 from handoff.infra.extras import require_extra
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import Settings, read_settings, require_writable_home

@@ -23,8 +23,7 @@ from typing import IO, Any, Generic, Literal, TypeVar
 
 from handoff.artifacts.errors import HandoffError, StepCrashed, error_from_record
 from handoff.artifacts.isolated import isolated
-from handoff.artifacts.job import Job
-from handoff.artifacts.record import absolute, from_plain, to_plain
+from handoff.artifacts.record import Job, absolute, from_plain, to_plain
 from handoff.infra.engine import looking
 from handoff.infra.engine.budget import (
     disk_full,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from handoff.artifacts.isolated import for_children
-from handoff.infra.engine.standing import step_aside
+from handoff.infra.engine.looking import step_aside
 from handoff.infra.settings import Settings, absolute_tracking_uri, signing_key_scheme
 
 # What a service of the served stack keeps of the supervisor's environment.
@@ -104,7 +104,7 @@ def child_environment(
 def prepare_prefect(settings: Settings, *, retries: int | None = None) -> None:
     """Set what Prefect reads at import: quiet, offline, and its own state below the home folder.
 
-    It may leave the working folder, too (`infra.engine.standing`). Only what the user has not set
+    It may leave the working folder, too (`infra.engine.looking`). Only what the user has not set
     is set. Without a server the embedded one keeps its database in the home folder, so that a
     person's own Prefect profile is left alone. `retries` is how often a request is sent again, with
     waits that double, where a person or a sender waits for it.

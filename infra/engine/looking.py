@@ -1,4 +1,9 @@
-"""Where code that isn't ours is found by a step process, which itself imports from nowhere else.
+"""Where this program stands, and where code that isn't ours is found by a step process.
+
+Prefect reads `prefect.toml`, `pyproject.toml` and `.env` of the working folder, uvicorn and its
+like import from it, matplotlib reads `matplotlibrc`. None of that is to be had from a delivery. So
+`handoff` goes into an empty folder of its own before such a library is imported; paths that it was
+given are absolute by then. A process that only imports Handoff stays where it is.
 
 Step processes are isolated (`artifacts.isolated`). Two things of the user's own are imported on
 purpose all the same: the extensions that a recipe names, and the training side's factory with all
@@ -14,11 +19,51 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+
+_FOLDER = "standing"
+_is_program: list[bool] = []
+
+
+@contextmanager
+def as_a_program() -> Iterator[None]:
+    """Let the body step aside; stand where it began after it."""
+    _is_program.append(True)
+    before = _here()
+    try:
+        yield
+    finally:
+        _is_program.pop()
+        with suppress(OSError):
+            os.chdir(before)
+
+
+def empty_folder(home: Path) -> Path:
+    """Return the folder below the home that nothing lies in, made where it wasn't there."""
+    folder = home / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def step_aside(home: Path) -> None:
+    """Leave the working folder for the empty one, where this process is a program of ours."""
+    if _is_program:
+        here, folder = _here(), empty_folder(home)
+        if here != folder:
+            stand_for(str(here))
+            os.chdir(folder)
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return Path("/")
+
 
 _OURS = "handoff"
 # What a delivery is made with; what these need in their turn is theirs, too.

@@ -22,6 +22,7 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,11 +41,18 @@ def import_step(module: str) -> ModuleType:
     return importlib.import_module(f"handoff.tasks.{module}")
 
 
+def step_function(module: str) -> Callable[[Any], Any]:
+    """Return what a step's row names: a function of its module, which is `run` unless it says."""
+    name, _, function = module.partition(":")
+    found: Callable[[Any], Any] = getattr(import_step(name), function or "run")
+    return found
+
+
 def run_step(name: str, module: str, kind: type[Any], plain_job: object) -> dict[str, Any]:
     """Run the step `name` on a plain job of that kind and return the plain answer."""
     try:
         job: Any = from_plain(kind, plain_job)
-        return {"result": to_plain(import_step(module).run(job))}
+        return {"result": to_plain(step_function(module)(job))}
     except HandoffError as error:
         if error.__cause__ is not None:
             # What is told is a sentence; the log keeps the whole.

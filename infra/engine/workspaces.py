@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from handoff.artifacts.files.locks import held, is_held, lock, open_folder
-from handoff.artifacts.files.whole_file import UNFINISHED
+from handoff.artifacts.files.writing import UNFINISHED
 
 # Builds that ended in a refusal are kept for a look; the oldest make room for new ones.
 _KEPT_BUILDS = 4

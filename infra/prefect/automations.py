@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from handoff.flows.names import RESUME_TAG, TAG
+from handoff.flows.site import RESUME_TAG, TAG
 
 if TYPE_CHECKING:
     from prefect.events.schemas.automations import AutomationCore

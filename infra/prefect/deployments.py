@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handoff.artifacts.recipe.target import TARGETS
-from handoff.flows.names import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
+from handoff.flows.site import BUILD_POOL, CONTROL_POOL, RESUME_TAG, TAG, target_pool
 
 # Light flows, which mostly wait; what compiles or times; and what has the hardware of a target.
 TARGET_POOLS = {slug: target_pool(slug) for slug in TARGETS}

@@ -1,18 +1,127 @@
-"""Flows that a command runs in its own process, with Prefect embedded or a server that records."""
+"""Flows that a command runs in its own process, beside a server of Prefect's.
+
+Prefect would start it at the first request, after it has imported the whole server itself, too:
+that took twelve of the fifteen seconds before a release's first step (two cores, Prefect 3.8).
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, first_line
-from handoff.infra.engine.environments import prepare_prefect
-from handoff.infra.engine.standing import empty_folder
-from handoff.infra.prefect.embedded_server import begin_server
-from handoff.infra.prefect.orphans import end_orphans_later
+from handoff.artifacts.isolated import isolated
+from handoff.artifacts.waiting import looks
+from handoff.infra.engine.environments import (
+    child_environment,
+    prepare_prefect,
+    settings_of_prefect,
+)
+from handoff.infra.engine.looking import empty_folder
+from handoff.infra.prefect.orphans import end_orphans_later, marks
+from handoff.infra.servers import get_status, last_words
 from handoff.infra.settings import Settings, read_site
 from handoff.infra.terminal.interruption import ending_soon
+
+# A first start migrates a fresh database, which took 12 to 17 s on two busy cores.
+_PATIENCE_S = 120.0
+_PAUSE_S = 0.05
+_END_S = 5.0
+_started: list[EmbeddedServer] = []
+
+
+def begin_server(folder: Path) -> EmbeddedServer | None:
+    """Start the server that this process's flows are recorded by, once, and import Prefect.
+
+    It stands in `folder`, where nothing lies: it would read settings and import modules from there.
+    None where Prefect was imported before: it has read its settings then, and starts its own.
+    """
+    if not _started:
+        if "prefect" in sys.modules:
+            return None
+        server = EmbeddedServer(folder)
+        _started.append(server)
+        atexit.register(server.end)
+        # Prefect reads it when it is imported; for others there is no server that one may name.
+        os.environ["PREFECT_API_URL"] = server.api
+        try:
+            import prefect  # noqa: F401
+        finally:
+            del os.environ["PREFECT_API_URL"]
+    return _started[0]
+
+
+class EmbeddedServer:
+    """A Prefect server in a process of its own, on this machine alone, with the home's database."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it in `folder`; it answers after seconds."""
+        self._told: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.api = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
+            # The options are those that Prefect starts its own with. The socket is handed over, so
+            # that no other process can take the port in between.
+            self._process = subprocess.Popen(
+                isolated(
+                    "uvicorn", "--factory",
+                    "prefect.server.api.server:create_app", "--fd", str(listening.fileno()),
+                    "--log-level", "error", "--lifespan", "on",
+                ),
+                cwd=folder, env=_environment(), pass_fds=(listening.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._told, stderr=self._told,
+                # Ctrl-C is the command's, which ends it when it has reported.
+                start_new_session=True,
+            )  # fmt: skip
+
+    def wait(self) -> None:
+        """Wait until it answers; raise `EnvironmentLacking` where it ends, or never does."""
+        for _ in looks(_PATIENCE_S, _PAUSE_S):
+            if get_status(f"{self.api}/health") == 200:
+                return
+            if self._process.poll() is not None:
+                break
+        raise self._failed()
+
+    def end(self) -> None:
+        """End it; after seconds without asking."""
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _failed(self) -> EnvironmentLacking:
+        # The file has no name.
+        told = last_words(Path(f"/proc/self/fd/{self._told.fileno()}"))
+        ended = self._process.poll()
+        got = "no answer" if ended is None else f"it ended with {ended}"
+        return EnvironmentLacking(
+            "Prefect's embedded server did not start",
+            expected=f"an answer within {_PATIENCE_S:.0f} s",
+            got=f"{got}: {told}" if told else got,
+            remedy="Is there room, and may this user write to the home folder? A server of your "
+            "own can be named by PREFECT_API_URL",
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Return what the server sees: Prefect's settings, and none of the stores' or of others."""
+    as_prefect_does = {
+        "PREFECT_UI_ENABLED": "0",
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT__SERVER_FINAL": "1",
+    }
+    return {**child_environment(), **settings_of_prefect(), **marks(), **as_prefect_does}
+
 
 T = TypeVar("T")
 

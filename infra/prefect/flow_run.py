@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from handoff.flows import site
-from handoff.infra.prefect.core_sets import take_cores
+from handoff.infra.prefect.pools import take_cores
 from handoff.infra.settings import read_settings, read_site, require_writable_home
 
 _PR_SET_PDEATHSIG = 1

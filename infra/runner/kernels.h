@@ -1,5 +1,5 @@
 // The operators that a package has called by name: `model.json` beside `model.so`. See
-// artifacts/serve/extern_kernels.py, which does the same.
+// artifacts/serve/archive.py, which does the same.
 #pragma once
 
 #include <cstddef>

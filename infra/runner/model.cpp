@@ -27,7 +27,7 @@ void load_gpu_support() {
 
 // Has malloc keep what calls free, up to 60 MiB in each arena, for the next call, instead of giving
 // it back to the system page by page. glibc raises its threshold to twice the size of a mapped block
-// that is freed (mallopt(3)); see artifacts/serve/heap.py, which does the same.
+// that is freed (mallopt(3)); see artifacts/serve/loader.py, which does the same.
 void keep_freed_memory() { at::empty({30 << 20}, at::kByte); }
 
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> open_library(const std::string& path,

@@ -150,7 +150,7 @@ int host_cuda() {
 }
 
 // CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor
-// Version Compatibility"; artifacts/machine/driver.py has it, too.
+// Version Compatibility"; artifacts/machine/gpu.py has it, too.
 std::string driver_for(int major) {
   switch (major) {
     case 11: return "an NVIDIA driver 450.80.02 or newer";

@@ -10,7 +10,7 @@ from handoff.artifacts.isolated import isolated
 from handoff.infra.home import whole_path
 from handoff.infra.settings import read_secret
 from handoff.infra.stack.place import Choices, Stack
-from handoff.infra.stack.services import Service
+from handoff.infra.stack.supervision import Service
 from handoff.infra.triggers.hooks import read_hooks
 from handoff.infra.triggers.places import open_place
 

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.infra.settings import ServedSettings
 from handoff.infra.stack.place import Place, Stack
 from handoff.infra.stack.postgres import connection

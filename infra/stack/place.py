@@ -13,7 +13,7 @@ from typing import Any
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.locks import try_lock
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 
 # The kernel's limit for a socket's path is 108 bytes with the end; supervisor adds its process id.
 _SOCKET_LIMIT = 96

@@ -11,21 +11,22 @@ from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.isolated import isolated
-from handoff.flows.names import BUILD_POOL, CONTROL_POOL
+from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.environments import QUIET
 from handoff.infra.servers import require_free_port
 from handoff.infra.settings import ServedSettings, Settings, artifact_root
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook, services_of_arrivals
-from handoff.infra.stack.foreign import mlflow_address, read_address
 from handoff.infra.stack.logins import LOOPBACK, Logins, mlflow_login_environment
 from handoff.infra.stack.place import Choices, Place, Stack, is_any, reachable
 from handoff.infra.stack.postgres import (
     connection,
     find_programs,
+    mlflow_address,
     password_environment,
     postgres_service,
+    read_address,
 )
-from handoff.infra.stack.services import Service
+from handoff.infra.stack.supervision import Service
 
 _CONTROL_LIMIT = 8
 BUCKET = "handoff"

@@ -18,7 +18,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.printable import one_line
 from handoff.infra.engine.environments import with_absolute_paths
 from handoff.infra.home import whole_path

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from handoff.infra.engine.environments import SERVICE_MARK, STACK_MARK, service_environment
 from handoff.infra.prefect.orphans import end_found, marked
-from handoff.infra.stack.services import Service, read_service
+from handoff.infra.stack.supervision import Service, read_service
 
 
 def start(service: Service) -> NoReturn:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.isolated import isolated
 
 _NAME = "handoff.service"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.infra.engine.environments import prepare_prefect, supervisor_environment
 from handoff.infra.home import home_folder
 from handoff.infra.prefect.pools import make_pools
@@ -19,10 +19,9 @@ from handoff.infra.settings import (
     read_settings,
     require_writable_home,
 )
-from handoff.infra.stack import foreign, postgres
+from handoff.infra.stack import postgres
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
 from handoff.infra.stack.down import end_leftovers
-from handoff.infra.stack.health import is_healthy, wait_until_healthy
 from handoff.infra.stack.logins import LOOPBACK, read_logins
 from handoff.infra.stack.place import Choices, Place, Stack
 from handoff.infra.stack.plan import (
@@ -32,7 +31,6 @@ from handoff.infra.stack.plan import (
     require_free_ports,
     require_loopback_or_logins,
 )
-from handoff.infra.stack.services import Service, read_service
 from handoff.infra.stack.setup import (
     Setup,
     Use,
@@ -43,8 +41,8 @@ from handoff.infra.stack.setup import (
     told,
     write_setup,
 )
-from handoff.infra.stack.status import examine_stack, print_stack
-from handoff.infra.stack.supervision import Supervision
+from handoff.infra.stack.status import examine_stack, is_healthy, print_stack, wait_until_healthy
+from handoff.infra.stack.supervision import Service, Supervision, read_service
 from handoff.infra.terminal.echoing import ask, echo, on_terminal
 
 
@@ -146,10 +144,10 @@ def _launch(
     if plan.programs:
         postgres.prepare_cluster(place, plan.programs)
     elif not stack.sqlite:
-        url = foreign.read_address(
+        url = postgres.read_address(
             served.prefect_database, "PREFECT_SERVER_DATABASE_CONNECTION_URL"
         )
-        asyncio.run(foreign.require_database(url, makes_mlflow=not served.mlflow_database))
+        asyncio.run(postgres.require_database(url, makes_mlflow=not served.mlflow_database))
     _tell_limits(stack)
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in plan.client.items()]
     write_whole(place.environment, "".join(lines))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from handoff.infra.cli.options import debug_option
+from handoff.infra.cli.group import debug_option
 
 
 @click.command()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.waiting import Pauses

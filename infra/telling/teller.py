@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem
 from handoff.artifacts.files.locks import open_folder, try_lock
-from handoff.artifacts.nightly.night import NIGHT_LIMIT_BYTES, Night, parse_night
+from handoff.artifacts.night import NIGHT_LIMIT_BYTES, Night, parse_night
+from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.layout import night_key
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.environments import prepare_prefect
+from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.settings import (
     Settings,
     TellingSettings,
@@ -27,10 +30,66 @@ from handoff.infra.settings import (
 from handoff.infra.telling.forge import CommitStatus, Forge, make_forge
 from handoff.infra.telling.looking import Looker, Wants, with_set_aside
 from handoff.infra.telling.outbox import LOGGER, Sender, memory_file, read_memory, write_memory
-from handoff.infra.telling.receiver import require_block, send
-from handoff.infra.terminal.echoing import echo
-from handoff.infra.terminal.log_lines import log_lines
+from handoff.infra.terminal.echoing import echo, log_lines
 from handoff.infra.triggers.spool import Spool
+
+if TYPE_CHECKING:
+    from prefect.blocks.abstract import NotificationBlock
+
+
+def send(block: str, title: str, text: str) -> None:
+    """Send a message through the block `TYPE/NAME`, as it is on the server now.
+
+    Raises `UsageProblem` where there is none, and `EnvironmentLacking` where the message isn't
+    taken; what is secret about the receiver is not told.
+    """
+    import httpx
+    from prefect.blocks.abstract import NotificationError
+
+    receiver = _load(block)
+    try:
+        with receiver.raise_on_failure():
+            receiver.notify(text, subject=title)  # type: ignore[unused-coroutine]
+    except httpx.HTTPStatusError as error:
+        raise _refused(block, f"HTTP {error.response.status_code}") from None
+    except NotificationError as error:
+        raise _refused(block, one_line(error.log.strip())[-200:] or "no reason") from None
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        # Their words may hold the address, which is what lets one in.
+        raise _refused(block, type(error).__name__) from None
+
+
+def require_block(block: str) -> None:
+    """Raise `UsageProblem` unless the server has that notification block."""
+    _load(block)
+
+
+def _load(name: str) -> NotificationBlock:
+    import prefect.blocks.notifications  # noqa: F401 - Prefect knows a block's type by its class
+    from prefect.blocks.abstract import NotificationBlock
+    from prefect.blocks.core import Block
+
+    with told_in_sentences("the block", "one of its own", "Then it is tried again"):
+        try:
+            found = Block.load(name, _sync=True)  # type: ignore[call-arg]
+        except ValueError:
+            # Prefect's word for a block that isn't there, and for a name of another form.
+            found = None
+    if isinstance(found, NotificationBlock):
+        return found
+    raise UsageProblem(
+        "Prefect's server has no such block", expected="TYPE/NAME of a notification block, such as "
+        "slack-webhook/team", got=name[:100] if found is None else f"{name[:100]}, of another kind",
+        remedy="Make one in Prefect's pages under Blocks, and name it in HANDOFF_NOTIFY",
+    )  # fmt: skip
+
+
+def _refused(block: str, got: str) -> EnvironmentLacking:
+    return EnvironmentLacking(
+        f"the message was not taken, through the block {block}", expected="its receiver to take it",
+        got=got, remedy="Is the receiver up, and is the block's address right?",
+    )  # fmt: skip
+
 
 _TIMEOUT_S = 30.0
 TEST_CONTEXT = "handoff/test"

@@ -1,13 +1,14 @@
-"""How commands print: the one place, so that whatever is printed is printable (`artifacts`)."""
+"""How commands print, and log where they go on: whatever is printed is printable."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
 import click
 
-from handoff.artifacts.printable import printable
+from handoff.artifacts.printable import one_line, printable
 
 
 class Styled(str):
@@ -40,3 +41,20 @@ def ask(question: str, default: str | None) -> str:
 def on_terminal() -> bool:
     """Tell whether there is somebody to ask."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class OneLine(logging.Formatter):
+    """A record is one line, whatever a sender wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record in one line."""
+        return one_line(super().format(record))
+
+
+def log_lines(logger: logging.Logger) -> None:
+    """Let a logger write its records to stderr, with their time, and to nobody else."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -9,7 +9,7 @@ from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds, size
 from handoff.infra.terminal.echoing import echo
-from handoff.tasks.report.search import search_columns, search_rows
+from handoff.tasks.report.numbers import search_columns, search_rows
 
 
 def release_object(

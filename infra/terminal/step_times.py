@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.whole_file import keep_newest, write_whole
+from handoff.artifacts.files.writing import keep_newest, write_whole
 from handoff.artifacts.release.manifest import Manifest
 from handoff.flows.progress import LOGGER
 from handoff.infra.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from handoff.infra.cli.options import debug_option, json_option
+from handoff.infra.cli.group import debug_option, json_option
 
 _policy_option = click.option(
     "--policy", type=click.Choice(["queue", "supersede"]), default="queue", show_default=True,

@@ -20,7 +20,7 @@ from pathlib import Path
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.whole_file import flush, write_whole
+from handoff.artifacts.files.writing import flush, write_whole
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.record import RecordInvalid, from_plain
 from handoff.infra.triggers.arrival import Arrival, Policy

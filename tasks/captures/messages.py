@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.delivery.captures import CaptureRow, Road
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,260 @@
-"""Captures: what one capture technology makes of a delivered model; one row of the table."""
+"""Captures: one capture technology's model, judged on inputs that it wasn't captured with."""
 
 from __future__ import annotations
 
-from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.tasks.captures.judging import try_road
+import copy
+import importlib
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+
+from handoff.artifacts.delivery.captures import CaptureRow, Road
+from handoff.artifacts.delivery.signature import ModelSignature
+from handoff.artifacts.errors import HandoffError
 from handoff.tasks.captures.messages import CaptureJob
+from handoff.tasks.deliver.capture.lines import written_line
 from handoff.tasks.intake.loading import read_delivery
-from handoff.tasks.verify.plan import plan_cases
+from handoff.tasks.optimize.capture import capture, dynamic_shapes, reason_of
+from handoff.tasks.timing.benchmark import time_in_turns
+from handoff.tasks.verify.float64 import flat_tensors
+from handoff.tasks.verify.plan import CaseSpec, draw_inputs, plan_cases
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class RoadClosed(Exception):
+    """The road can't be gone on this machine; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured model to call with tensors one by one, and Dynamo's graph breaks.
+
+    It takes the signature's shapes and dtypes, and gives its outputs flattened.
+    """
+
+    call: Callable[[Tensors], Tensors]
+    breaks: tuple[str, ...] = ()
+
+
+def go(
+    road: Road, module: nn.Module, signature: ModelSignature, example: Tensors, rows: Tensors | None
+) -> Capture:
+    """Capture `module` by a road; raise what the technology raises, or `RoadClosed`.
+
+    `example` and `rows` are of the signature's shapes and dtypes.
+    """
+    with _quietly(), torch.no_grad():
+        match road:
+            case "torch.fx":
+                return _plain(torch.fx.symbolic_trace(module))
+            case "torch.export" | "torch.export strict":
+                strict = road == "torch.export strict"
+                return _plain(capture(module, signature, rows=rows, strict=strict).module())
+            case "torch.compile":
+                return _dynamo(module, example)
+            case "torch.jit.trace":
+                return _plain(torch.jit.trace(module, example, check_trace=False, strict=False))
+            case "torch.jit.script":
+                return _plain(torch.jit.script(module))
+            case "torch.onnx":
+                return _onnx(module, signature, example)
+            case "lazy tensors":
+                return _lazy(module)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    # TorchScript says with every call that it is deprecated.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _plain(captured: Callable[..., Any]) -> Capture:
+    return Capture(lambda inputs: flat_tensors(captured(*inputs)))
+
+
+def _dynamo(module: nn.Module, example: Tensors) -> Capture:
+    """Explain the graph breaks, and let Dynamo call what it captured: no other compiler."""
+    explained = torch._dynamo.explain(module)(*example)
+    breaks = []
+    for reason in explained.break_reasons:
+        first = reason.reason.strip().splitlines()[0]
+        frame = reason.user_stack[-1] if reason.user_stack else None
+        place = f" at {written_line((frame.filename, frame.lineno or 0))}" if frame else ""
+        breaks.append(f"{first}{place}")
+    torch._dynamo.reset()
+    captured = torch.compile(module, backend="eager", dynamic=True)
+    return Capture(lambda inputs: flat_tensors(captured(*inputs)), tuple(breaks))
+
+
+def _onnx(module: nn.Module, signature: ModelSignature, example: Tensors) -> Capture:
+    needed = ("onnx", "onnxscript", "onnxruntime")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RoadClosed(f"not installed: {', '.join(missing)}")
+    program = torch.onnx.export(
+        module, example, dynamo=True, dynamic_shapes=dynamic_shapes(signature), verbose=False
+    )
+    assert program is not None
+    return Capture(lambda inputs: flat_tensors(program(*inputs)))
+
+
+def _lazy(module: nn.Module) -> Capture:
+    """Move the model to the lazy device, whose operators run when results are asked for."""
+    try:
+        importlib.import_module("torch._lazy.ts_backend").init()
+    except (ImportError, RuntimeError) as error:
+        raise RoadClosed(f"this torch has no lazy tensors: {error}") from error
+    mark_step = importlib.import_module("torch._lazy").mark_step
+    captured = copy.deepcopy(module).to("lazy")
+
+    def call(inputs: Tensors) -> Tensors:
+        result = captured(*[tensor.to("lazy") for tensor in inputs])
+        mark_step()
+        return tuple(tensor.cpu() for tensor in flat_tensors(result))
+
+    return Capture(call)
+
+
+# How far two ways of computing float32 may lie apart, of an output's largest value.
+_RTOL = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_RTOL_FLOAT32 = 1e-3
+_SIZES = (5, 17)
+_SHOWN = 160
+
+
+def try_road(
+    road: Road,
+    module: nn.Module,
+    signature: ModelSignature,
+    example: Tensors,
+    rows: Tensors | None = None,
+) -> CaptureRow:
+    """Capture `module` by `road`, compare it with eager elsewhere, and time it on the example.
+
+    `example` and `rows` are of the signature's shapes and dtypes; further inputs are drawn from
+    `rows` where there are any.
+    """
+
+    def eager(inputs: Tensors) -> Tensors:
+        return flat_tensors(module(*[tensor.clone() for tensor in inputs]))
+
+    told = _failure(eager, example)
+    if told:
+        return CaptureRow(road, captured=False, reason=f"eager fails on the example: {told}")
+    began = time.monotonic()
+    try:
+        captured = go(road, module, signature, example, rows)
+    except RoadClosed as closed:
+        return CaptureRow(road, captured=False, reason=str(closed))
+    except Exception as error:  # noqa: BLE001 - whatever the technology raises is its answer
+        return CaptureRow(road, captured=False, reason=_short(error))
+    capture_s = time.monotonic() - began
+    wrong, tried, max_abs = _compare(eager, captured, signature, example, rows)
+    speed = None if wrong else time_in_turns("example", example, eager, captured.call)
+    return CaptureRow(
+        road=road,
+        captured=True,
+        tried=tried,
+        wrong=tuple(wrong),
+        max_abs=max_abs,
+        capture_s=capture_s,
+        speedup=speed.speedup if speed else 0.0,
+        speedup_low=speed.speedup_low if speed else 0.0,
+        speedup_high=speed.speedup_high if speed else 0.0,
+        breaks=captured.breaks,
+    )
+
+
+def _failure(eager: Callable[[Tensors], Tensors], inputs: Tensors) -> str:
+    try:
+        with torch.no_grad():
+            eager(inputs)
+    except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
+        return _short(error)
+    return ""
+
+
+def _compare(
+    eager: Callable[[Tensors], Tensors],
+    captured: Capture,
+    signature: ModelSignature,
+    example: Tensors,
+    rows: Tensors | None,
+) -> tuple[list[str], int, float]:
+    """Return where it is wrong and how, the number of inputs tried, and the largest difference.
+
+    Where eager itself fails there is nothing to be right or wrong about.
+    """
+    wrong, tried, largest = [], 0, 0.0
+    with torch.no_grad():
+        for case in other_cases(signature, example):
+            inputs = draw_inputs(signature, case, rows)
+            if _failure(eager, inputs):
+                continue
+            want = eager(inputs)
+            tried += 1
+            try:
+                got = captured.call(inputs)
+            except Exception as error:  # noqa: BLE001 - as above
+                wrong.append(f"at {case.name}: {_short(error)}")
+                continue
+            told, apart = _difference(got, want)
+            largest = max(largest, apart)
+            if told:
+                wrong.append(f"at {case.name}: {told}")
+    return wrong, tried, largest
+
+
+def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
+    """Return the example's sizes with other values, and each dynamic dimension at others.
+
+    `example` is of the signature's shapes; its dtypes don't matter. Of each dimension: the
+    smallest, the one after it, and two odd ones, all of them within its range.
+    """
+    taken = signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, example, strict=True)}
+    )
+    cases = [CaseSpec(f"other values ({seed})", taken, seed) for seed in (1, 2)]
+    for name, limits in signature.dimensions.items():
+        for size in sorted({limits.min, limits.min + 1, *_SIZES}):
+            if size in limits and size != taken[name]:
+                cases.append(CaseSpec(f"{name} = {size}", {**taken, name: size}, 0))
+    return cases
+
+
+def _difference(got: Tensors, want: Tensors) -> tuple[str, float]:
+    if [t.shape for t in got] != [t.shape for t in want]:
+        return f"outputs of the shapes {[list(t.shape) for t in got]}", 0.0
+    largest = 0.0
+    for have, wanted in zip(got, want, strict=True):
+        left, right = have.double(), wanted.double()
+        finite = right.isfinite() & left.isfinite()
+        scale = float(right[finite].abs().max()) if bool(finite.any()) else 0.0
+        apart = float((left - right)[finite].abs().max()) if bool(finite.any()) else 0.0
+        largest = max(largest, apart)
+        allowed = _RTOL.get(wanted.dtype, _RTOL_FLOAT32) * scale
+        if not torch.allclose(left, right, rtol=0.0, atol=allowed, equal_nan=True):
+            return f"a difference of {apart:.3g}", largest
+    return "", largest
+
+
+def _short(error: Exception) -> str:
+    text = error.got if isinstance(error, HandoffError) else reason_of(error)
+    if "TorchScript interpreter" in text:
+        # The traceback comes first there, and the reason last.
+        text = str(error).strip().splitlines()[-1]
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def run(job: CaptureJob) -> CaptureRow:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.target import Fit, Target
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.manifest import PackageFile
 
 

@@ -14,7 +14,7 @@ import torch
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_stream
 from handoff.artifacts.errors import BlessingRefused, PackageRefused
-from handoff.artifacts.serve.extern_kernels import require_known_operators
+from handoff.artifacts.serve.archive import require_known_operators
 
 # The dates of torch's own archives: none.
 _NO_DATE = (1980, 1, 1, 0, 0, 0)

@@ -16,8 +16,7 @@ from pathlib import Path
 from torch._inductor import codecache, cpp_builder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from handoff.artifacts.files.new_folder import replace_folder, scratch_folder
-from handoff.artifacts.files.whole_file import flush
+from handoff.artifacts.files.writing import flush, replace_folder, scratch_folder
 from handoff.tasks.compile.patching import environment, replaced
 
 # What stands in a package where the folder's path would.

@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_span
-from handoff.artifacts.stores.parts import Part, Span, split
+from handoff.artifacts.stores.objects import Part, Span, split
 
 # A part costs a request of whoever pulls the release, one after the other.
 _LEAST_BYTES = 8 << 20

@@ -1,15 +1,27 @@
-"""Compile: an exported program and a target become a package, by AOTInductor."""
+"""Compile: an exported program and a target become a package, by AOTInductor.
+
+That is one function with a call for each operator, and a constructor with a dozen assignments for
+each weight. g++ takes time with the square of either: of 5000 operators, the wrapper took more than
+300 s at `-O1`, which is torch's choice, 104 s at `-O0`, of which 75 went into the registers of the
+constructor alone, and 29 s with that constructor in parts (torch 2.15.0, g++ 12, one core of an AMD
+EPYC). A call of a thousand operators on 2 x 16 numbers takes 1.24 times as long then (1.09 to
+1.35), 0.24 us an operator: the wrapper is a small part of what a large graph computes.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._inductor.compile_fx  # what takes 5 s to import, done before the first job
+from torch._inductor import config
+from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 
 from handoff.artifacts.digest import Digest, digest_file
@@ -17,27 +29,23 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError
 from handoff.artifacts.files.locks import held
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target
 from handoff.artifacts.release.manifest import PackageFile
-from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.serve.archive import EXTERN_KERNELS_FILE
 from handoff.tasks.compile.arm.cross_compiled import arm_options, compiled_for_arm
-from handoff.tasks.compile.arm.instructions import find_arm_features
 from handoff.tasks.compile.arm.sysroot import find_sysroot
 from handoff.tasks.compile.caching.cache import (
     Compiled,
+    compilation_key,
+    digest_code,
+    digest_weights,
     find_entry,
+    has_own_operators_only,
     keep_entry,
     reusable,
     take_entry,
 )
-from handoff.tasks.compile.caching.key import (
-    compilation_key,
-    digest_code,
-    digest_weights,
-    has_own_operators_only,
-)
 from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
-from handoff.tasks.compile.cross.release import compile_for_gpu
+from handoff.tasks.compile.cross.build import compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
-from handoff.tasks.compile.large_graphs import compiled_in_parts
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
     compiler_for,
@@ -57,12 +65,16 @@ from handoff.tasks.compile.messages import (
 )
 from handoff.tasks.compile.packages import extract_kernels, extract_library, write_package
 from handoff.tasks.compile.packing import convolutions_packed
+from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.place import built_apart, private_place
-from handoff.tasks.compile.reading.atomic_sums import find_atomic_sums
-from handoff.tasks.compile.reading.instructions import find_instruction_sets
-from handoff.tasks.compile.reading.int8_calls import require_int8, require_int8_level
+from handoff.tasks.compile.reading.cpp_source import (
+    find_atomic_sums,
+    require_int8,
+    require_int8_level,
+)
+from handoff.tasks.compile.reading.instructions import find_arm_features, find_instruction_sets
 from handoff.tasks.compile.reading.literals import prepare_reading, refusal_within, sources_read
-from handoff.tasks.compile.reading.names import weights_named
+from handoff.tasks.compile.reading.source_words import weights_named
 from handoff.tasks.compile.weights import (
     KEEPING_OPTIONS,
     find_weights,
@@ -71,6 +83,57 @@ from handoff.tasks.compile.weights import (
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.loading import PACKAGE, SHARED_LIBRARY
+
+# Operators from which the compiler's time is worth more than a call's. At 1000 it takes 22 s.
+MANY = 2000
+_OPTIONS = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+_WEIGHTS_AT_ONCE = 64
+_FIELD = re.compile(r"\s*constants_info_\[\d+\]\.(\w+) = .*;\s*")
+# A function of its own, however often it is called.
+_BEGIN, _END = "    [&]() __attribute__((noinline)) {", "    }();"
+
+
+@contextmanager
+def compiled_in_parts(program: ExportedProgram) -> Iterator[None]:
+    """Let what is compiled from a program of many operators in the body be compiled fast.
+
+    Options that are given to Inductor go before what is chosen here; smaller programs are compiled
+    as ever.
+    """
+    if sum(node.op == "call_function" for node in program.graph.nodes) <= MANY:
+        yield
+        return
+    original = AotCodeCompiler.compile
+
+    def compile_split(graph: Any, code: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return original(graph, split_constructor(code), *args, **kwargs)
+
+    with (
+        replaced(AotCodeCompiler, "compile", staticmethod(compile_split)),
+        config.patch(_OPTIONS),
+    ):
+        yield
+
+
+def split_constructor(code: str) -> str:
+    """Return generated C++ with the description of every 64 weights in a function of its own."""
+    lines: list[str] = []
+    weights, is_open = 0, False
+    for line in code.split("\n"):
+        field = _FIELD.fullmatch(line)
+        if field and field[1] == "name":
+            if is_open and weights % _WEIGHTS_AT_ONCE == 0:
+                lines.append(_END)
+                is_open = False
+            if not is_open:
+                lines.append(_BEGIN)
+                is_open = True
+            weights += 1
+        elif is_open and not field:
+            lines.append(_END)
+            is_open = False
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def prepare() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handoff.artifacts.conformance.known_faults import KnownFault
-from handoff.artifacts.conformance.table import Conformance, Row
-from handoff.artifacts.job import Job
+from handoff.artifacts.conformance.table import Conformance, KnownFault, Row
 from handoff.artifacts.recipe.target import CpuTarget, Target
-from handoff.artifacts.record import later
+from handoff.artifacts.record import Job, later
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.site import SigningKey, Stores
 

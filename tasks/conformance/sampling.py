@@ -1,4 +1,4 @@
-"""The operator samples: PyTorch's own, and sizes around the vectors' widths.
+"""The operator samples: PyTorch's own, by pairs of operator and dtype, and sizes around vectors'.
 
 A pair is an operator of PyTorch's test suite (`op_db`) and a dtype. Each gets a few samples, those
 first whose arguments differ, and the same ones every time.
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from handoff.tasks.compile.toolchain import conformance_toolchain
+from handoff.tasks.conformance.messages import Pairs, PairsJob
 from handoff.tasks.conformance.patterns import PATTERNS, PREFIX
 
 # Those that packages take or compute with.
@@ -281,3 +283,11 @@ def _sample(info: Any, pair: Pair, place: int, given: Any) -> Sample | None:  # 
         tuple(leaf for leaf in leaves if type(leaf) is float),
         ", ".join(shown)[:200], calling(rounded),
     )  # fmt: skip
+
+
+def list_pairs(job: PairsJob) -> Pairs:
+    """Return the pairs in the suite's order, and the toolchain that they are asked about."""
+    pairs = tuple(
+        str(pair) for pair in all_pairs() if not job.operators or pair.operator in job.operators
+    )
+    return Pairs(pairs, conformance_toolchain(job.compiler, job.target, job.options))

@@ -16,8 +16,8 @@ from handoff.artifacts.errors import DeliveryUnsound, HandoffError
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
 from handoff.tasks.deliver.capture.losses import LossWatch
+from handoff.tasks.deliver.capture.random_draws import not_repeatable
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
-from handoff.tasks.deliver.capture.unrepeatable import not_repeatable
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 

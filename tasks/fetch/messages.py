@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.site import Stores
 
 

@@ -15,6 +15,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,24 +25,68 @@ from typing import TYPE_CHECKING
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import (
+    BudgetSpent,
     EnvironmentLacking,
     HandoffError,
     PackageRefused,
+    StepCrashed,
     UsageProblem,
     first_line,
 )
 from handoff.artifacts.release.ledger import Pointer
 from handoff.artifacts.release.signing import Trust
 from handoff.artifacts.serve.loader import LoadedModel, load
-from handoff.infra.engine.child import StepProcess
+from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.follow.goldens import warm_up
 from handoff.tasks.follow.messages import TryReleaseJob
-from handoff.tasks.follow.serving import FollowOptions, Serving, require_as_wide
-from handoff.tasks.follow.source import Alias
-from handoff.tasks.follow.trying import try_release, write_keys
+from handoff.tasks.follow.serving import Alias, FollowOptions, Serving, require_as_wide
 
 if TYPE_CHECKING:
     import torch
+
+
+# Compiled code runs there: no store's credentials, no key, no network.
+_TRIER = ProcessPlan("try-release", preload=("follow.goldens",))
+
+
+def write_keys(trust: Trust, folder: Path) -> tuple[str, ...]:
+    """Write the trusted public keys into a new folder as PEM; return their places."""
+    folder.mkdir()
+    places = []
+    for number, key in enumerate(trust.keys):
+        place = folder / f"{number}.pub"
+        place.write_text(key.keyval["public"], encoding="ascii")
+        places.append(str(place))
+    return tuple(places)
+
+
+def try_release(
+    job: TryReleaseJob, scratch: Path, started: Callable[[StepProcess | None], None]
+) -> None:
+    """Run the job in a process that reads the pulled folder and the keys alone.
+
+    `started` is told of the process, so that it can be ended, and of its end (None). Raises
+    `PackageRefused` for a release that is refused there or ends the process, and `BudgetSpent`
+    where it took more time or memory than there is.
+    """
+    reads = (job.folder, *map(Path, job.keys))
+    plan = ProcessPlan(_TRIER.name, preload=_TRIER.preload, reads=reads)
+    process = StepProcess(plan, scratch / "try-release.log")
+    started(process)
+    try:
+        process.run(job)
+    except BudgetSpent:
+        raise
+    except StepCrashed as error:
+        raise PackageRefused(
+            f"{job.model} version {job.version} ends the process that opens or calls it",
+            expected="a package that answers", got=error.got.partition("; its last output")[0],
+            remedy="Roll back, and run 'handoff verify' on the pulled folder to see it again",
+        ) from error  # fmt: skip
+    finally:
+        process.close()
+        started(None)
+
 
 LOGGER = logging.getLogger("handoff.follow")
 # What failed and may pass is tried again after a pause that doubles, up to so many intervals.

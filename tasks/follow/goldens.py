@@ -1,4 +1,4 @@
-"""Warms a model up on its release's examples, and compares with what the original model gave."""
+"""Tries a release: warms it up on its examples, and compares with what the original model gave."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load
+from safetensors.torch import load as read_tensors
 
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
 from handoff.artifacts.delivery.golden import golden_difference
 from handoff.artifacts.errors import InputsRefused, PackageRefused, first_line
 from handoff.artifacts.release.manifest import TargetRecord
-from handoff.artifacts.serve.loader import LoadedModel
+from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.artifacts.serve.sealing import seal_file
+from handoff.tasks.follow.messages import TriedRelease, TryReleaseJob
 
 _WORD_OF_EXAMPLES = "example="
 
@@ -47,7 +48,7 @@ def _read(model: LoadedModel, folder: Path) -> Mapping[str, torch.Tensor]:
             sealed = seal_file(folder, file, hold=False)
             with os.fdopen(sealed, "rb") as stream:
                 stream.seek(0)
-                return load(stream.read())
+                return read_tensors(stream.read())
     return {}
 
 
@@ -96,3 +97,15 @@ def _other(model: LoadedModel, index: int, place: int, told: str) -> PackageRefu
 
 def _named(model: LoadedModel) -> str:
     return f"{model.manifest.model} version {model.version}"
+
+
+def try_release(job: TryReleaseJob) -> TriedRelease:
+    """Open the package, call it on its examples, and compare with what the release holds.
+
+    Raises `PackageRefused` for one that isn't as it was signed, doesn't fit or gives others.
+    """
+    model = load(
+        job.folder, keys=job.keys, name=job.model, version=job.version, target=job.target,
+        file=job.file,
+    )  # fmt: skip
+    return TriedRelease(warm_up(model, job.folder))

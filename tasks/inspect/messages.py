@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.evidence import Finding, Verdict
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.evidence import Finding
 
 

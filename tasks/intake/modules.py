@@ -1,4 +1,4 @@
-"""Makes fresh torch.nn modules from descriptions, against a schema of what such a module may hold.
+"""Makes fresh torch.nn modules from descriptions, against what their classes may hold.
 
 A module is made without its constructor (no weight is drawn at random), and gets: plain values
 under names that its class knows, parameters, buffers, children. A hook, an attribute that hides a
@@ -9,17 +9,73 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
-from handoff.tasks.intake.classes import find_class, known_names, required_names
 from handoff.tasks.intake.files.pickled import Call, Global, Instance
 from handoff.tasks.intake.files.tensors import TensorFile, find_dtype
 from handoff.tasks.intake.functions import NAME, resolve
 from handoff.tasks.intake.recipe import LayerSource
 from handoff.tasks.intake.refusal import refuse
 from handoff.tasks.intake.texts import TextRefused, check_attribute
+
+
+@cache
+def find_class(kind: Global) -> type[torch.nn.Module] | None:
+    """Return the torch.nn class of that name, or None; nothing is imported for it."""
+    if not kind.module.startswith("torch.nn.modules."):
+        return None
+    module = sys.modules.get(kind.module)
+    found = vars(module).get(kind.name) if module is not None else None
+    if not isinstance(found, type) or not issubclass(found, torch.nn.Module):
+        return None
+    is_own = found.__module__ == kind.module and found.__name__ == kind.name
+    return found if is_own and not issubclass(found, LazyModuleMixin) else None
+
+
+@cache
+def known_names(kind: type) -> frozenset[str]:
+    """Return every name that the class's own code mentions, below `torch.nn.Module`."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if base in (torch.nn.Module, object):
+            continue
+        names.update(vars(base).get("__annotations__", ()), vars(base).get("__constants__", ()))
+        for member in vars(base).values():
+            function = inspect.unwrap(getattr(member, "__func__", member))
+            _collect_names(getattr(function, "__code__", None), names)
+    return frozenset(names)
+
+
+def _collect_names(code: CodeType | None, names: set[str]) -> None:
+    if code is None:
+        return
+    names.update(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _collect_names(constant, names)
+        elif isinstance(constant, str):
+            names.add(constant)
+
+
+@cache
+def required_names(kind: type) -> frozenset[str]:
+    """Return the attributes that the class declares and that its constructor sets."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if base not in (torch.nn.Module, object):
+            stored: set[str] = set()
+            _collect_names(getattr(vars(base).get("__init__"), "__code__", None), stored)
+            names.update(stored.intersection(vars(base).get("__annotations__", ())))
+    if issubclass(kind, torch.nn.RNNBase):
+        names.add("_flat_weights_names")
+    return frozenset(names - {"_flat_weights"})
+
 
 _MEMBER_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _HOOKS = frozenset(

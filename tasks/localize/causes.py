@@ -20,8 +20,8 @@ from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture
 from handoff.tasks.optimize.check import PassCheck, covered_by_metric
-from handoff.tasks.optimize.exporting import require_exportable
 from handoff.tasks.optimize.passes import PASSES
+from handoff.tasks.optimize.programs import require_exportable
 from handoff.tasks.verify.loading import Tensors
 
 _PASSES: tuple[Subsystem, ...] = ("post_grad_passes", "joint_graph_passes", "pre_grad_passes")

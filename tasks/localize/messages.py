@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget
+from handoff.artifacts.record import Job
 
 # `not reproduced`: compiled again, it is right. `program`: what went to the compiler was wrong
 # already. `option`: right without the options named. `compiler`: wrong with plain options, too.

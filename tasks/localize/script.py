@@ -27,7 +27,7 @@ _SHOWS = 1
 _READ_FIRST = """
 import runpy, sys
 from handoff.tasks.compile.reading.literals import sources_read
-from handoff.tasks.compile.reading.names import weights_named
+from handoff.tasks.compile.reading.source_words import weights_named
 with weights_named(), sources_read():
     runpy.run_path(sys.argv[1], run_name="__main__")
 """

@@ -1,20 +1,27 @@
-"""Localize: where and why a refused package's numbers are wrong, within a budget of compiles."""
+"""Localize: where and why a refused package's numbers are wrong, within a budget of compiles.
+
+`torch.export` notes in `meta["from_node"]` which node of the module that it captured each ATen node
+came from, and that survives the program's file; so do the decompositions and passes that copy
+`meta`. The delivered module is read again, since only its own nodes know their lines.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.intake.loading import read_delivery
+from handoff.artifacts.delivery.contract import MODULE_FILE
+from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.localize.causes import find_cause, find_pass
 from handoff.tasks.localize.measure import Judged, judge_case, worst, worst_fault
-from handoff.tasks.localize.messages import LocalizeJob, LocalizeResult
-from handoff.tasks.localize.origins import Origins
+from handoff.tasks.localize.messages import FaultyNode, LocalizeJob, LocalizeResult
 from handoff.tasks.localize.script import repeats, write_script
 from handoff.tasks.localize.search import Search
 from handoff.tasks.localize.trials import BudgetSpent, Trials
@@ -22,6 +29,47 @@ from handoff.tasks.localize.verdict import put_into_words
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
+
+
+class Origins:
+    """Tells where the nodes of a program come from."""
+
+    def __init__(self, delivery: LoadedDelivery, staging: Path) -> None:
+        """Take the delivery that the program was made of."""
+        self._delivered: Mapping[str, torch.fx.Node] = {
+            node.name: node for node in delivery.module.graph.nodes
+        }
+        self._lines = (staging / MODULE_FILE).read_text(encoding="utf-8").splitlines()
+
+    def of(self, node: torch.fx.Node) -> FaultyNode:
+        """Return the node with its lines; without, where a pass has made it of nothing known."""
+        made = FaultyNode(node.name, str(node.target))
+        for name, target in _sources(node.meta.get("from_node", ())):
+            delivered = self._delivered.get(name)
+            # A pass may have made another node of the same name.
+            if delivered is None or _plain(str(delivered.target)) != _plain(target):
+                continue
+            line = delivered.meta.get("module_line", 0)
+            if not 1 <= line <= len(self._lines):
+                continue
+            return FaultyNode(
+                node.name, str(node.target), f"{MODULE_FILE}:{line}",
+                self._lines[line - 1].strip(), delivered.meta.get("source_line", ""),
+            )  # fmt: skip
+        return made
+
+
+def _sources(chain: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - torch's NodeSource
+    """Give name and target of all that a node came from, the oldest first."""
+    for source in chain:
+        yield from _sources(source.from_node)
+        yield source.name, source.target
+
+
+def _plain(target: str) -> str:
+    # A function's repr ends with its address, which each process has another of.
+    return target.partition(" at 0x")[0]
+
 
 # Compiles that the search leaves for finding the cause, and for running the script.
 _FOR_CAUSE = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handoff.artifacts.job import Job
-from handoff.artifacts.nightly.night import Night, NightRow
+from handoff.artifacts.night import Night, NightRow
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.record import Job
 from handoff.artifacts.site import Stores
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from handoff.artifacts.mlflow.description import PLAIN_ADDRESS
-from handoff.artifacts.nightly.night import ALARMING, Night, NightRow, Outcome
+from handoff.artifacts.night import ALARMING, Night, NightRow, Outcome
 from handoff.artifacts.printable import markdown_text, printable
 from handoff.artifacts.release.comparison import Comparison, PackageFigures
 from handoff.tasks.report.standalone import render_page

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from handoff.artifacts.errors import HandoffError, StoreFailed
-from handoff.artifacts.nightly.night import LOST, Night, NightRow, read_nights
+from handoff.artifacts.night import LOST, Night, NightRow, read_nights
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.tasks.compile.fingerprint import fingerprint_release

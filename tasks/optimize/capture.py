@@ -15,7 +15,7 @@ import handoff.tasks.optimize.kernels  # noqa: F401 - it registers what torch.ex
 from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
-from handoff.tasks.deliver.capture.export_obstacles import note_size_decision, obstacle_of
+from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_of
 from handoff.tasks.deliver.capture.lines import place_of, written_line
 from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs

@@ -1,10 +1,12 @@
-"""Applies a pass and compares what the program computes with what it computed before."""
+"""Applies a pass, and compares in float64 what a program computes before and after it."""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.fx
@@ -16,7 +18,6 @@ from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.release.evidence import PassEffect
 from handoff.tasks.intake.loading import LoadedDelivery
-from handoff.tasks.optimize.exporting import ExportBroken
 from handoff.tasks.optimize.folding import ModuleMemory, changes_between
 from handoff.tasks.optimize.passes.base import (
     Calibration,
@@ -25,17 +26,144 @@ from handoff.tasks.optimize.passes.base import (
     apply_pass,
     held_tensors,
 )
-from handoff.tasks.optimize.running import (
-    Outputs,
-    compute,
-    compute_natively,
-    difference,
-    first_difference,
+from handoff.tasks.optimize.programs import ExportBroken
+from handoff.tasks.verify.elements import root_mean_square, same_elements
+from handoff.tasks.verify.float64 import (
+    Float64Interpreter,
+    flat_tensors,
+    lifted_inputs,
+    run_in_float64,
 )
-from handoff.tasks.optimize.snapshot import snapshot
-from handoff.tasks.verify.elements import root_mean_square
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
+
+
+def snapshot(program: Program) -> Program:
+    """Return a copy of the program that shares its tensors: passes replace them, by their rules.
+
+    One that writes to them is noticed by `tasks.optimize.passes.base.held_tensors`.
+    """
+    return cast(Program, _copy(program))
+
+
+def _copy(program: torch.fx.GraphModule | ExportedProgram) -> object:
+    graph = _copy_graph(program.graph)
+    if isinstance(program, torch.fx.GraphModule):
+        module = torch.fx.GraphModule(program, graph, program.__class__.__name__)
+        return module.train(program.training)
+    return ExportedProgram(
+        root=program.graph_module,
+        graph=graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=dict(program.state_dict),
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=copy.deepcopy(program.module_call_graph),
+        example_inputs=program.example_inputs,
+        constants=dict(program.constants),
+        verifiers=program.verifiers,
+    )
+
+
+def _copy_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """Return a copy whose nodes have the same names, which an exported program's signature holds.
+
+    Copying gives a name such as `input`, which Python knows already, a number.
+    """
+    copied = copy.deepcopy(graph)
+    for old, new in zip(graph.nodes, copied.nodes, strict=True):
+        if new.name != old.name:
+            new.name = old.name
+    return copied
+
+
+Outputs = tuple[torch.Tensor, ...]
+AnyProgram = torch.fx.GraphModule | ExportedProgram
+
+
+def compute(program: AnyProgram, inputs: Outputs) -> Outputs:
+    """Return the program's outputs in float64, flattened; what isn't floating-point as it is.
+
+    `inputs` are of the program's own shapes and dtypes.
+    """
+    return run_in_float64(*_callable(program, inputs))[0]
+
+
+def compute_natively(program: AnyProgram, inputs: Outputs) -> Outputs:
+    """Return the program's outputs, computed in its own precisions, in float64 as `compute` does.
+
+    `inputs` are of the program's own shapes and dtypes.
+    """
+    module, arguments = _callable(program, inputs)
+    with torch.no_grad():
+        result = module(*[tensor.clone() for tensor in arguments])
+    return tuple(
+        tensor.double() if tensor.is_floating_point() else tensor for tensor in flat_tensors(result)
+    )
+
+
+def _callable(
+    program: AnyProgram, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.fx.GraphModule, Sequence[torch.Tensor]]:
+    if isinstance(program, ExportedProgram):
+        return program.graph_module, lifted_inputs(program, inputs)
+    return program, inputs
+
+
+class _Recording(Float64Interpreter):
+    """Keeps every node's value by its name."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.values: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor) and n.op.startswith("call_"):
+            # A copy: a later operator may write to it.
+            self.values[n.name] = value.clone()
+        return value
+
+
+def _record(program: AnyProgram, inputs: Outputs) -> dict[str, torch.Tensor]:
+    module, arguments = _callable(program, inputs)
+    recording = _Recording(module)
+    with torch.no_grad():
+        recording.run(*[t.clone() for t in arguments])
+    return recording.values
+
+
+def first_difference(before: AnyProgram, after: AnyProgram, inputs: Outputs, recipe: Recipe) -> str:
+    """Return the first node that both have and that differs beyond the tolerance, or ''.
+
+    `inputs` are of the programs' own shapes and dtypes. Nodes are matched by name, which a pass
+    keeps for what it doesn't make anew.
+    """
+    was, now = _record(before, inputs), _record(after, inputs)
+    for node in after.graph.nodes:
+        if node.name not in was or node.name not in now:
+            continue
+        old, new = was[node.name], now[node.name]
+        if old.shape != new.shape or difference(new, old, recipe)[1]:
+            return f"{node.name} ({node.target})"
+    return ""
+
+
+def difference(new: torch.Tensor, old: torch.Tensor, recipe: Recipe) -> tuple[float, bool]:
+    """Return the largest difference of two float64 results, and whether it leaves the tolerance.
+
+    Both have one shape, which may be any; whole numbers and truths are compared as such. Float64
+    stands for every floating-point precision here, so float32's bound is used, as `Tolerance` has
+    it: an element near zero was summed from terms of the output's own size.
+    """
+    kind = "float32" if old.is_floating_point() else str(old.dtype).removeprefix("torch.")
+    bound = recipe.tolerance_for(kind)
+    wide_new, wide_old = new.double(), old.double()
+    # A NaN on one side alone is no small difference; equal infinities are none.
+    apart = torch.where(~same_elements(new, old), (wide_new - wide_old).abs(), 0.0)
+    apart = apart.nan_to_num(nan=math.inf, posinf=math.inf)
+    size = wide_old.abs().clamp_min(root_mean_square(wide_old[torch.isfinite(wide_old)]))
+    room = bound.atol + bound.rtol * size.nan_to_num()
+    return float(apart.max()) if old.numel() else 0.0, bool((apart > room).any())
 
 
 Exportable = Callable[[torch.fx.GraphModule | ExportedProgram], None]

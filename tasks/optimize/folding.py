@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.artifacts.release.evidence import ModuleChange, PassEffect
-from handoff.artifacts.release.folded_graph import (
+from handoff.artifacts.release.evidence import (
     INPUTS,
     MODEL,
     OUTPUTS,
     FoldedGraph,
     FoldedGraphs,
     FoldedModule,
+    ModuleChange,
+    PassEffect,
 )
 
 AnyProgram = torch.fx.GraphModule | ExportedProgram

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.release.evidence import PassEffect
-from handoff.artifacts.release.folded_graph import FoldedGraphs
+from handoff.artifacts.record import Job
+from handoff.artifacts.release.evidence import FoldedGraphs, PassEffect
 
 
 @dataclass(frozen=True)

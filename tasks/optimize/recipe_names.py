@@ -1,4 +1,4 @@
-"""Tells a recipe's wrong names before anything is started: it needs no torch, and runs nothing."""
+"""Tells a recipe's wrong names and parameters before anything is started; without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,32 @@ from handoff.artifacts.delivery.contract import DeliveryContract, read_contract
 from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES
-from handoff.tasks.optimize.pass_parameters import require_parameters
+
+
+def require_parameters(
+    name: str, declared: Mapping[str, str], forms: Mapping[str, str], given: Mapping[str, str]
+) -> None:
+    """Raise `UsageProblem` unless the parameters of the pass `name` are those that it takes.
+
+    `declared` are all that it has, each with what it means, and `forms` regular expressions that
+    their values match.
+    """
+    if set(given) != set(declared):
+        raise _wrong(
+            name, f"the parameters {', '.join(declared) or '(none)'}", ", ".join(given) or "none"
+        )
+    for parameter, form in forms.items():
+        if not re.fullmatch(form, given[parameter]):
+            expected = f"{parameter} to be {declared[parameter]}"
+            raise _wrong(name, expected, repr(given[parameter][:60]))
+
+
+def _wrong(name: str, expected: str, got: str) -> UsageProblem:
+    return UsageProblem(
+        f"the pass {name} can't be set up", expected=expected, got=got,
+        remedy=f"Mend its parameters in the recipe; 'handoff passes' tells what {name} takes",
+    )  # fmt: skip
+
 
 _PASSES = Path(__file__).parent / "passes"
 # What an output without a name is called.

@@ -20,14 +20,17 @@ from handoff.tasks.conformance.looking_up import calls_of
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.calibration import calibration_of
 from handoff.tasks.optimize.capture import capture, describe_outputs
-from handoff.tasks.optimize.check import Exportable, PassCheck, covered_by_metric
-from handoff.tasks.optimize.exporting import ExportBroken, is_data_dependent, require_exportable
+from handoff.tasks.optimize.check import Exportable, PassCheck, covered_by_metric, snapshot
 from handoff.tasks.optimize.folding import fold_evidence
 from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
-from handoff.tasks.optimize.programs import save_program
-from handoff.tasks.optimize.snapshot import snapshot
+from handoff.tasks.optimize.programs import (
+    ExportBroken,
+    is_data_dependent,
+    require_exportable,
+    save_program,
+)
 from handoff.tasks.timing.conditions import half_of_the_threads
 from handoff.tasks.verify.plan import plan_cases
 

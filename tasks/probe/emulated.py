@@ -12,7 +12,7 @@ from handoff.tasks.compile.arm.emulation import emulated_target, emulating
 from handoff.tasks.probe.build import build_arm_runner
 from handoff.tasks.probe.distant import DistantPackage, distant_package
 from handoff.tasks.probe.messages import ProbeJob
-from handoff.tasks.probe.trial_release import write_trial_release
+from handoff.tasks.probe.session import write_trial_release
 
 # A call takes some ten times as long as on the processor itself.
 _SLOWER = 10

@@ -1,7 +1,9 @@
-"""Probe: the mechanical gate. A program without Python calls and ill-treats a package.
+"""Probe: the mechanical gate. A program without Python calls, ill-treats and measures a package.
 
 Nothing here is timed, so that other targets' steps may run beside it, and half of it beside the
-other half; `tasks.probe.measure` is the gate's other part.
+other half; `tasks.probe.step` is the gate's other part.
+
+It is the half of the mechanical gate that is timed: nothing else of the release runs beside it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,13 @@ from dataclasses import replace
 import torch
 
 from handoff.artifacts.release.manifest import is_large
-from handoff.artifacts.release.mechanics import Mechanics, Replay, Trial
+from handoff.artifacts.release.mechanics import Growth, Mechanics, Opening, Rate, Replay, Trial
 from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.probe.build import build_arm_runner, build_runner
-from handoff.tasks.probe.golden import Written, write_cases
-from handoff.tasks.probe.hostile import Tried, describe_hostile, try_all
-from handoff.tasks.probe.judging import THREADS, judge_calls
-from handoff.tasks.probe.messages import ProbeJob, ProbeResult
-from handoff.tasks.probe.session import Session, told
-from handoff.tasks.probe.trial_release import write_trial_release
+from handoff.tasks.probe.cases import Tried, Written, describe_hostile, try_all, write_cases
+from handoff.tasks.probe.judging import THREADS, judge_calls, judge_measures
+from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
+from handoff.tasks.probe.session import Session, told, write_trial_release
 from handoff.tasks.verify.loading import PACKAGE
 
 
@@ -126,3 +126,36 @@ def _try(session: Session, hostile: Sequence[str], options: Sequence[str]) -> Tr
 def other_thread_counts(usual: int) -> tuple[int, ...]:
     """Return numbers of threads that a serving machine may use: one, and more than are here."""
     return tuple(count for count in (1, max(16, 2 * usual)) if count != usual)
+
+
+def measure(job: MeasureJob) -> ProbeResult:
+    """Return what the probe has found with what was measured, and with the whole verdict.
+
+    Whatever the program does is a result, and what it doesn't tell a reason to refuse.
+    """
+    probed = job.probed
+    session = Session(job.probing, probed.runner)
+    openings, growth, rates = _measure(session)
+    mechanics = replace(
+        probed.mechanics,
+        openings=openings,
+        rates=rates,
+        growth=growth,
+        commands=(*probed.mechanics.commands, *session.commands),
+    )
+    reasons = (*probed.reasons, *session.failures, *judge_measures(mechanics))
+    return replace(probed, mechanics=mechanics, reasons=reasons)
+
+
+def _measure(session: Session) -> tuple[tuple[Opening, ...], Growth | None, tuple[Rate, ...]]:
+    """Time the opening, the first call and many; watch memory over the many."""
+    limits = session.limits
+    options = [
+        "--threads", ",".join(map(str, THREADS)), "--intra-op", "1", "--seconds", "0.7",
+        "--calls", str(limits.growth_calls), "--growth-seconds", str(limits.growth_s),
+    ]  # fmt: skip
+    ended = session.run("bench", options)
+    growth = told(Growth, ended, "growth")
+    packed = session.run("bench", ["--file", PACKAGE, "--calls", "2", "--seconds", "0"])
+    openings = (*told(Opening, ended, "opened"), *told(Opening, packed, "opened"))
+    return openings, growth[0] if growth else None, told(Rate, ended, "rate")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,26 @@
-"""Propose: what a bare `to_folder` folder takes, read off its layers and seen to run."""
+"""Propose: what a bare `to_folder` folder takes, read off its layers, and tried."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.intake.files.stage import stage
-from handoff.tasks.intake.loading import read_bare
+from handoff.tasks.intake.loading import read_bare, read_delivery
+from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.propose.hints import SPATIAL, Hint, candidates, find_hint
-from handoff.tasks.propose.messages import InputProposal, ProposeJob, ProposeResult
+from handoff.tasks.propose.messages import (
+    InputProposal,
+    ProposeJob,
+    ProposeResult,
+    TryJob,
+    TryResult,
+)
 from handoff.tasks.propose.search import also_runs_wider, find_ranges, find_signature
+from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 _OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
 
@@ -53,3 +64,29 @@ def _likeliest(name: str, hint: Hint | None) -> TensorSpec | None:
         return None
     shape = next(candidates(hint), ("batch",))
     return TensorSpec(name, hint.dtype, shape, hint.low, hint.high)
+
+
+# Beyond the smallest size of each dimension.
+_STEPS = (0, 1, 4)
+
+
+def try_contract(job: TryJob) -> TryResult:
+    """Put the contract beside the staged files, read both, and return where the model fails.
+
+    Raises `DeliveryUnreadable` where the contract and module.py disagree.
+    """
+    contract = format_contract(job.contract)
+    (job.staging / CONTRACT_FILE).write_text(contract, encoding="utf-8")
+    module = read_delivery(job.staging).module
+    signature = job.contract.signature
+    failures = []
+    for more in _STEPS:
+        sizes = {n: min(d.min + more, d.max) for n, d in signature.dimensions.items()}
+        inputs = draw_inputs(signature, CaseSpec(f"try {sizes}", sizes, 0))
+        try:
+            with torch.no_grad():
+                module(*inputs)
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is told
+            told = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            failures.append(f"{told or 'the declared shapes'}: {reason_of(error)}")
+    return TryResult(tuple(dict.fromkeys(failures)))

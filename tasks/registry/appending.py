@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from handoff.artifacts.errors import HandoffError, NotShownYet, PackageRefused, RegistryFailed
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import SigningKey, Stores

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest

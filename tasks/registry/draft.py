@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
 from handoff.artifacts.release.copies import publish
+from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import Action, LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
-from handoff.artifacts.release.narrowing import refused_requests
 from handoff.artifacts.release.releases import Head, Releases, open_releases
 from handoff.tasks.registry.changes import (
     TRIAL_ALIAS,

@@ -1,4 +1,4 @@
-"""Look up whether this very release was made before.
+"""Look up what a store has: whether this very release was made before, and versions' records.
 
 Compiling takes most of a release's time, and the same delivery, recipe and toolchain make the same
 packages: such a release is found again rather than made again.
@@ -12,7 +12,7 @@ from handoff.artifacts.release.evidence import Served, ServedTiming
 from handoff.artifacts.release.releases import Head, Releases, open_releases
 from handoff.tasks.compile.toolchain import changes_since
 from handoff.tasks.registry.draft import require_free_alias
-from handoff.tasks.registry.messages import LookUpJob, LookUpResult
+from handoff.tasks.registry.messages import LookUpJob, LookUpResult, Records, RecordsJob
 
 
 def run(job: LookUpJob) -> LookUpResult:
@@ -52,3 +52,11 @@ def _served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | N
         tuple(changes_since(manifest, job.delivery, job.recipe, job.compiler)),
         tuple(timings),
     )
+
+
+def read_records(job: RecordsJob) -> Records:
+    """Return the records; raise `RegistryFailed`, `StoreFailed` or `PackageRefused`."""
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    found = [releases.read(job.model, releases.find(job.model, one)) for one in job.versions]
+    return Records(tuple(release.manifest for release in found))

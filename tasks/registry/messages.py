@@ -11,8 +11,8 @@ from typing import Literal
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.evidence import Served
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import SigningKey, Stores

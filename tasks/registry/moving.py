@@ -30,7 +30,7 @@ SIGNER = ProcessPlan("sign", preload=("registry.sign",), sees="keys")
 _REGISTRAR = ProcessPlan("register", preload=("registry.draft",), sees="stores")
 
 # Compiled code runs there: no store's credentials, no key.
-_RUNNER = ProcessPlan("side-by-side", preload=("timing.side_by_side",))
+_RUNNER = ProcessPlan("side-by-side", preload=("timing.race",))
 
 
 @dataclass(frozen=True)

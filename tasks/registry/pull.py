@@ -1,7 +1,10 @@
-"""Pull: a release's record and the packages that fit a machine, verified, into a new folder.
+"""Pull: a release's packages, or the delivery that it was made from, verified, into a new folder.
 
 Nothing but the store is asked, and of what it gives nothing is believed: the ledger, the release
 and its record are verified by their signature, every file by the digest that was signed.
+
+What is fetched is verified against the digest in the version's signed record, so that it can be
+released again as it was delivered. Nothing but the store is asked.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from handoff.artifacts.errors import PackageRefused, StoreFailed, UsageProblem
-from handoff.artifacts.files.new_folder import becoming
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.digest import Digest, digest_file, digest_folder, digest_tree
+from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
+from handoff.artifacts.files.writing import becoming, write_whole
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
@@ -21,7 +24,8 @@ from handoff.artifacts.release.statement import RELEASE_FILE
 from handoff.artifacts.serve.archive import require_known_members
 from handoff.artifacts.serve.sealing import check_file
 from handoff.artifacts.serve.triton import CONFIG_FILE, PACKAGE_FILE, model_config
-from handoff.tasks.registry.messages import PullJob, PullResult
+from handoff.infra.engine.progress import counter
+from handoff.tasks.registry.messages import PullJob, PullResult, RestoreJob, RestoreResult
 
 # Told of what is fetched: the file's path, bytes since the last call, bytes in all.
 Progress = Callable[[str, int, int], None]
@@ -192,3 +196,62 @@ def _holds(folder: Path, release: SignedRelease, target: TargetRecord, releases:
     return same == (release.claim.version, release.manifest.digest) and checked.targets == (
         target.slug,
     )
+
+
+def restore(job: RestoreJob) -> RestoreResult:
+    """Write the delivery to `job.folder`, whole and verified, or not at all under that name.
+
+    What an interrupted one has fetched is taken up by the next one, and a folder that is this
+    delivery already is left as it is. Raises `RegistryFailed` for a version whose delivery was not
+    kept, `StoreFailed`, `PackageRefused` for what isn't what was signed, and `UsageProblem` where
+    the folder holds something else.
+    """
+    stores = job.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    release = releases.read(job.model, releases.find(job.model, job.version))
+    if release.claim.delivery is None:
+        raise RegistryFailed(
+            f"the delivery of {job.model} version {job.version} is not in the store",
+            expected="a version whose delivery was kept with it",
+            got="one that was released before deliveries were kept",
+            remedy="Release it again from its folder; from then on it can be made from the store",
+        )
+    wanted = release.manifest.delivery
+    if not (job.folder.is_dir() and digest_folder(job.folder) == wanted):
+        with becoming(job.folder, wanted) as partial:
+            _fetch(releases, release, partial)
+    return RestoreResult(job.folder, wanted, release.manifest.lineage)
+
+
+def _fetch(releases: Releases, release: SignedRelease, folder: Path) -> None:
+    listed = releases.delivery_parts(release.claim)
+    count = counter(sum(part.size_bytes for parts in listed.values() for part in parts))
+    found: dict[str, Digest] = {}
+    for name, parts in listed.items():
+        _require_plain_name(name)
+        path = folder / name
+        if not path.exists():
+            releases.objects.fetch_parts(parts, path, None, progress=count)
+            path.chmod(0o644)
+        found[name] = digest_file(path)
+    # What a broken fetch of the same delivery left is listed, too.
+    if digest_tree(found) != release.manifest.delivery or {*listed} != _names(folder):
+        raise PackageRefused(
+            f"what is kept as the delivery of {release.claim.model} version "
+            f"{release.claim.version} is not what was released",
+            expected=release.manifest.delivery.short, got=digest_tree(found).short,
+            remedy="Don't use it, and tell who releases",
+        )  # fmt: skip
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def _require_plain_name(name: str) -> None:
+    if "/" in name or "\\" in name or name.startswith("."):
+        raise PackageRefused(
+            "the list of a delivery's files names one that no delivery has",
+            expected="plain names, all in one folder", got=repr(name[:80]),
+            remedy="Don't use it, and tell who releases",
+        )  # fmt: skip

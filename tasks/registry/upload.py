@@ -13,14 +13,14 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_file, digest_tree
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.release.layout import write_parts
 from handoff.artifacts.release.statement import release_files
 from handoff.artifacts.stores.objects import Objects
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from handoff.infra.engine.progress import counter
 from handoff.tasks.compile.shared_weights import DeliveredTensors
-from handoff.tasks.registry.accepting import require_accepted
 from handoff.tasks.registry.messages import Uploaded, UploadJob
+from handoff.tasks.registry.sign import require_accepted
 from handoff.tasks.report.page import evidence
 
 

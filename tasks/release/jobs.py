@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package

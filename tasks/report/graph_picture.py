@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from handoff.artifacts.release.evidence import PassEffect
-from handoff.artifacts.release.folded_graph import INPUTS, FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.release.evidence import (
+    INPUTS,
+    FoldedGraph,
+    FoldedGraphs,
+    FoldedModule,
+    PassEffect,
+)
 from handoff.artifacts.release.manifest import Manifest
 
 WIDTH = 800

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.job import Job
-from handoff.artifacts.mlflow.refusals import Refusal
+from handoff.artifacts.mlflow.own_runs import Refusal
+from handoff.artifacts.record import Job
 from handoff.artifacts.site import Stores
 
 

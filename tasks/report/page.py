@@ -17,12 +17,23 @@ from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.artifacts.release.remedy import next_step
 from handoff.tasks.report import view
-from handoff.tasks.report.error_pictures import draw_inputs, draw_spread, output_name
+from handoff.tasks.report.error_pictures import (
+    draw_inputs,
+    draw_latency,
+    draw_spread,
+    milliseconds,
+    output_name,
+)
 from handoff.tasks.report.graph_picture import GRAPH_COLUMNS, lay_out
-from handoff.tasks.report.latency_picture import draw_latency, milliseconds
-from handoff.tasks.report.numbers import comparisons_table, needs_table, special_needs_table
-from handoff.tasks.report.pictures import Picture
-from handoff.tasks.report.search import draw_search, search_columns, search_rows
+from handoff.tasks.report.numbers import (
+    comparisons_table,
+    draw_search,
+    needs_table,
+    search_columns,
+    search_rows,
+    special_needs_table,
+)
+from handoff.tasks.report.standalone import Picture
 from handoff.tasks.report.view import Cell, Table, captures_table, table
 
 if TYPE_CHECKING:

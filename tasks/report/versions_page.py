@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from handoff.artifacts.nightly.night import ALARMING, Night
+from handoff.artifacts.night import ALARMING, Night
 from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.page import environment
-from handoff.tasks.report.pictures import FIRST, INK, SECOND, Picture, draw
+from handoff.tasks.report.standalone import FIRST, INK, SECOND, Picture, draw
 from handoff.tasks.report.view import Cell, Table, moment, origin, table, verdict_cell
 
 if TYPE_CHECKING:

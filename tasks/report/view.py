@@ -10,7 +10,7 @@ from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
 from handoff.artifacts.release.evidence import BUSY, EXAMPLE, PassEffect, Timing
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.tasks.report.latency_picture import milliseconds
+from handoff.tasks.report.error_pictures import milliseconds
 
 Tone = Literal["", "good", "warn", "bad", "code"]
 

@@ -13,8 +13,8 @@ import torch
 
 from handoff.artifacts.release.evidence import BUSY, EXAMPLE, Timing
 from handoff.tasks.intake.loading import read_delivery
+from handoff.tasks.timing.conditions import OthersAtWork
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
-from handoff.tasks.timing.others import OthersAtWork
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.loading import (
     SHARED_LIBRARY,

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import MODULE_FILE
 from handoff.artifacts.digest import Digest, digest_bytes, digest_folder
-from handoff.artifacts.files.strict_json import parse_json
-from handoff.artifacts.files.whole_file import keep_newest, write_whole
+from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.files.writing import keep_newest, write_whole
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.release.evidence import TakenOver, Timing
 from handoff.artifacts.release.mechanics import Mechanics
+from handoff.tasks.compile.fingerprint import own_code
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.compile.own_code import own_code
 from handoff.tasks.probe.judging import judge_calls, judge_measures
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.verify.messages import ReferenceResult

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.record import later
+from handoff.artifacts.record import Job, later
 from handoff.artifacts.release.comparison import Comparison, SideBySide
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord

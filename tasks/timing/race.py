@@ -1,4 +1,7 @@
-"""Race: the accepted variants of a package against each other, call by call in turns."""
+"""Race: packages against each other, call by call in turns: variants, or one and its successor.
+
+Both are loaded as a server loads them, with their signatures verified.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
+from handoff.artifacts.delivery.contract import EXAMPLES_FILE
+from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import EXAMPLE
+from handoff.artifacts.serve.loader import LoadedModel, load
 from handoff.tasks.timing.benchmark import (
     LEAST_ROUNDS,
     elements,
@@ -17,7 +24,7 @@ from handoff.tasks.timing.benchmark import (
     seconds_of,
     sized_cases,
 )
-from handoff.tasks.timing.messages import RaceJob, RaceLap, RaceResult
+from handoff.tasks.timing.messages import RaceJob, RaceLap, RaceResult, SideBySideJob
 from handoff.tasks.verify.loading import SHARED_LIBRARY, Tensors, open_shared_library
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 
@@ -102,3 +109,27 @@ def summarize(own: list[list[float]], plain: list[list[float]]) -> RaceLap:
         lows.append(quotients[low])
         highs.append(quotients[high])
     return RaceLap(tuple(times), tuple(ratios), tuple(lows), tuple(highs))
+
+
+def side_by_side(job: SideBySideJob) -> SideBySide:
+    """Return how many times as fast the second release is as the first.
+
+    Raises `PackageRefused` where one can't be opened.
+    """
+    models = [load(folder, keys=job.keys, target=job.target) for folder in job.folders]
+    examples = load_file(job.folders[-1] / EXAMPLES_FILE)
+    inputs = tuple(examples[f"0/inputs/{spec.name}"] for spec in models[-1].signature.inputs)
+    before, after = race_in_turns([_called(model) for model in models], inputs)
+    lap = summarize([after], [before])
+    return SideBySide(
+        target=job.target,
+        sizes=", ".join("x".join(map(str, tensor.shape)) for tensor in inputs),
+        ratio=lap.ratios[0],
+        low=lap.ratios_low[0],
+        high=lap.ratios_high[0],
+        threads=torch.get_num_threads(),
+    )
+
+
+def _called(model: LoadedModel) -> Callable[[Tensors], object]:
+    return lambda inputs: model(*inputs)

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch._inductor.cpu_vec_isa import VecISA
 
-from handoff.artifacts.serve.extern_kernels import (
+from handoff.artifacts.serve.archive import (
     EXTERN_KERNELS_FILE,
     read_descriptor,
     require_known_operators,
     side_by_side,
 )
-from handoff.artifacts.serve.heap import keep_freed_memory
+from handoff.artifacts.serve.loader import keep_freed_memory
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.verify.float64 import flat_tensors
 

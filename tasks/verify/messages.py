@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handoff.artifacts.conformance.known_faults import KnownFault
+from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.tolerance import Deviation, ErrorSpread
+from handoff.artifacts.record import Job
 from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.verify.torches.messages import OtherTorchHere

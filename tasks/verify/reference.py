@@ -1,4 +1,8 @@
-"""The reference: what the delivered model itself gives on the input plan, and gives in float64."""
+"""The reference: what the delivered model itself gives on the input plan, and gives in float64.
+
+C++ leaves them open, and PyTorch's documentation does (`torch.Tensor.to`): processors, and vectors
+beside single numbers, give different ones. Comparing them compares nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import first_line
@@ -21,7 +26,6 @@ from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
 from handoff.tasks.verify.metric.evaluating import run_eager
-from handoff.tasks.verify.open_casts import OpenCasts
 from handoff.tasks.verify.plan import (
     CaseSpec,
     eight_bit_cases,
@@ -29,8 +33,7 @@ from handoff.tasks.verify.plan import (
     sizes_text,
     special_cases,
 )
-from handoff.tasks.verify.questions.cases import Question, find_questions
-from handoff.tasks.verify.questions.known import ask_for
+from handoff.tasks.verify.questions.cases import Question, ask_for, find_questions
 from handoff.tasks.verify.special import (
     EXTREMES,
     NOT_FINITE,
@@ -39,6 +42,47 @@ from handoff.tasks.verify.special import (
     Values,
     dynamic_axes,
 )
+
+
+class OpenCasts(TorchDispatchMode):
+    """While it is entered, notes the first cast whose result is left open: `float32 to int8`."""
+
+    def __init__(self) -> None:
+        """Begin with none noted."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
+        """Run the operator, and look at what it converts."""
+        kwargs = kwargs or {}
+        if not self.found:
+            self._look(func._schema.name, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _look(self, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        if name == "aten::_to_copy":
+            given, kind = args[0], kwargs.get("dtype")
+        elif name == "aten::copy_":
+            given, kind = args[1], args[0].dtype
+        else:
+            return
+        if isinstance(kind, torch.dtype) and not _is_held(given, kind):
+            of = str(given.dtype).removeprefix("torch.")
+            self.found = f"{of} to {str(kind).removeprefix('torch.')}"
+
+
+def _is_held(given: torch.Tensor, kind: torch.dtype) -> bool:
+    """Tell whether a whole type holds all of some floating-point numbers, cut to whole ones.
+
+    They may be of any shape; of other dtypes than floating-point all counts as held.
+    """
+    if not given.is_floating_point() or not given.numel():
+        return True
+    if kind.is_floating_point or kind.is_complex or kind is torch.bool:
+        return True
+    limits, wide = torch.iinfo(kind), given.double().trunc()
+    return bool(((wide >= limits.min) & (wide <= limits.max)).all())
+
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -13,7 +13,7 @@ from handoff.artifacts.delivery.contract import read_contract
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.digest import digest_file
 from handoff.artifacts.errors import first_line
-from handoff.artifacts.serve.extern_kernels import EXTERN_KERNELS_FILE
+from handoff.artifacts.serve.archive import EXTERN_KERNELS_FILE
 from handoff.tasks.compile.messages import AssumedRange
 from handoff.tasks.compile.packages import digest_library, read_kernels
 from handoff.tasks.intake.loading import read_delivery

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.git import ask_git
+from handoff.artifacts.version import ask_git
 
 
 def test_git_tells_what_it_knows_of_a_checkout(tmp_path: Path) -> None:

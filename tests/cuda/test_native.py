@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.signature import Dimension
-from handoff.artifacts.machine.driver import host_gpu_capabilities
+from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile import step as compiling

@@ -16,8 +16,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.release.manifest import TargetRecord
-from handoff.artifacts.release.target_answer import ANSWER_FILE, TargetAnswer
+from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer, TargetRecord
 from handoff.flows.children import Child, start
 from handoff.flows.target import elsewhere
 from handoff.flows.target.elsewhere import collect_targets, told_answer

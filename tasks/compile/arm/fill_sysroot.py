@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.files.new_folder import replace_folder
+from handoff.artifacts.files.writing import replace_folder
 from handoff.tasks.compile.arm.sysroot import (
     COMPILERS,
     PACKAGES,

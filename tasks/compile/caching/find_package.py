@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from handoff.artifacts.recipe.target import CudaTarget
-from handoff.tasks.compile.caching.cache import read_entry, reusable
-from handoff.tasks.compile.caching.key import compilation_key, digest_weights
+from handoff.tasks.compile.caching.cache import (
+    compilation_key,
+    digest_weights,
+    read_entry,
+    reusable,
+)
 from handoff.tasks.compile.machine.here import compiler_for, toolchain_of
 from handoff.tasks.compile.messages import FindPackageJob, FoundPackage
 from handoff.tasks.optimize.programs import load_program

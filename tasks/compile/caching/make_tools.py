@@ -13,7 +13,7 @@ from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.recipe.target import CpuTarget, host_cpu_flags
 from handoff.tasks import steps
 from handoff.tasks.compile.fingerprint import compiler_banner
@@ -45,7 +45,7 @@ def run(job: ToolsJob) -> ToolsResult:
     with contextlib.suppress(HandoffError):
         _compile_one(job)
     for step in _IMPORTED:
-        importlib.import_module(f"handoff.tasks.{step.module}")
+        importlib.import_module(f"handoff.tasks.{step.place}")
     ready.parent.mkdir(parents=True, exist_ok=True)
     write_whole(ready, str(program), mode=0o666)
     return ToolsResult(program, made=True)

@@ -13,12 +13,14 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
+from handoff.artifacts.recipe.target import CudaTarget
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
-from handoff.tasks.compile.cross.toolkit import driver_stub, find_toolkit
+from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_stub, find_toolkit
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
+from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.place import built_apart
 from handoff.tasks.compile.reading.literals import refusal_within
 from handoff.tasks.verify.loading import PACKAGE
@@ -158,3 +160,45 @@ def _not_what_was_compiled(expected: str, got: str) -> BlessingRefused:
         "the package's bytes are not what was compiled", expected=expected, got=got,
         remedy="Run again; if it stays, report it with the versions of torch and triton",
     )  # fmt: skip
+
+
+# From here on PTX is for the very GPU (`sm_90a`), and no newer one can take it.
+_FIRST_SPECIFIC = 90
+
+
+@dataclass(frozen=True)
+class GpuPackage:
+    """The package that was written, its kernels in words, and the versions of CUDA's tools.
+
+    `sources` tell what the kernels of one for a GPU that isn't here were compiled from.
+    """
+
+    package: Path
+    kernels: tuple[str, ...]
+    toolchain: dict[str, str]
+    sources: tuple[KernelSource, ...] = ()
+
+
+def compile_for_gpu(
+    program: ExportedProgram, target: CudaTarget, options: Mapping[str, object], folder: Path
+) -> GpuPackage:
+    """Write the package of `program` for the target to `folder`; raise as `compile_for` does.
+
+    The recipe's options that need a GPU to time on are left out: they are for the CPU targets
+    beside this one. PTX is put beside the machine code where a newer GPU could take it, and this
+    torch can.
+    """
+    kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
+    ptx = target.sm < _FIRST_SPECIFIC and can_add_ptx()
+    built = compile_for(program, target.profile, folder, ptx=ptx, options=kept)
+    toolchain = {"cuda": str(torch.version.cuda)}
+    sources = tuple(kernel.source for kernel in built.kernels)
+    return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain, sources)
+
+
+def _told(kernel: KernelChoice) -> str:
+    return (
+        f"{kernel.name}: {kernel.configuration} (of {kernel.candidates}), {kernel.registers} "
+        f"registers, {kernel.shared_bytes} bytes of shared memory, "
+        f"{kernel.resident_warps} warps resident"
+    )

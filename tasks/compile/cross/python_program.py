@@ -25,7 +25,7 @@ from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.compile.reading.literals import refusal_within
-from handoff.tasks.compile.reading.names import weights_named
+from handoff.tasks.compile.reading.source_words import weights_named
 
 # What differs between writing C++ and writing Python, and would change a kernel or the calls. The
 # first is left out where C++ is written; the last adds nothing but measuring.

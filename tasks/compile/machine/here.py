@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
-from handoff.artifacts.machine.glibc import needed_glibc
+from handoff.artifacts.machine.elf import needed_glibc
 from handoff.artifacts.recipe.target import (
     ArmTarget,
     CudaTarget,

@@ -17,8 +17,8 @@ from torch.export.passes import move_to_device_pass
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import CudaTarget
+from handoff.tasks.compile.cross.build import GpuPackage
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
-from handoff.tasks.compile.cross.release import GpuPackage
 from handoff.tasks.compile.cross.toolkit import driver_stub
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,

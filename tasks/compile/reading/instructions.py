@@ -1,18 +1,35 @@
-"""Reads off a shared library which instruction sets it uses, by disassembling all of its code.
+"""Reads off a library which features of a processor its code uses, by disassembling all of it.
 
 What a compiler was told (`-march`, `ATEN_CPU_CAPABILITY`) is not what came out: with the first
 alone AVX-512 was still emitted for an AVX2 target. Encodings and mnemonics are those of Intel's
 Software Developer's Manual, volume 2: an EVEX prefix (62h) is AVX-512, a VEX one (C4h, C5h) AVX.
+
+Names and registers are those of the Arm Architecture Reference Manual (DDI 0487), as objdump prints
+them: `z` and `p` registers are SVE's, `.8h` and `h` operands of arithmetic half precision's.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
-from handoff.artifacts.errors import EnvironmentLacking
-from handoff.tasks.compile.reading.disassembly import read_code
+from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+
+_LIMIT_S = 300
+
+
+def read_code(library: Path, disassembler: str, take: Callable[[bytes], None]) -> int:
+    """Give each line to `take`: of a large library there are millions. Return objdump's status."""
+    command = [disassembler, "-d", "-w", str(library)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            take(line)
+        return process.wait(_LIMIT_S)
+
 
 # "  1234:\t62 f1 7c 48 58 c1  \tvaddps %zmm1,%zmm0,%zmm0": the bytes, the mnemonic, the operands.
 _LINE = re.compile(rb"^\s*[0-9a-f]+:\t([0-9a-f]{2})[^\t]*\t(?:\{vex\} )?(\S+)\s*(.*)$")
@@ -83,3 +100,63 @@ def _sets_of(first: bytes, mnemonic: bytes, operands: bytes) -> set[str]:
         wide = b"%ymm" in operands and (mnemonic.startswith(b"vp") or b"i128" in mnemonic)
         return {"avx2"} if wide or mnemonic.startswith(b"vgather") else {"avx"}
     return set()
+
+
+# "   1234:\t4e20d400 \tfadd\tv0.4s, v0.4s, v0.4s": the word, the mnemonic, the operands.
+_ARM_LINE = re.compile(rb"^\s*[0-9a-f]+:\t[0-9a-f]{8} \t(\S+)\t?(.*)$")
+_FORMAT, _MACHINE = b"file format ", b"elf64-littleaarch64"
+# By Linux's names of them (/proc/cpuinfo).
+_MNEMONICS = (
+    (re.compile(rb"bfdot|bfmmla|bfmlal[bt]|bfcvt"), "bf16"),
+    (re.compile(rb"[su]mmla$|usmmla$|usdot|sudot"), "i8mm"),
+    (re.compile(rb"[su]dot$"), "asimddp"),
+    (re.compile(rb"fml[as]l2?$"), "asimdfhm"),
+    (re.compile(rb"fcadd|fcmla"), "fcma"),
+    (re.compile(rb"(ld(add|clr|eor|set|smax|smin|umax|umin)|swp|cas)(a|l|al)?[bhp]?$"), "atomics"),
+    (re.compile(rb"sqrdml[as]h"), "asimdrdm"),
+    (re.compile(rb"crc32"), "crc32"),
+    (re.compile(rb"ldapr"), "lrcpc"),
+)
+_SVE = re.compile(rb"\b[zp][0-9]+(\.[bhsdq]|/[mz])")
+_VECTOR = re.compile(rb"\bv[0-9]+\.(16b|8b|8h|4h|4s|2s|2d|1d)|\bq[0-9]+\b")
+# Conversions to and from half precision belong to the base; arithmetic on it doesn't.
+_HALF = re.compile(rb"f(add|sub|mul|div|mla|mls|madd|msub|max|min|maxnm|minnm|sqrt|abs|neg|cm..?)$")
+_HALF_VECTOR, _HALF_SCALAR = re.compile(rb"\bv[0-9]+\.[84]h"), re.compile(rb"^h[0-9]+,")
+
+
+def find_arm_features(library: Path, disassembler: str) -> tuple[str, ...]:
+    """Return the features that the code of `library` uses, as /proc/cpuinfo on ARM64 names them.
+
+    Raises `BlessingRefused` for a file that isn't for ARM64.
+    """
+    found: set[str] = set()
+    machines: set[bytes] = set()
+
+    def take(line: bytes) -> None:
+        if matched := _ARM_LINE.match(line):
+            found.update(features_of(*matched.groups()))
+        elif _FORMAT in line:
+            machines.add(line.rpartition(_FORMAT)[2].strip())
+
+    failed = read_code(library, disassembler, take) != 0
+    if failed or machines != {_MACHINE}:
+        raise BlessingRefused(
+            f"{library.name} is not a library for ARM64", expected="code that can be disassembled",
+            got="another file", remedy="Run again; if it stays, report it with the torch version",
+        )  # fmt: skip
+    return tuple(sorted(found))
+
+
+def features_of(mnemonic: bytes, operands: bytes) -> set[str]:
+    """Return the features that one instruction needs, beyond the ones that all ARM64 has."""
+    found = {name for pattern, name in _MNEMONICS if pattern.match(mnemonic)}
+    if _SVE.search(operands):
+        found.add("sve")
+    elif _VECTOR.search(operands):
+        found.add("asimd")
+    if _HALF.match(mnemonic):
+        if _HALF_VECTOR.search(operands):
+            found.add("asimdhp")
+        elif _HALF_SCALAR.match(operands):
+            found.add("fphp")
+    return found

@@ -1,22 +1,59 @@
-"""Which words the C++ may consist of that Inductor writes: torch's own, and names that it counts.
+"""Which words the C++ may consist of that Inductor writes: torch's own, and names of ours.
+
+AOTInductor calls a C++ variable after each weight: one named `int` or `errno` doesn't compile, and
+whatever a name means there was chosen by whoever delivered it. A prefix makes each a name that
+nothing else has. The table in the package still says what the model's author called it
+(`original_fqn`), in characters that intake has confined to letters, digits, `_`, `-` and `.`.
 
 A text of a delivery that ended a literal early would go on as code, and code needs names. The known
 ones are those of the headers that generated code stands on and of the part of Inductor that writes
 it, without all that reaches files, processes, the network or the assembler. Names of weights begin
-with ours (`tasks.compile.reading.names`), those of values are counted (`buf12`, `arg3_1`).
+with ours (`tasks.compile.reading.source_words`), those of values are counted (`buf12`, `arg3_1`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
+from torch._inductor import graph
+from torch._inductor.codegen import cpp_wrapper_cpu
 from torch.utils._sympy.symbol import prefix_str
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.printable import printable
+from handoff.tasks.compile.patching import moved, replaced
+
+_PREFIX = "ours_"
+# Inductor recognises what it computes itself by this beginning.
+_OWN = "_tensor_constant"
+
+
+@contextmanager
+def weights_named() -> Iterator[None]:
+    """Let the weights have names of ours in the source code that is written in the body.
+
+    Raises `EnvironmentLacking` where torch has moved what this leans on.
+    """
+    with ExitStack() as stack:
+        # Where a variable is named, and where it is looked up which weight that is.
+        for module in (graph, cpp_wrapper_cpu):
+            original = getattr(module, "normalize_name", None)
+            if original is None:
+                raise moved(f"{module.__name__}.normalize_name")
+
+            def name_ours(name: str, original: object = original) -> str:
+                assert callable(original)
+                plain = str(original(name))
+                return plain if plain.startswith((_OWN, _PREFIX)) else f"{_PREFIX}{plain}"
+
+            stack.enter_context(replaced(module, "normalize_name", name_ours))
+        yield
+
 
 _INCLUDE = Path(torch.__file__).parent / "include"
 _CODEGEN = Path(torch.__file__).parent / "_inductor" / "codegen"

@@ -1,4 +1,4 @@
-"""Notices the operators that draw random numbers while something runs."""
+"""Notices what draws random numbers, which makes a model give another output each time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from handoff.artifacts.errors import DeliveryUnsound
+from handoff.tasks.deliver.capture.calls import Call, Tensors
+from handoff.tasks.deliver.capture.lines import Line, line_outside, written_line
 
 # Operators that can draw are tagged whether they do or not; these arguments say that they don't.
 _PROBABILITIES = ("dropout_p", "dropout", "p")
@@ -41,3 +46,25 @@ def _is_active(operator: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any
     if any(named.get(name, True) is False for name in _SWITCHES):
         return False
     return not any(named.get(name, 1.0) == 0 for name in _PROBABILITIES)
+
+
+def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUnsound:
+    """Return the refusal of a model that doesn't repeat itself, naming what draws where it does.
+
+    `inputs` are those of the call, of any shapes and dtypes.
+    """
+    drawn: dict[str, Line | None] = {}
+    with RandomDraws(lambda name: drawn.setdefault(name, line_outside())):
+        call.run(module, inputs)
+    place = next((line for line in drawn.values() if line is not None), None)
+    if drawn:
+        got = f"a different one: forward draws random numbers ({', '.join(drawn)})"
+        remedy = "Take random operators and functional dropout (training=self.training) out of it"
+    else:
+        got = "a different one, though nothing is drawn: it depends on what the last call left"
+        remedy = "Take counters, caches and buffers that change out of the forward"
+    return DeliveryUnsound(
+        "the model gives another output when it is run again",
+        expected="the same output for the same input", got=got, remedy=remedy,
+        where="" if place is None else written_line(place),
+    )  # fmt: skip

@@ -15,11 +15,16 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.int8.layers import CONVOLUTION, int8_weight
-from handoff.tasks.optimize.int8.observing import LEVELS, Grid
+from handoff.tasks.optimize.int8.layers import CONVOLUTION, LEVELS, Grid, int8_weight
 from handoff.tasks.optimize.kernels import INT8_LAYERS
-from handoff.tasks.optimize.passes.calls import add_call, arguments_of, describe_as
-from handoff.tasks.optimize.passes.state import add_buffer, replace_node, state_name
+from handoff.tasks.optimize.passes.state import (
+    add_buffer,
+    add_call,
+    arguments_of,
+    describe_as,
+    replace_node,
+    state_name,
+)
 
 _ATEN = torch.ops.aten
 # oneDNN's names for what it does to a result on its way out.

@@ -11,8 +11,7 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.passes.calls import add_call, describe_as
-from handoff.tasks.optimize.passes.state import replace_node
+from handoff.tasks.optimize.passes.state import add_call, describe_as, replace_node
 
 _ATEN = torch.ops.aten
 _NAMES = (

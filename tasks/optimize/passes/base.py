@@ -19,8 +19,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.tasks.optimize.pass_parameters import require_parameters
 from handoff.tasks.optimize.passes.state import drop_unused_state
+from handoff.tasks.optimize.recipe_names import require_parameters
 
 Program = TypeVar("Program", torch.fx.GraphModule, ExportedProgram)
 

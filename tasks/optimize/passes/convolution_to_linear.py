@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from handoff.tasks.optimize.passes.activations import replace_chain, take_along
 from handoff.tasks.optimize.passes.base import NodePass
 from handoff.tasks.optimize.passes.batch_norm import CONVOLUTIONS
-from handoff.tasks.optimize.passes.calls import add_call, arguments_of
+from handoff.tasks.optimize.passes.state import add_call, arguments_of
 
 _ATEN = torch.ops.aten
 

@@ -13,8 +13,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import handoff.tasks.optimize.kernels  # noqa: F401 - which registers the operator
 from handoff.tasks.optimize.passes.base import NodePass
-from handoff.tasks.optimize.passes.calls import add_call, arguments_of, describe_as
-from handoff.tasks.optimize.passes.state import replace_node
+from handoff.tasks.optimize.passes.state import add_call, arguments_of, describe_as, replace_node
 
 _ATEN = torch.ops.aten
 _OPERATOR = torch.ops.handoff.attention.default

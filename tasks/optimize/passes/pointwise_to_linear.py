@@ -9,9 +9,9 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from handoff.tasks.optimize.passes.activations import replace_chain, take_along
-from handoff.tasks.optimize.passes.calls import add_call, arguments_of
 from handoff.tasks.optimize.passes.convolution_to_linear import is_point, is_unpadded
 from handoff.tasks.optimize.passes.layout import LayoutPass
+from handoff.tasks.optimize.passes.state import add_call, arguments_of
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.conv2d.default, _ATEN.conv2d.padding}

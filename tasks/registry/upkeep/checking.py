@@ -14,7 +14,7 @@ from handoff.artifacts.errors import PackageRefused, StoreFailed
 from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.stores.objects import object_key
 from handoff.artifacts.stores.store import Store, Stored
-from handoff.tasks.registry.upkeep.contents import held_objects, kept_versions, objects_of
+from handoff.tasks.registry.upkeep.collect import held_objects, kept_versions, objects_of
 
 _AT_ONCE = 4
 

@@ -1,4 +1,4 @@
-"""Collect garbage: remove from a store what no version needs.
+"""Collect garbage: remove from a store what it doesn't have to hold.
 
 Needed is what any ledger's versions consist of, unless they were retired, and everything newer than
 the grace, since a release that is being made is in no ledger yet. Where anything that is needed to
@@ -7,16 +7,41 @@ know this can't be read or isn't verified, nothing is removed at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.release.ledger import LedgerEntry, Pointer
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.artifacts.stores.objects import GRACE, object_key
 from handoff.artifacts.stores.store import Store, Stored
 from handoff.tasks.registry.messages import CollectJob, CollectResult
-from handoff.tasks.registry.upkeep.contents import OBJECTS, kept_versions, objects_of
+
+OBJECTS = "objects/sha256/"
+
+
+def kept_versions(entries: Iterable[LedgerEntry]) -> tuple[Pointer, ...]:
+    """Return the versions of a whole ledger that were not retired, oldest first."""
+    entries = tuple(entries)
+    retired = entries[-1].retired if entries else ()
+    kept = {
+        entry.version: entry.pointer
+        for entry in entries
+        if entry.action == "release" and entry.version not in retired
+    }
+    return tuple(kept.values())
+
+
+def objects_of(releases: Releases, model: str, pointer: Pointer) -> Iterator[Digest]:
+    """Give every object of a version, its signature among them. Some are given twice."""
+    claim = releases.read(model, pointer).claim
+    yield from (pointer.release, *releases.objects_of(claim))
+
+
+def held_objects(store: Store) -> dict[str, Stored]:
+    """Return what the store says of each of its objects, by key."""
+    return {stored.key: stored for stored in store.keys(OBJECTS)}
 
 
 def run(job: CollectJob) -> CollectResult:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from handoff.artifacts.digest import Digest
-from handoff.tasks.compile.cross.kernel_source import kernel_digest
+from handoff.tasks.compile.cross.kernels import kernel_digest
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.verify.interpret.language import Handle, NotInterpretedError
 from handoff.tasks.verify.interpret.memory import Memory, OutOfBoundsError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.evidence import SourceCheck
 from handoff.tasks.compile.messages import KernelSource
 

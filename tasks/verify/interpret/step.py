@@ -1,12 +1,15 @@
-"""Interpret: a GPU's kernels, run without the GPU, beside eager and by the plan's cases."""
+"""Interpret: a GPU's kernels, run without the GPU, beside eager; the first wrong one is named."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.recipe.target import base_version
@@ -15,16 +18,89 @@ from handoff.artifacts.release.evidence import SourceCheck
 from handoff.tasks.compile.cross.python_program import PythonProgram, write_python_program
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.optimize.programs import load_program
+from handoff.tasks.verify.elements import root_mean_square
 from handoff.tasks.verify.findings import Findings, yardsticks_of
-from handoff.tasks.verify.interpret.blame import find_wrong
 from handoff.tasks.verify.interpret.kernel import KernelFailedError
 from handoff.tasks.verify.interpret.language import NotInterpretedError
 from handoff.tasks.verify.interpret.messages import InterpretJob, InterpretResult
 from handoff.tasks.verify.interpret.program import NotCheckableError, take_apart
-from handoff.tasks.verify.interpret.run import Interpreted, prepare
+from handoff.tasks.verify.interpret.run import Interpreted, Tensors, on_cpu, prepare
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.reference import ReferenceCase, load_cases
 from handoff.tasks.verify.step import model_of
+
+# How far a buffer may lie from the graph's value, relative to that, before it counts as wrong:
+# far more than rounding, far less than what makes an output wrong.
+_APART = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def find_wrong(program: PythonProgram, interpreted: Interpreted, inputs: Tensors) -> str:
+    """Return which kernel first writes what the graph doesn't compute there, by its lines.
+
+    '' where each buffer that is known in the graph holds what it should. `inputs` are those of a
+    case whose outputs are wrong.
+    """
+    values = _Values(program)
+    with torch.no_grad():
+        values.run(*inputs)
+    found: list[str] = []
+
+    def watch(buffer: str, value: torch.Tensor, by: str) -> None:
+        node = program.nodes.get(buffer, "")
+        expected = values.seen.get(node)
+        if found or expected is None or expected.numel() != value.numel():
+            return
+        apart = _apart(value.reshape(expected.shape), expected)
+        if not apart <= _APART.get(expected.dtype, 0.0):
+            far = (
+                f"by {apart:.2g} of its size" if math.isfinite(apart) else "where one isn't finite"
+            )
+            found.append(f"{by}: what it writes to {buffer} isn't the graph's {node}, {far}")
+
+    interpreted.watch = watch
+    try:
+        interpreted(inputs)
+    except KernelFailedError as error:
+        found.append(str(error))
+    finally:
+        interpreted.watch = None
+    return found[0] if found else ""
+
+
+def _apart(got: torch.Tensor, want: torch.Tensor) -> float:
+    """Return how far two tensors of one shape lie apart, relative to the second."""
+    one, other = got.double(), want.double()
+    both = torch.isfinite(one) & torch.isfinite(other)
+    alike = both | (one == other) | (torch.isnan(one) & torch.isnan(other))
+    if not bool(alike.all()):
+        return float("inf")
+    size = root_mean_square(other[both])
+    error = root_mean_square((one - other)[both])
+    return error / size if size else error
+
+
+class _Values(torch.fx.Interpreter):
+    """Runs the graph on the CPU, and keeps what each node gives."""
+
+    def __init__(self, program: PythonProgram) -> None:
+        super().__init__(program.graph)
+        self.seen: dict[str, torch.Tensor] = {}
+        self._attributes: Mapping[str, torch.Tensor] = program.attributes
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever a node gives
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            # A copy, because a later node may change it in place.
+            self.seen[n.name] = value.clone()
+        return value
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - fx's
+        return self._attributes[str(target)]
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - fx's
+        function = on_cpu(target) if isinstance(target, OpOverload) else target
+        return super().call_function(function, args, kwargs)
+
 
 # Whose generated Python, and whose interpreter, is known.
 _KNOWN_TORCH = ("2.15.0",)

@@ -1,23 +1,200 @@
-"""Measures a delivery's metric on pairs of eager's outputs and a package's."""
+"""Measures a delivery's metric, and what a package loses of it, on pairs with eager's outputs.
+
+Both saw the same samples, so that what makes some harder than others is in both and cancels: a drop
+of a thousandth shows in samples of which a hundred times as many would be needed without pairs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from handoff.artifacts.delivery.metric import MeasuredMetric, Metric, MetricRule
-from handoff.tasks.verify.metric.pairs import (
-    Drop,
-    area,
-    drop_of_auc,
-    drop_of_errors,
-    drop_of_shares,
-)
 from handoff.tasks.verify.metric.samples import NotComputable, sample_values, scores_of
+
+# Fewer say nothing of how values spread.
+_FEWEST = 30
+# Of the probability to be wrong, for the samples that are lost; the rest is for those that are won.
+_FOR_LOST = 0.8
+_MOST_SAMPLES = 1e9
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Eager's value, the package's, and what is lost: between `low` and `high`.
+
+    Each of both bounds holds with the probability that was asked for. `enough` tells for a
+    `max_drop` how many samples like these would show it; 0 where no number would.
+    """
+
+    eager: float
+    package: float
+    value: float
+    low: float
+    high: float
+    enough: Callable[[float], int]
+
+
+def drop_of_shares(eager: Tensor, package: Tensor, confidence: float) -> Drop:
+    """Return the drop of the mean of values from 0 to 1, of which more is better.
+
+    Both are float64 `[samples]`. Of values that are 0 or 1 the bounds are exact (Clopper and
+    Pearson, 1934, for those lost and those won, with the probability to be wrong divided among
+    both), of others they are Student's.
+    """
+    lost = eager - package
+    count, mean = lost.numel(), float(lost.mean())
+    means = float(eager.mean()), float(package.mean())
+    if bool(((lost == 0) | (lost.abs() == 1)).all()):
+        worse, better = float((lost > 0).sum()), float((lost < 0).sum())
+
+        def at(samples: float) -> tuple[float, float]:
+            scale = samples / count
+            return _exact(worse * scale, better * scale, samples, confidence)
+
+        low, high = at(count)
+        return Drop(*means, mean, low, high, lambda most: _search(mean, most, count, at))
+    low, high = _student(lost, confidence)
+    return Drop(*means, mean, low, high, lambda most: _by_root(mean, high, most, count))
+
+
+def drop_of_errors(
+    eager: Tensor, package: Tensor, confidence: float, *, root: bool = False
+) -> Drop:
+    """Return by what share of eager's a mean error grows: float64 `[samples]` both.
+
+    With `root` it is the root of the mean that is told and that grows. Bounds are Student's of the
+    ratio of the means (Fieller's approximation, 1954, where eager's mean is well known).
+    """
+    told = math.sqrt if root else float
+    means = float(eager.mean()), float(package.mean())
+    values = told(means[0]), told(means[1])
+    count = eager.numel()
+    if not all(map(math.isfinite, means)) or means[0] == 0.0:
+        grown = 0.0 if means[0] == means[1] else math.inf
+        return Drop(*values, grown, grown, grown, lambda _: 0)
+    ratio = means[1] / means[0]
+    low, high = _student((package - ratio * eager) / means[0], confidence)
+    bounds = [told(max(ratio + side, 0.0)) - 1.0 for side in (low, high)]
+    grown = told(ratio) - 1.0
+    return Drop(
+        *values, grown, bounds[0], bounds[1], lambda most: _by_root(grown, bounds[1], most, count)
+    )
+
+
+def drop_of_auc(eager: Tensor, package: Tensor, labels: Tensor, confidence: float) -> Drop:
+    """Return the drop of the area under the ROC curve, of float64 scores and bool `[samples]`.
+
+    Bounds are those of DeLong, DeLong and Clarke-Pearson, Comparing the areas under two or more
+    correlated receiver operating characteristic curves, 1988, with Student's quantiles of the
+    rarer class.
+    """
+    places = [_placements(scores, labels) for scores in (eager, package)]
+    areas = [float(positive.mean()) for positive, _ in places]
+    parts = [before - after for before, after in zip(*places, strict=True)]
+    rarer = min(part.numel() for part in parts)
+    value = areas[0] - areas[1]
+    if rarer < _FEWEST:
+        low, high = -math.inf, math.inf
+    else:
+        error = math.sqrt(sum(float(part.var()) / part.numel() for part in parts))
+        half = _quantile(confidence, rarer - 1) * error
+        low, high = value - half, value + half
+    count = eager.numel()
+    return Drop(
+        areas[0], areas[1], value, low, high, lambda most: _by_root(value, high, most, count)
+    )
+
+
+def area(scores: Tensor, labels: Tensor) -> float:
+    """Return the area under the ROC curve of float64 scores and bool labels, `[samples]` both."""
+    return float(_placements(scores, labels)[0].mean())
+
+
+def _placements(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each positive the share of negatives below it, for each negative that of above.
+
+    `scores` is float64, `labels` bool, `[samples]` both; a tie is half of each.
+    """
+    positive, negative = scores[labels], scores[~labels]
+    sorted_negative, sorted_positive = negative.sort().values, positive.sort().values
+    below = _ranks(sorted_negative, positive) / max(negative.numel(), 1)
+    above = 1.0 - _ranks(sorted_positive, negative) / max(positive.numel(), 1)
+    return below, above
+
+
+def _ranks(ordered: Tensor, values: Tensor) -> Tensor:
+    left = torch.searchsorted(ordered, values, side="left")
+    right = torch.searchsorted(ordered, values, side="right")
+    return (left + right).double() / 2.0
+
+
+def _exact(worse: float, better: float, samples: float, confidence: float) -> tuple[float, float]:
+    """Return bounds of the share that is lost, of so many lost and won among the samples."""
+    from scipy.special import betaincinv
+
+    def least(count: float, wrong: float) -> float:
+        return float(betaincinv(count, samples - count + 1, wrong)) if count else 0.0
+
+    def most(count: float, wrong: float) -> float:
+        return float(betaincinv(count + 1, samples - count, 1 - wrong)) if count < samples else 1.0
+
+    first = (1.0 - confidence) * _FOR_LOST
+    second = (1.0 - confidence) - first
+    return least(worse, first) - most(better, second), most(worse, first) - least(better, second)
+
+
+def _student(values: Tensor, confidence: float) -> tuple[float, float]:
+    """Return bounds of the mean that float64 `[samples]` are drawn from."""
+    count = values.numel()
+    if count < _FEWEST:
+        return -math.inf, math.inf
+    half = _quantile(confidence, count - 1) * float(values.std()) / math.sqrt(count)
+    mean = float(values.mean())
+    return mean - half, mean + half
+
+
+def _quantile(confidence: float, freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, confidence))
+
+
+def _search(
+    value: float, most: float, count: int, at: Callable[[float], tuple[float, float]]
+) -> int:
+    """Return the least number of samples whose upper bound is within `most`; 0 for none."""
+    if value >= most:
+        return 0
+    low = high = float(count)
+    while at(high)[1] > most:
+        low, high = high, 2.0 * high
+        if high > _MOST_SAMPLES:
+            return 0
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle)[1] > most else (low, middle)
+    return _rounded(high)
+
+
+def _by_root(value: float, high: float, most: float, count: int) -> int:
+    """Return how many samples would do where a bound nears as the root of their number does."""
+    if value >= most:
+        return 0
+    if not math.isfinite(high):
+        return 2 * _FEWEST
+    return _rounded(max(_FEWEST, count * ((high - value) / (most - value)) ** 2))
+
+
+def _rounded(samples: float) -> int:
+    """Return the number, rounded up to two digits."""
+    step = int(10 ** max(0, math.floor(math.log10(samples)) - 1))
+    return math.ceil(samples / step) * step
+
 
 # Of some samples, by eager and by the package, and their labels (None where there are none).
 Pair = tuple[Tensor, Tensor, Tensor | None]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.files.locks import held
-from handoff.artifacts.files.whole_file import write_whole
+from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.recipe.target import base_version, installed_torch
 from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
 
@@ -78,7 +78,7 @@ def _run(version: str, command: list[str]) -> str:
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
-        told = ended.stderr.strip()[-_WORDS:]
+        told = ended.stderr.strip().rstrip(".")[-_WORDS:]
     except subprocess.TimeoutExpired:
         told = f"it took more than {_LIMIT_S:g} s"
     else:
@@ -87,5 +87,6 @@ def _run(version: str, command: list[str]) -> str:
     raise EnvironmentLacking(
         f"an environment with torch {version} can't be made",
         expected="that version in the index that uv asks, for this Python", got=told,
-        remedy="Set uv's index (UV_INDEX_URL), or take that version out of the recipe's [torch]",
+        remedy="Set uv's index (UV_INDEX_URL), or ask for another version: --torch, or the recipe's "
+        "[torch]",
     )  # fmt: skip

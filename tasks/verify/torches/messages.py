@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from handoff.artifacts.job import Job
+from handoff.artifacts.record import Job
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from handoff.artifacts.conformance.table import (
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
 from handoff.artifacts.record import from_plain, to_plain
-from handoff.artifacts.release.key_pair import make_key
-from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.release.signing import make_key, open_signer, read_trust, sign_statement
 from handoff.artifacts.stores.folder import FolderStore
 from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
 

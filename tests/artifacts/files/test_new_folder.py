@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.files.new_folder import replace_folder, scratch_folder
+from handoff.artifacts.files.writing import replace_folder, scratch_folder
 
 
 def filled(folder: Path, name: str) -> Path:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.files.unfinished import new_file
-from handoff.artifacts.files.whole_file import UNFINISHED, keep_newest, write_whole
+from handoff.artifacts.files.writing import UNFINISHED, keep_newest, new_file, write_whole
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.machine.driver import MINIMUM_DRIVERS
-from handoff.artifacts.machine.glibc import host_glibc, needed_glibc, parse_version
+from handoff.artifacts.machine.elf import host_glibc, needed_glibc, parse_version
+from handoff.artifacts.machine.gpu import MINIMUM_DRIVERS
 from handoff.artifacts.recipe import target
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain

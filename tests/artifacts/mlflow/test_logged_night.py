@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from handoff.artifacts.mlflow.registry import Catalogue
-from tests.artifacts.nightly.nights import month
+from tests.artifacts.nights import month
 from tests.mlflow_server import asked_before
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import BlessingRefused, BuildCrashed, DeliveryUnreadable, HandoffError
-from handoff.artifacts.mlflow.refusals import Refusal
+from handoff.artifacts.mlflow.own_runs import Refusal
 from handoff.artifacts.mlflow.registry import Catalogue
 from tests.artifacts.mlflow.listing import client_of
 from tests.artifacts.samples import sample_manifest, sample_target

@@ -15,7 +15,7 @@ from tests.artifacts.mlflow.listing import (
     list_signed,
     signed_release,
 )
-from tests.artifacts.nightly.nights import compared, figures, night
+from tests.artifacts.nights import compared, figures, night
 
 
 def test_a_night_is_one_run_with_every_figure_however_often_it_is_told(

@@ -8,8 +8,7 @@ import pytest
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.mlflow.tags import contract_parameters
-from handoff.artifacts.release.difference import differences
-from handoff.artifacts.release.narrowing import refused_requests
+from handoff.artifacts.release.difference import differences, refused_requests
 from tests.artifacts.samples import sample_manifest
 
 IDS = TensorSpec("ids", "int64", ("batch", 20), 0, 4999)

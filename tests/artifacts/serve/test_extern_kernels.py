@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.serve.extern_kernels import (
+from handoff.artifacts.serve.archive import (
     operators_in,
     require_known_operators,
     side_by_side,

@@ -12,7 +12,7 @@ import pytest
 _SERVE = """
 import resource, sys
 import torch
-from handoff.artifacts.serve.heap import keep_freed_memory
+from handoff.artifacts.serve.loader import keep_freed_memory
 
 def call():
     buffers = [torch.empty(4 << 20, dtype=torch.uint8).zero_() for _ in range(14)]

@@ -13,8 +13,7 @@ import pytest
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.artifacts.stores.objects import GRACE, Objects, object_key
-from handoff.artifacts.stores.parts import Part
+from handoff.artifacts.stores.objects import GRACE, Objects, Part, object_key
 from handoff.artifacts.stores.store import Store
 from tests.artifacts.made_stores import overwrite, put_file, sizes_below
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.digest import digest_bytes, digest_file
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.artifacts.stores.objects import Objects
-from handoff.artifacts.stores.parts import split
+from handoff.artifacts.stores.objects import Objects, split
 from tests.tasks.built_release import BuiltRelease
 
 WEIGHTS = bytes(range(256)) * 256  # 64 KiB

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import StoreFailed
-from handoff.artifacts.files.unfinished import UnfinishedFiles
+from handoff.artifacts.files.writing import UnfinishedFiles
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3 import S3Store
-from handoff.artifacts.stores.store import Guarantees, Store
+from handoff.artifacts.stores.store import Guarantees, Store, open_store
 from tests.artifacts.made_stores import overwrite, sizes_below
 
 

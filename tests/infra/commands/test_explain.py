@@ -33,7 +33,7 @@ from handoff.infra.cli.main import main as command_line
 from handoff.infra.commands.init import read_wishes
 from handoff.infra.explaining.telling import hint_for, hint_for_error
 from handoff.infra.explaining.texts import Explanation, code_of, explanations, find_explanation
-from handoff.tasks.conformance import known_wrong
+from handoff.tasks.conformance import known
 from handoff.tasks.conformance.known import finding_of, known_faults
 from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.inspect.messages import TraceabilityJob
@@ -142,7 +142,7 @@ def known_of_toolchain(folder: Path) -> tuple[Finding, ...]:
     job = OptimizeJob(folder / "staging", folder / "optimized", Recipe(passes=()))
     calls = optimize.run(job).calls
     stores = Stores(str(folder / "store"), "")
-    lacking = known_wrong.run(KnownWrongJob(stores, "g++", (CpuTarget("amx"),), {}, calls))
+    lacking = known.known_wrong(KnownWrongJob(stores, "g++", (CpuTarget("amx"),), {}, calls))
     faults = [one for table in shipped_tables() for one in known_faults(table, calls)]
     return (*lacking.notes, *(finding_of(one, {}) for one in faults))
 

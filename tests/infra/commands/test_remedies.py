@@ -28,12 +28,12 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import ERRORS
 from handoff.artifacts.mlflow.registry import Catalogue
-from handoff.artifacts.nightly.night import write_night
+from handoff.artifacts.night import write_night
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.release.manifest import read_manifest
 from handoff.artifacts.serve.checked_inputs import InputChecks
 from handoff.artifacts.site import Stores
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from handoff.infra.commands.release import require_compiler
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.deliver.messages import DeliverJob
@@ -43,7 +43,7 @@ from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.intake.step import run as take_in
 from handoff.tasks.registry.assemble import refuse_unsound, require_trial_alias
 from handoff.tasks.registry.messages import LookUpJob
-from tests.artifacts.nightly.nights import busy_night, night
+from tests.artifacts.nights import busy_night, night
 from tests.artifacts.samples import write_release
 from tests.studies.outages.mlflow_faults import with_uri
 from tests.studies.outages.registries import make_place, release, show

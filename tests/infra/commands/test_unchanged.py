@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.infra.commands.unchanged import find_unchanged
+from handoff.infra.commands.dry_run import find_unchanged
 from handoff.infra.settings import Settings, compiler_name
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from tests.tasks.registry.registering import SomeRegistry, some_registry

@@ -192,7 +192,7 @@ def planted_settings(tmp_path: Path) -> Path:
 
 _TELLING = """
 import sys, pathlib
-from handoff.infra.engine import standing
+from handoff.infra.engine import looking
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.settings import read_settings
 def tell():
@@ -201,7 +201,7 @@ def tell():
     found = get_current_settings()
     print(found.api.url, found.cloud.api_url, found.api.key, pathlib.Path.cwd())
 if sys.argv[1] == "program":
-    with standing.as_a_program():
+    with looking.as_a_program():
         tell()
     print(pathlib.Path.cwd())
 else:

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.prefect import core_sets
+from handoff.infra.prefect import pools
 from handoff.infra.stack.worker import run_worker
 from tests.prefect_server import free_port
 
 _RUN = """
 import os, sys
 from pathlib import Path
-from handoff.infra.prefect.core_sets import take_cores
+from handoff.infra.prefect.pools import take_cores
 taken = take_cores(os.environ, Path(sys.argv[1]))
 print(*taken, "of", *sorted(os.sched_getaffinity(0)), flush=True)
 sys.stdin.read()
@@ -48,7 +48,7 @@ def test_every_core_is_in_one_share_and_shares_differ_by_one_core_at_most(
     cores: set[int], data: st.DataObject
 ) -> None:
     shares = data.draw(st.integers(1, len(cores)))
-    sets = core_sets.share_out(cores, shares)
+    sets = pools.share_out(cores, shares)
     assert [core for one in sets for core in one] == sorted(cores)
     assert len(sets) == shares
     assert {len(one) for one in sets} <= {len(cores) // shares, len(cores) // shares + 1}
@@ -58,7 +58,7 @@ def test_two_runs_take_different_cores_and_a_killed_one_leaves_its_own(tmp_path:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("one core can't be shared out")
-    variable = core_sets.as_variable("handoff-build", core_sets.share_out(cores[:2], 2))
+    variable = pools.as_variable("handoff-build", pools.share_out(cores[:2], 2))
     with flow_run(tmp_path, variable) as (first, one), flow_run(tmp_path, variable) as (_, other):
         assert {one, other} == {f"{core} of {core}" for core in cores[:2]}
         first.send_signal(signal.SIGKILL)
@@ -69,14 +69,14 @@ def test_two_runs_take_different_cores_and_a_killed_one_leaves_its_own(tmp_path:
 
 def test_pools_of_one_machine_share_out_their_own(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
-    told = [core_sets.as_variable(pool, [(core,)]) for pool in ("handoff-build", "handoff-x")]
+    told = [pools.as_variable(pool, [(core,)]) for pool in ("handoff-build", "handoff-x")]
     with flow_run(tmp_path, told[0]) as (_, one), flow_run(tmp_path, told[1]) as (_, other):
         assert one == other == f"{core} of {core}"
 
 
 def test_without_sets_all_cores_are_used_and_nothing_is_locked(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
-    assert core_sets.take_cores({}, tmp_path) == ()
+    assert pools.take_cores({}, tmp_path) == ()
     assert os.sched_getaffinity(0) == before
     assert list(tmp_path.iterdir()) == []
 
@@ -84,10 +84,10 @@ def test_without_sets_all_cores_are_used_and_nothing_is_locked(tmp_path: Path) -
 def test_where_no_set_becomes_free_a_run_goes_on_with_all_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_sets, "_PATIENCE_S", 0.0)
-    variable = core_sets.as_variable("handoff-build", [(min(os.sched_getaffinity(0)),)])
+    monkeypatch.setattr(pools, "_PATIENCE_S", 0.0)
+    variable = pools.as_variable("handoff-build", [(min(os.sched_getaffinity(0)),)])
     with flow_run(tmp_path, variable):
-        assert core_sets.take_cores(variable, tmp_path) == ()
+        assert pools.take_cores(variable, tmp_path) == ()
 
 
 def test_a_worker_with_more_builds_than_cores_is_refused(

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from handoff.flows.names import RELEASE
+from handoff.flows.site import RELEASE
 from tests.prefect_server import prefect_server
 
 # Prefect looks for what is to be scheduled once a minute.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.infra.prefect.embedded_server import EmbeddedServer
+from handoff.infra.prefect.flow_calls import EmbeddedServer
 from handoff.infra.prefect.orphans import marked
 
 pytestmark = pytest.mark.server
@@ -58,7 +58,7 @@ def test_one_that_cannot_start_is_told_with_its_own_last_words(
 
 def test_a_process_that_has_imported_prefect_leaves_it_to_prefect() -> None:
     program = (
-        "import pathlib, prefect\nfrom handoff.infra.prefect.embedded_server import begin_server\n"
+        "import pathlib, prefect\nfrom handoff.infra.prefect.flow_calls import begin_server\n"
         "assert begin_server(pathlib.Path()) is None"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

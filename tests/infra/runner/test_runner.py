@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from handoff.artifacts.release.manifest import MANIFEST_FILE
 from handoff.artifacts.serve.loader import load
-from handoff.tasks.probe.hostile import describe_hostile
+from handoff.tasks.probe.cases import describe_hostile
 from tests.tasks.built_release import ITEMS, BuiltRelease
 
 pytestmark = pytest.mark.compile

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, PackageRefused
-from handoff.flows.names import BUILD_POOL, CONTROL_POOL
+from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.settings import read_settings
-from handoff.infra.stack import proving
-from handoff.infra.stack.proving import prove
+from handoff.infra.stack import worker
+from handoff.infra.stack.worker import prove
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
@@ -114,17 +114,17 @@ def test_a_key_that_nobody_trusts_and_a_ledger_of_anothers_are_refused(
     other = some_registry(tmp_path / "another")
     monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", other.stores.trusted[0])
     with pytest.raises(HandoffError, match="trust"):
-        proving._key(read_settings())
+        worker._key(read_settings())
     with pytest.raises(PackageRefused):
-        proving._trust(read_settings())
+        worker._trust(read_settings())
     # One that would be made here isn't among those that are trusted either.
     monkeypatch.delenv("HANDOFF_SIGNING_KEY")
     monkeypatch.delenv("HANDOFF_SIGNING_PUBLIC_KEY")
     with pytest.raises(EnvironmentLacking, match="no key signs here"):
-        proving._key(read_settings())
+        worker._key(read_settings())
     # In a home of its own, where nobody else is asked, it is.
     monkeypatch.delenv("HANDOFF_TRUSTED_KEYS")
-    assert proving._key(read_settings()) == "made by the first release"
+    assert worker._key(read_settings()) == "made by the first release"
 
 
 @pytest.mark.parametrize("compiler", ["/bin/false", "/bin/true --nothing"])
@@ -133,7 +133,7 @@ def test_a_compiler_that_compiles_nothing_is_told(
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
     with pytest.raises(EnvironmentLacking, match=r"compiles nothing|no C\+\+ compiler"):
-        proving._compiler(read_settings())
+        worker._compiler(read_settings())
 
 
 @pytest.mark.server

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from handoff.infra.settings import read_served_settings, read_settings
-from handoff.infra.stack.health import is_healthy
 from handoff.infra.stack.logins import read_logins
 from handoff.infra.stack.place import Choices, Place
 from handoff.infra.stack.plan import Plan, choose, make_plan
+from handoff.infra.stack.status import is_healthy
 from handoff.infra.telling.outbox import Memory, memory_file, write_memory
 from tests.infra.stack.stack_files import STACK
 from tests.infra.telling.receivers import TOKEN

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed, UsageProblem
-from handoff.artifacts.nightly.night import LOST, Night, NightRow
+from handoff.artifacts.night import LOST, Night, NightRow
 from handoff.infra.telling.looking import Looker, Wants, with_set_aside
 from handoff.infra.telling.outbox import Memory, Message
 from handoff.infra.triggers.arrival import Arrival

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking
-from handoff.artifacts.nightly.night import Night, NightRow, write_night
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.night import Night, NightRow, write_night
+from handoff.artifacts.stores.store import open_store
 from handoff.flows.nightly.night import night_stamp
 from handoff.infra.settings import read_settings
 from handoff.infra.telling.outbox import memory_file, read_memory
-from handoff.infra.telling.receiver import send
-from handoff.infra.telling.teller import read_night
+from handoff.infra.telling.teller import read_night, send
 from tests.infra.telling.conftest import Releases, Tell
 from tests.infra.telling.receivers import COMMIT, TOKEN, Receiver, receiving_mail
 from tests.served_stack import wait_until

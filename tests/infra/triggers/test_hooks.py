@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.delivery.uri import parse_delivery_uri
 from handoff.artifacts.errors import UsageProblem
-from handoff.infra.triggers.events import NotUnderstood, arrivals_of, is_below
+from handoff.infra.triggers.events import NotUnderstood, arrivals_of, fits, is_below, mark, sign
 from handoff.infra.triggers.hooks import Guarded, Source, read_hooks
-from handoff.infra.triggers.limiting import Buckets, Seen, address_group
-from handoff.infra.triggers.signatures import fits, mark, sign
+from handoff.infra.triggers.webhook import Buckets, Seen, address_group
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "triggers" / "hooks.toml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from handoff.infra.triggers.arrival import Arrival, Policy
+from handoff.infra.triggers.events import sign
 from handoff.infra.triggers.hooks import Source
 from handoff.infra.triggers.posting import Posted
-from handoff.infra.triggers.signatures import sign
 from handoff.infra.triggers.spool import Kept
 from tests.prefect_server import free_port
 

@@ -137,7 +137,7 @@ def _wait_for_workers(client: SyncPrefectClient, scenario: Scenario) -> None:
 
 
 def _begin(client: SyncPrefectClient, scenario: Scenario) -> FlowRun:
-    from handoff.flows.names import RECOMPILE
+    from handoff.flows.site import RECOMPILE
 
     deployment = client.read_deployment_by_name(RECOMPILE)
     parameters = {"parameters": {"models": list(model_names(scenario.models))}}

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from prefect import flow, task
 
-from handoff.artifacts.nightly.night import NightRow
+from handoff.artifacts.night import NightRow
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.record import to_plain
@@ -27,7 +27,7 @@ from handoff.flows.site import here
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks.nightly.messages import NoteRowsJob
 from handoff.tasks.registry.moving import opened_registrar
-from tests.artifacts.nightly.nights import compared, figures
+from tests.artifacts.nights import compared, figures
 from tests.tasks.registry.registering import Here
 
 FASTER = "HANDOFF_BENCH_FASTER"
@@ -35,7 +35,7 @@ FASTER = "HANDOFF_BENCH_FASTER"
 SHARED = "HANDOFF_BENCH_SHARED"
 
 # Seconds of the steps of a rebuild for one target, in the order in which
-# `flows.nightly.rebuilding` and `flows.releasing` run them: those of ResNet-18 in
+# `flows.nightly.recompile` and `flows.releasing` run them: those of ResNet-18 in
 # docs/performance.md, "A release of ResNet-18 against a bare script", the column "full". Where
 # it has several steps together they are parted by what they took before. What a rebuild has beyond
 # that table is rounded to what such steps take on two idle cores: restore, pull, three_way and the

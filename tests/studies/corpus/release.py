@@ -26,8 +26,7 @@ from typing import Any
 
 from examples.demo import MODELS as DEMO
 from handoff.artifacts.conformance.keeping import shipped_table
-from handoff.artifacts.conformance.known_faults import KnownFault
-from handoff.artifacts.conformance.table import toolchain_digest
+from handoff.artifacts.conformance.table import KnownFault, toolchain_digest
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import CpuTarget, native_cpu_target

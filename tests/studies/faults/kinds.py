@@ -12,8 +12,8 @@ import torch
 
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.optimize.check import first_difference
 from handoff.tasks.optimize.programs import load_program
-from handoff.tasks.optimize.running import first_difference
 from handoff.tasks.verify.messages import VerifyResult
 from handoff.tasks.verify.reference import load_cases
 from tests.studies.faults.code_kinds import CODE_KINDS

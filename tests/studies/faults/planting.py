@@ -19,7 +19,7 @@ from torch._inductor.codecache import AotCodeCompiler
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
-from handoff.tasks.compile.caching.key import digest_weights
+from handoff.tasks.compile.caching.cache import digest_weights
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.optimize.programs import load_program, save_program
 

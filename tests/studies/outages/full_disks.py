@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handoff.artifacts.release.key_pair import make_key
-from handoff.artifacts.release.signing import open_signer, read_trust
+from handoff.artifacts.release.signing import make_key, open_signer, read_trust
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.messages import PullJob
 from tests.studies.outages.children import run_in_child

@@ -16,14 +16,13 @@ from typing import Any
 
 from handoff.artifacts.digest import digest_bytes, digest_file, digest_tree
 from handoff.artifacts.errors import HandoffError
-from handoff.artifacts.mlflow.mlmodel import listed_packages
+from handoff.artifacts.mlflow.logged_release import listed_packages
 from handoff.artifacts.mlflow.registry import RELEASES
 from handoff.artifacts.mlflow.tags import RELEASE_TAG, VERSION_TAG
-from handoff.artifacts.release.layout import ENTRY_FILE, SUMS_FILE
+from handoff.artifacts.release.layout import DELIVERY_FILE, ENTRY_FILE, PARTS_FILE, SUMS_FILE
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, open_entry
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
 from handoff.artifacts.release.package import check_release
-from handoff.artifacts.release.part_list import DELIVERY_FILE, PARTS_FILE
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.artifacts.release.statement import RELEASE_FILE
 from handoff.artifacts.site import Stores

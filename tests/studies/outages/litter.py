@@ -15,8 +15,8 @@ import psutil
 from handoff.artifacts.mlflow.registry import RELEASES
 from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3 import S3Store
+from handoff.artifacts.stores.store import open_store
 
 
 def see_litter(

@@ -11,8 +11,8 @@ from typing import Any
 
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.stores import s3_bucket
-from handoff.artifacts.stores.opening import open_store
 from handoff.artifacts.stores.s3_requests import make_client
+from handoff.artifacts.stores.store import open_store
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.messages import PullJob
 from tests.faulty_server import FOREVER, Fault

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from handoff.artifacts.nightly.night import Night
+from handoff.artifacts.night import Night
 from tests.studies.outages.served_checks import (
     nights_of,
     see_left,

@@ -10,9 +10,9 @@ import psutil
 
 from handoff.artifacts.mlflow.own_runs import STAMP_TAG
 from handoff.artifacts.mlflow.registry import NIGHTS
-from handoff.artifacts.nightly.night import Night, read_nights
+from handoff.artifacts.night import Night, read_nights
 from handoff.artifacts.release.releases import open_releases
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from tests.studies.outages.inspecting import kept_versions, see_half, see_unsettled
 from tests.studies.outages.litter import see_litter
 from tests.studies.outages.served_secrets import see_secrets

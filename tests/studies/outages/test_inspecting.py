@@ -15,9 +15,15 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.mlflow.tags import VERSION_TAG
-from handoff.artifacts.release.layout import ENTRY_FILE, SUMS_FILE, ledger_key, version_key
+from handoff.artifacts.release.layout import (
+    DELIVERY_FILE,
+    ENTRY_FILE,
+    SUMS_FILE,
+    ledger_key,
+    version_key,
+    write_parts,
+)
 from handoff.artifacts.release.ledger import Pointer
-from handoff.artifacts.release.part_list import DELIVERY_FILE, write_parts
 from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.registry import sign
 from handoff.tasks.registry.changes import ReleaseRequest, SignJob

@@ -16,9 +16,8 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.infra.commands.others import inspect_delivery
 from handoff.tasks import steps
 from handoff.tasks.captures import rows as capture_rows
-from handoff.tasks.captures.judging import try_road
 from handoff.tasks.captures.messages import CaptureJob
-from handoff.tasks.captures.step import run
+from handoff.tasks.captures.step import run, try_road
 from tests.tasks.deliveries import write_delivery
 
 SIGNATURE = ModelSignature(

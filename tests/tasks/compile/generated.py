@@ -13,7 +13,7 @@ from handoff.tasks.compile.input_checks import checked_inputs
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS
 from handoff.tasks.compile.packing import convolutions_packed
 from handoff.tasks.compile.patching import replaced
-from handoff.tasks.compile.reading.names import weights_named
+from handoff.tasks.compile.reading.source_words import weights_named
 from handoff.tasks.compile.weights import KEEPING_OPTIONS, weights_kept_apart
 from handoff.tasks.optimize.kernels import compiler_options
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.tasks.compile.caching.key import digest_code
+from handoff.tasks.compile.caching.cache import digest_code
 from tests.tasks.optimize.passes.exporting import export
 
 CODE = digest_bytes(b"the library with holes")

@@ -10,7 +10,7 @@ import pytest
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.tasks.compile import fingerprint, own_code
+from handoff.tasks.compile import fingerprint
 from handoff.tasks.steps import ROWS
 
 
@@ -58,8 +58,8 @@ def house(tmp_path: Path) -> Path:
 def test_a_change_of_what_a_step_runs_is_another_code_and_of_nothing_else(
     changed: str, is_another: bool, house: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_code, "own_package", lambda: str(house))
-    digest = own_code.digest_sources.__wrapped__
+    monkeypatch.setattr(fingerprint, "own_package", lambda: str(house))
+    digest = fingerprint.digest_sources.__wrapped__
     before = digest("tasks.step.run")
     with (house / changed).open("a", encoding="utf-8") as file:
         file.write("# changed\n")
@@ -68,8 +68,8 @@ def test_a_change_of_what_a_step_runs_is_another_code_and_of_nothing_else(
 
 def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
     root = Path(own_package())
-    steps = [f"tasks.{row.module}" for row in ROWS if row.shapes_release]
-    shaping = {p.relative_to(root).as_posix() for p in own_code.sources_below(root, steps)}
+    steps = [f"tasks.{row.place}" for row in ROWS if row.shapes_release]
+    shaping = {p.relative_to(root).as_posix() for p in fingerprint.sources_below(root, steps)}
     assert {
         "artifacts/recipe/tolerance.py", "tasks/verify/compare.py",
         "tasks/intake/source.py", "tasks/optimize/passes/fold_constants.py",
@@ -78,7 +78,7 @@ def test_a_release_is_made_by_what_judges_it_and_not_by_what_draws_it() -> None:
     rooms = {"/".join(name.split("/")[:2]) for name in shaping}
     assert not rooms & {"tasks/report", "tasks/nightly", "tasks/propose", "artifacts/mlflow"}
     for row in ROWS:
-        place = Path(root, "tasks", *row.module.split("."))
+        place = Path(root, "tasks", *row.place.split("."))
         assert place.is_dir() or place.with_suffix(".py").is_file(), row.name
 
 

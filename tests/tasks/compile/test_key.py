@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.recipe.target import CpuTarget
-from handoff.tasks.compile.caching.key import compilation_key
+from handoff.tasks.compile.caching.cache import compilation_key
 from handoff.tasks.compile.messages import CompileJob
 from tests.tasks.optimize.passes.exporting import export
 

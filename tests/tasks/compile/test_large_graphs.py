@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch._inductor.codecache import AotCodeCompiler
 
-from handoff.tasks.compile import large_graphs
-from handoff.tasks.compile.large_graphs import compiled_in_parts, split_constructor
+from handoff.tasks.compile import step
+from handoff.tasks.compile.step import compiled_in_parts, split_constructor
 from tests.tasks.optimize.passes.exporting import export
 
 
@@ -39,8 +39,8 @@ def test_what_is_no_description_stays_where_it_is() -> None:
 def test_a_large_graph_s_package_computes_what_the_model_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_graphs, "MANY", 10)
-    monkeypatch.setattr(large_graphs, "_WEIGHTS_AT_ONCE", 8)
+    monkeypatch.setattr(step, "MANY", 10)
+    monkeypatch.setattr(step, "_WEIGHTS_AT_ONCE", 8)
     torch.manual_seed(0)
     module = nn.Sequential(*[one for _ in range(9) for one in (nn.Linear(4, 4), nn.Tanh())]).eval()
     x = torch.randn(2, 4)
@@ -51,7 +51,7 @@ def test_a_large_graph_s_package_computes_what_the_model_does(
         seen.append(torch._inductor.config.aot_inductor.compile_wrapper_opt_level)
         return split_constructor(code)
 
-    monkeypatch.setattr(large_graphs, "split_constructor", split)
+    monkeypatch.setattr(step, "split_constructor", split)
     with torch.no_grad(), compiled_in_parts(program):
         file = torch._inductor.aoti_compile_and_package(
             program, package_path=str(tmp_path / "model.pt2")

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from handoff.artifacts.digest import digest_file, digest_span
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.artifacts.stores.objects import Objects
-from handoff.artifacts.stores.parts import Part, split
+from handoff.artifacts.stores.objects import Objects, Part, split
 from handoff.tasks.compile import shared_weights
 from handoff.tasks.compile.shared_weights import DeliveredTensors, delivered_parts
 

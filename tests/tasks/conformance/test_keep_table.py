@@ -10,13 +10,12 @@ import pytest
 from handoff.artifacts.conformance.keeping import conformance_statement, read_table
 from handoff.artifacts.conformance.table import Row
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.release.key_pair import make_key
-from handoff.artifacts.release.signing import open_signer, read_trust, sign_statement
+from handoff.artifacts.release.signing import make_key, open_signer, read_trust, sign_statement
 from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
-from handoff.tasks.conformance import keep_table
-from handoff.tasks.conformance.keep_table import render_table
+from handoff.tasks.conformance import tables
 from handoff.tasks.conformance.messages import KeepTableJob
+from handoff.tasks.conformance.tables import render_table
 from tests.artifacts.conformance.conformance_samples import right_add, table, wrong_amax
 from tests.mlflow_server import asked_before
 
@@ -39,8 +38,8 @@ def test_a_kept_table_is_one_run_in_mlflow_however_often_it_is_kept(tmp_path: Pa
     from mlflow import MlflowClient
 
     asked_before(tmp_path / "mlflow.db")
-    kept = keep_table.run(job(tmp_path))
-    assert keep_table.run(job(tmp_path)) == kept
+    kept = tables.keep_signed_table(job(tmp_path))
+    assert tables.keep_signed_table(job(tmp_path)) == kept
     assert kept.not_shown == ""
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("handoff conformance")
@@ -57,7 +56,9 @@ def test_a_kept_table_is_one_run_in_mlflow_however_often_it_is_kept(tmp_path: Pa
 
 def test_without_mlflow_it_is_kept_and_told(tmp_path: Path) -> None:
     # No folder, so that no database can lie there.
-    kept = keep_table.run(job(tmp_path, tracking=f"sqlite:///{tmp_path}/own.pub/mlflow.db"))
+    kept = tables.keep_signed_table(
+        job(tmp_path, tracking=f"sqlite:///{tmp_path}/own.pub/mlflow.db")
+    )
     assert kept.page == ""
     assert kept.not_shown
     trust = read_trust((str(tmp_path / "own.pub"),))
@@ -69,7 +70,7 @@ def test_one_that_another_key_has_signed_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "own.pub").unlink()
     make_key(tmp_path / "other.pem", tmp_path / "own.pub")
     with pytest.raises(PackageRefused):
-        keep_table.run(wanted)
+        tables.keep_signed_table(wanted)
     assert not (tmp_path / "mlflow.db").exists()
 
 

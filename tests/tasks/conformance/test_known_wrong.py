@@ -11,12 +11,11 @@ from handoff.artifacts.conformance.keeping import conformance_statement, keep_ta
 from handoff.artifacts.conformance.table import Conformance
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
-from handoff.artifacts.release.key_pair import make_key
-from handoff.artifacts.release.signing import open_signer, sign_statement
+from handoff.artifacts.release.signing import make_key, open_signer, sign_statement
 from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.tasks.compile.toolchain import conformance_toolchain
-from handoff.tasks.conformance import known_wrong, read_tables
+from handoff.tasks.conformance import known, tables
 from handoff.tasks.conformance.known import told_faults
 from handoff.tasks.conformance.messages import KnownWrongJob, ReadTablesJob
 from tests.artifacts.conformance.conformance_samples import ADD, AMAX, table, toolchain
@@ -47,7 +46,7 @@ def job(stores: Stores, options: dict[str, object] | None = None) -> KnownWrongJ
 
 
 def codes(found: KnownWrongJob) -> list[str]:
-    return [finding.code for finding in told_faults(known_wrong.run(found), {})]
+    return [finding.code for finding in told_faults(known.known_wrong(found), {})]
 
 
 def test_a_graph_with_a_wrong_operator_is_told_by_the_stores_table(
@@ -59,7 +58,7 @@ def test_a_graph_with_a_wrong_operator_is_told_by_the_stores_table(
 
 
 def test_without_a_table_that_is_told_and_nothing_else(stores: Stores) -> None:
-    (finding,) = known_wrong.run(job(stores)).notes
+    (finding,) = known.known_wrong(job(stores)).notes
     assert (finding.code, finding.severity) == ("no-conformance-table", "note")
     assert "cpu-amx" in finding.message
 
@@ -92,19 +91,19 @@ def test_a_table_that_nobody_who_is_trusted_has_signed_is_refused(
     (tmp_path / "own.pub").unlink()
     make_key(tmp_path / "other.pem", tmp_path / "own.pub")
     with pytest.raises(PackageRefused):
-        known_wrong.run(job(stores))
+        known.known_wrong(job(stores))
 
 
 def test_the_night_reads_todays_table_and_the_newest_of_another_toolchain(
     stores: Stores, tmp_path: Path
 ) -> None:
     looking = ReadTablesJob(stores, COMPILER, TARGET, 0.0)
-    assert read_tables.run(looking).today is None
-    assert not read_tables.run(looking).is_kept
+    assert tables.read_tables(looking).today is None
+    assert not tables.read_tables(looking).is_kept
     older = replace(table(), toolchain={**todays().toolchain, "torch": "2.13.0"}, made="2026-01-01")
     old = replace(table(), toolchain={**todays().toolchain, "torch": "2.14.0"}, made="2026-06-01")
     for one in (older, old, todays()):
         keep(stores, tmp_path, one)
-    assert read_tables.run(looking).today == todays()
-    assert read_tables.run(looking).is_kept
-    assert read_tables.run(looking).before == old
+    assert tables.read_tables(looking).today == todays()
+    assert tables.read_tables(looking).is_kept
+    assert tables.read_tables(looking).before == old

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.tasks.deliver.lineage import lineage_from_git
+from handoff.tasks.deliver.step import lineage_from_git
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.errors import DeliveryUnreachable
-from handoff.tasks.fetch import downloading
+from handoff.tasks.fetch import step
 from tests.tasks.fetch.samples import ARCHIVES, fetched, refused
 from tests.tls_server import TlsServer, body, tls_server
 
@@ -21,7 +21,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsServe
     with tls_server(tmp_path / "tls") as serving:
         monkeypatch.setenv("SSL_CERT_FILE", str(serving.authority))
         monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.setattr(downloading, "_FIRST_PAUSE_S", 0.01)
+        monkeypatch.setattr(step, "_FIRST_PAUSE_S", 0.01)
         yield serving
 
 

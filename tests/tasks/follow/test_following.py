@@ -18,10 +18,9 @@ import handoff
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import HandoffError, PackageRefused, RegistryFailed, UsageProblem
 from handoff.artifacts.recipe.target import Fit
-from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.layout import ledger_key
 from handoff.artifacts.release.ledger import entry_statement
-from handoff.artifacts.release.signing import open_signer, sign_statement
+from handoff.artifacts.release.signing import make_key, open_signer, sign_statement
 from handoff.artifacts.stores.objects import object_key
 from handoff.tasks.follow.following import FollowedModel
 from handoff.tasks.follow.serving import Serving

@@ -11,7 +11,7 @@ import pytest
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.release.layout import ledger_key
 from handoff.artifacts.stores.s3 import S3Store
-from handoff.tasks.follow.source import Alias
+from handoff.tasks.follow.serving import Alias
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 

@@ -14,8 +14,7 @@ from torch.fx._symbolic_trace import PH
 
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.intake.functions import resolve
-from handoff.tasks.intake.loading import read_delivery
-from handoff.tasks.intake.roundtrip import check_same_forward
+from handoff.tasks.intake.loading import check_same_forward, read_delivery
 from tests.tasks.intake.models import deliver, deliver_case, spec
 
 INPUTS = (spec("x", "float32", 4, 4),)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from handoff.artifacts.nightly.night import NightRow
+from handoff.artifacts.night import NightRow
 from handoff.tasks.nightly.night_page import render_night, render_night_page, text_table
 from handoff.tasks.nightly.trends import trends
-from tests.artifacts.nightly.nights import busy_night, compared, month, night, unchanged
-from tests.artifacts.nightly.nights import figures as package
+from tests.artifacts.nights import busy_night, compared, month, night, unchanged
+from tests.artifacts.nights import figures as package
 from tests.tasks.report.samples import Page
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from handoff.artifacts.nightly.night import Night, read_nights
+from handoff.artifacts.night import Night, read_nights
 from handoff.artifacts.site import Stores
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from handoff.tasks.nightly.messages import ShowNightJob
-from handoff.tasks.nightly.show_night import run
-from tests.artifacts.nightly.nights import compared, figures, night
+from handoff.tasks.nightly.showing import show_night
+from tests.artifacts.nights import compared, figures, night
 from tests.mlflow_server import asked_before
 
 RUN = "http://127.0.0.1:4200/runs/flow-run/0197"
@@ -25,7 +25,7 @@ def note_of(shown_night: Night, folder: Path) -> str:
         artifact_root=str(folder / "artifacts"), trusted=(),
     )  # fmt: skip
     asked_before(folder / "mlflow.db")
-    shown = run(ShowNightJob(stores, shown_night, folder / "drawn", RUN))
+    shown = show_night(ShowNightJob(stores, shown_night, folder / "drawn", RUN))
     assert read_nights(open_store(stores.objects), 1) == (shown_night,)
     client = MlflowClient(stores.tracking_uri)
     experiment = client.get_experiment_by_name("handoff nights")

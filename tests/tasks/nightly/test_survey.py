@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.nightly.night import Night, NightRow, write_night
+from handoff.artifacts.night import Night, NightRow, write_night
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.stores.opening import open_store
+from handoff.artifacts.stores.store import open_store
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.nightly import survey
 from handoff.tasks.nightly.messages import Surveyed, SurveyJob

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from handoff.artifacts.nightly.night import Night, NightRow
-from handoff.tasks.nightly import trend_drawing
-from handoff.tasks.nightly.trends import draw_trend, trend_name, trends
-from tests.artifacts.nightly.nights import (
+from handoff.artifacts.night import Night, NightRow
+from handoff.tasks.nightly.trends import draw_served, draw_trend, trend_name, trends
+from tests.artifacts.nights import (
     FIRST,
     busy_night,
     compared,
@@ -28,7 +27,6 @@ from tests.artifacts.nightly.nights import (
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
     """The values along each panel's line of what is served, as they are drawn."""
     drawn: list[list[float]] = []
-    draw = trend_drawing.draw_served
 
     class Recording:
         def __init__(self, axes: Any) -> None:
@@ -43,7 +41,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
             return getattr(self.axes, name)
 
     monkeypatch.setattr(
-        "handoff.tasks.nightly.trends.draw_served", lambda axes, *rest: draw(Recording(axes), *rest)
+        "handoff.tasks.nightly.trends.draw_served",
+        lambda axes, *rest: draw_served(Recording(axes), *rest),
     )
     return drawn
 

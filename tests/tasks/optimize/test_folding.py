@@ -6,14 +6,14 @@ import torch
 import torch.fx
 from torch import nn
 
-from handoff.artifacts.release.folded_graph import INPUTS, OUTPUTS
+from handoff.artifacts.release.evidence import INPUTS, OUTPUTS
+from handoff.tasks.optimize.check import snapshot
 from handoff.tasks.optimize.folding import (
     BOXES_AT_MOST,
     ModuleMemory,
     changes_between,
     fold_evidence,
 )
-from handoff.tasks.optimize.snapshot import snapshot
 
 
 class Block(nn.Module):

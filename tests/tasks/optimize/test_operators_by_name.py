@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.serve.extern_kernels import operators_in
+from handoff.artifacts.serve.archive import operators_in
 from handoff.artifacts.serve.loader import load
 from handoff.tasks.verify.messages import VerifyJob
 from handoff.tasks.verify.step import run as verify

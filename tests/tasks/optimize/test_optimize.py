@@ -14,8 +14,8 @@ from handoff.artifacts.errors import BlessingRefused, DeliveryUnsound, UsageProb
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize import step as optimize
+from handoff.tasks.optimize.check import difference
 from handoff.tasks.optimize.messages import OptimizeJob
-from handoff.tasks.optimize.running import difference
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.optimize.optimized_net import RELU_TO_LEAKY, Net, run
 

@@ -13,7 +13,7 @@ from handoff.artifacts.release.mechanics import (
     Replay,
     Trial,
 )
-from handoff.tasks.probe import measure
+from handoff.tasks.probe import step
 from handoff.tasks.probe import step as probe
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
 
@@ -24,7 +24,7 @@ QUICK = Limits(growth_calls=500, growth_s=2.0)
 
 def bless(job: ProbeJob) -> ProbeResult:
     """Probe and measure."""
-    return measure.run(MeasureJob(job, probe.run(job)))
+    return step.measure(MeasureJob(job, probe.run(job)))
 
 
 def mechanics(*trials: Trial, grown: int = 0, beyond: int = 0, different: int = 0) -> Mechanics:

@@ -7,7 +7,7 @@ import pytest
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.mechanics import Mechanics, Trial
-from handoff.tasks.probe.hostile import describe_hostile
+from handoff.tasks.probe.cases import describe_hostile
 from handoff.tasks.probe.judging import judge_calls, judge_measures
 from tests.tasks.probe.samples import mechanics
 

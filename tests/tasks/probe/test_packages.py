@@ -21,11 +21,11 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.manifest import PackageFile
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.compile.packages import extract_library
-from handoff.tasks.probe import golden
+from handoff.tasks.probe import cases
 from handoff.tasks.probe import step as probe
-from handoff.tasks.probe.child import run_limited
-from handoff.tasks.probe.golden import Written
+from handoff.tasks.probe.cases import Written
 from handoff.tasks.probe.messages import ProbeJob, ProbeResult
+from handoff.tasks.probe.session import run_limited
 from tests.tasks.built_release import BuiltRelease
 from tests.tasks.probe.samples import QUICK, bless
 
@@ -103,7 +103,7 @@ def test_other_outputs_in_cpp_than_in_python_are_refused(
     job: ProbeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_other(job: ProbeJob, release: Path, file: Path) -> Written:
-        written = golden.write_cases(job, release, file)
+        written = cases.write_cases(job, release, file)
         tensors = load_file(file)
         tensors["1/outputs/0"][0, 0] += 0.01
         save_file(tensors, file)

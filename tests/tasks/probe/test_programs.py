@@ -12,8 +12,8 @@ import pytest
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.release.mechanics import Limits, Outcome
 from handoff.tasks.probe.build import build_runner
-from handoff.tasks.probe.child import Ended, run_limited
-from handoff.tasks.probe.hostile import Tried, try_all
+from handoff.tasks.probe.cases import Tried, try_all
+from handoff.tasks.probe.session import Ended, run_limited
 from tests.tasks.probe.samples import PLANTED, SHORT
 
 

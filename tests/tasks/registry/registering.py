@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from handoff.artifacts.digest import digest_folder
-from handoff.artifacts.job import Job
 from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.artifacts.record import Job
 from handoff.artifacts.release.copies import publish
-from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.artifacts.release.releases import Releases, open_releases
+from handoff.artifacts.release.signing import make_key
 from handoff.artifacts.site import SigningKey, Stores
-from handoff.infra.engine.worker import import_step
+from handoff.infra.engine.worker import step_function
 from handoff.tasks.registry import pull
 from handoff.tasks.registry.appending import Appended, Change, append
 from handoff.tasks.registry.changes import (
@@ -38,7 +38,7 @@ class Here:
     """Runs steps in this process."""
 
     def run(self, job: Job[R]) -> R:
-        result: R = import_step(step_of(job).module).run(job)
+        result: R = step_function(step_of(job).module)(job)
         return result
 
 

@@ -14,8 +14,8 @@ from handoff.artifacts.errors import (
     RegistryFailed,
     StoreFailed,
 )
-from handoff.artifacts.release.key_pair import make_key
 from handoff.artifacts.release.layout import ledger_key, version_key
+from handoff.artifacts.release.signing import make_key
 from handoff.artifacts.stores.objects import object_key
 from tests.tasks.registry.registering import SomeRegistry
 

@@ -8,12 +8,11 @@ import pytest
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused, StoreFailed
-from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.release.layout import write_parts
 from handoff.artifacts.site import Stores
-from handoff.artifacts.stores.objects import Objects, object_key
-from handoff.artifacts.stores.opening import open_store
-from handoff.artifacts.stores.parts import Part
-from handoff.tasks.fetch import receive, send
+from handoff.artifacts.stores.objects import Objects, Part, object_key
+from handoff.artifacts.stores.store import open_store
+from handoff.tasks.fetch import transfer
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
 
 
@@ -41,30 +40,30 @@ def files(place: Path) -> dict[str, bytes]:
 
 
 def test_what_is_received_is_what_was_sent(stores: Stores, folder: Path, tmp_path: Path) -> None:
-    sent = send.run(SendJob(stores, folder))
-    received = receive.run(ReceiveJob(stores, sent.parts, tmp_path / "received"))
+    sent = transfer.send(SendJob(stores, folder))
+    received = transfer.receive(ReceiveJob(stores, sent.parts, tmp_path / "received"))
     assert files(received.folder) == files(folder)
 
 
 def test_the_same_folder_has_the_same_digest_and_another_has_another(
     stores: Stores, folder: Path
 ) -> None:
-    first = send.run(SendJob(stores, folder))
-    assert send.run(SendJob(stores, folder)) == first
+    first = transfer.send(SendJob(stores, folder))
+    assert transfer.send(SendJob(stores, folder)) == first
     (folder / "answer.json").write_text("[]")
-    assert send.run(SendJob(stores, folder)) != first
+    assert transfer.send(SendJob(stores, folder)) != first
 
 
 def test_a_part_that_was_changed_in_the_store_is_refused(
     stores: Stores, folder: Path, tmp_path: Path
 ) -> None:
-    sent = send.run(SendJob(stores, folder))
+    sent = transfer.send(SendJob(stores, folder))
     library = (folder / "cpu-avx2" / "model.so").read_bytes()
     part = Path(stores.objects) / object_key(digest_bytes(library))
     part.chmod(0o644)
     part.write_bytes(library[:-1] + b"!")
     with pytest.raises(StoreFailed, match="is not what its digest says"):
-        receive.run(ReceiveJob(stores, sent.parts, tmp_path / "received"))
+        transfer.receive(ReceiveJob(stores, sent.parts, tmp_path / "received"))
     assert not (tmp_path / "received").exists()
 
 
@@ -76,12 +75,12 @@ def test_a_list_that_leads_out_of_the_folder_is_refused(
     data = b"anything"
     parts = objects.put_bytes(write_parts({name: (Part(objects.put_bytes(data), len(data)),)}))
     with pytest.raises(PackageRefused, match="names a file outside of it"):
-        receive.run(ReceiveJob(stores, parts, tmp_path / "deep" / "received"))
+        transfer.receive(ReceiveJob(stores, parts, tmp_path / "deep" / "received"))
     assert not (tmp_path / "outside").exists()
 
 
 def test_a_list_that_is_not_there_is_told(stores: Stores, folder: Path, tmp_path: Path) -> None:
-    send.run(SendJob(stores, folder))
+    transfer.send(SendJob(stores, folder))
     nothing = Digest("sha256:" + "0" * 64)
     with pytest.raises(StoreFailed, match="an object is not in the store"):
-        receive.run(ReceiveJob(stores, nothing, tmp_path / "received"))
+        transfer.receive(ReceiveJob(stores, nothing, tmp_path / "received"))

@@ -11,9 +11,9 @@ import pytest
 
 from handoff.artifacts.digest import digest_file, digest_folder
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
-from handoff.artifacts.release.part_list import write_parts
+from handoff.artifacts.release.layout import write_parts
 from handoff.artifacts.stores.objects import GRACE, Objects, object_key
-from handoff.tasks.registry import restore
+from handoff.tasks.registry import pull
 from handoff.tasks.registry.messages import CollectJob, RestoreJob, RestoreResult, UploadJob
 from handoff.tasks.registry.upkeep import collect
 from tests.tasks.registry.registering import Here, SomeRegistry, some_registry
@@ -43,7 +43,7 @@ def keep(registry: SomeRegistry, delivery: Path, created: str = "") -> int:
 
 
 def fetch(registry: SomeRegistry, to: Path, version: int = 1) -> RestoreResult:
-    return restore.run(RestoreJob(registry.stores, "toy", version, to))
+    return pull.restore(RestoreJob(registry.stores, "toy", version, to))
 
 
 def object_of(registry: SomeRegistry, path: Path) -> Path:

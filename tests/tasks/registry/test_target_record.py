@@ -12,7 +12,7 @@ from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.registry.target_record import bless, require_new, with_source_check
+from handoff.tasks.registry.assemble import bless, require_new, with_source_check
 from handoff.tasks.timing.messages import BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult

@@ -13,8 +13,7 @@ from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.releases import Releases
 from handoff.artifacts.stores.folder import FolderStore
 from handoff.artifacts.stores.objects import object_key
-from handoff.artifacts.stores.opening import open_store
-from handoff.artifacts.stores.store import Store
+from handoff.artifacts.stores.store import Store, open_store
 from handoff.tasks.registry.upkeep.checking import Checked, check_store
 from handoff.tasks.registry.upkeep.copying import Copied, copy_store
 from tests.artifacts.made_stores import overwrite

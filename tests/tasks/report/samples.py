@@ -9,13 +9,15 @@ from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.recipe.tolerance import ErrorSpread, Figures
 from handoff.artifacts.release.evidence import (
     Candidate,
+    FoldedGraph,
+    FoldedGraphs,
+    FoldedModule,
     ModuleChange,
     PassEffect,
     Served,
     ServedTiming,
     Timing,
 )
-from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Growth, Mechanics, Rate, Trial
 from tests.artifacts.samples import sample_manifest, sample_target

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.release.evidence import Finding, ModuleChange, TakenOver
-from handoff.artifacts.release.folded_graph import FoldedGraph, FoldedGraphs, FoldedModule
+from handoff.artifacts.release.evidence import (
+    Finding,
+    FoldedGraph,
+    FoldedGraphs,
+    FoldedModule,
+    ModuleChange,
+    TakenOver,
+)
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.numbers import percent
 from handoff.tasks.report.page import evidence

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from handoff.artifacts.release.evidence import Candidate
 from handoff.artifacts.release.manifest import TargetRecord
-from handoff.tasks.report.search import draw_search, search_columns, search_rows
+from handoff.tasks.report.numbers import draw_search, search_columns, search_rows
 from tests.artifacts.samples import sample_metric, sample_target
 
 TIMED = tuple(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.nightly.night import Night, NightRow
+from handoff.artifacts.night import Night, NightRow
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.report.versions_page import NamedVersion, render_difference, render_history

@@ -21,7 +21,7 @@ from handoff.tasks.timing.benchmark import (
     until_known,
     with_example,
 )
-from handoff.tasks.timing.others import OthersAtWork
+from handoff.tasks.timing.conditions import OthersAtWork
 from handoff.tasks.verify.reference import ReferenceCase, save_cases
 
 # The ranks, from 1, of Conover's table A3 for the median at 95 %.

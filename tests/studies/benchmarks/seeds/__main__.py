@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from handoff.artifacts.machine.driver import host_gpu_capabilities
+from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.target import CudaTarget, native_cpu_target
 from tests.studies.benchmarks.failures import told_of
 from tests.studies.benchmarks.seeds.asked import DTYPES

@@ -10,7 +10,7 @@ import pytest
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import ArmTarget
-from handoff.tasks.compile.arm.instructions import features_of, find_arm_features
+from handoff.tasks.compile.reading.instructions import features_of, find_arm_features
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from handoff.tasks.compile.cross.elf import ElfFile, read_elf
+from handoff.tasks.compile.cross.inspect_binary import ElfFile, read_elf
 
 
 def members(package: Path, suffix: str) -> list[bytes]:

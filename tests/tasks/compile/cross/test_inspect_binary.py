@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
-from handoff.tasks.compile.cross.cubin import read_resources
-from handoff.tasks.compile.cross.elf import MAGIC, read_elf
-from handoff.tasks.compile.cross.inspect_binary import EmbeddedKernel, inspect_binary, inspect_bytes
+from handoff.tasks.compile.cross.driver import read_resources
+from handoff.tasks.compile.cross.inspect_binary import (
+    MAGIC,
+    EmbeddedKernel,
+    inspect_binary,
+    inspect_bytes,
+    read_elf,
+)
 from handoff.tasks.compile.cross.toolkit import find_fatbinary, find_toolkit
 from tests.tasks.compile.cross.models import needs_known_torch
 

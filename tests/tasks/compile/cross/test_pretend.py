@@ -12,7 +12,7 @@ import torch
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.gpu import KIB, PROFILES
 from handoff.tasks.compile import patching
-from handoff.tasks.compile.cross import devices, pretend
+from handoff.tasks.compile.cross import pretend
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
 from handoff.tasks.compile.cross.toolkit import can_add_ptx
@@ -77,7 +77,7 @@ def test_torch_is_as_before_when_a_piece_has_moved(monkeypatch: pytest.MonkeyPat
 
 
 def test_refuses_when_what_remembers_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(devices._REMEMBERING, "torch.utils._triton", ("has_tritons",))
+    monkeypatch.setitem(pretend._REMEMBERING, "torch.utils._triton", ("has_tritons",))
     with (
         pytest.raises(EnvironmentLacking, match=r"_triton\.has_tritons, which remembers"),
         pretend_gpu(PROFILES["sm_90"]),

@@ -13,7 +13,7 @@ import torch
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import PROFILES
 from handoff.tasks.compile.cross import toolkit
-from handoff.tasks.compile.cross.elf import read_elf
+from handoff.tasks.compile.cross.inspect_binary import read_elf
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from tests.tasks.compile.cross.models import needs_known_torch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from handoff.tasks.compile.reading.atomic_sums import find_atomic_sums
+from handoff.tasks.compile.reading.cpp_source import find_atomic_sums
 
 pytestmark = pytest.mark.compile
 

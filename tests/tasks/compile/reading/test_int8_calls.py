@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import TARGETS
 from handoff.tasks.compile.packages import extract_library
-from handoff.tasks.compile.reading.int8_calls import require_int8, require_int8_level
+from handoff.tasks.compile.reading.cpp_source import require_int8, require_int8_level
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
 from tests.tasks.optimize.passes.exporting import export

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handoff.tasks.optimize.int8.observing import Grid, Observer, grid_of
+from handoff.tasks.optimize.int8.layers import Grid, Observer, grid_of
 
 
 def observed(*batches: torch.Tensor) -> Grid:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from examples.user_model import ITEMS, LENGTH, WIDTH, SequencePooling
+from handoff.tasks.optimize.check import compute
 from handoff.tasks.optimize.passes.base import apply_pass
 from handoff.tasks.optimize.passes.common_subexpressions import CommonSubexpressions
 from handoff.tasks.optimize.passes.pattern import PatternPass
 from handoff.tasks.optimize.passes.pool_with_attention import PoolWithAttention
-from handoff.tasks.optimize.running import compute
 from tests.tasks.optimize.passes.exporting import apply, count, export
 
 _ATEN = torch.ops.aten

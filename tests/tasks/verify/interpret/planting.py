@@ -23,11 +23,10 @@ from handoff.artifacts.machine.gpu import PROFILES
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.compile.cross.python_program import PythonProgram, write_python_program
 from handoff.tasks.verify.compare import compare
-from handoff.tasks.verify.interpret.blame import find_wrong
 from handoff.tasks.verify.interpret.kernel import KernelFailedError
 from handoff.tasks.verify.interpret.program import take_apart
 from handoff.tasks.verify.interpret.run import prepare
-from handoff.tasks.verify.interpret.step import operators_of
+from handoff.tasks.verify.interpret.step import find_wrong, operators_of
 from tests.tasks.compile.cross import models
 
 _SLUG = "cuda-sm80"

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from handoff.artifacts.errors import BlessingRefused
-from handoff.tasks.compile.cross.kernel_source import kernel_digest
+from handoff.tasks.compile.cross.kernels import kernel_digest
 from handoff.tasks.verify.interpret.program import NotCheckableError, take_apart
 
 KERNEL = """

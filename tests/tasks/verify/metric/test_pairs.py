@@ -9,8 +9,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from handoff.artifacts.delivery.metric import MeasuredMetric, Metric, MetricRule
-from handoff.tasks.verify.metric.measuring import Pair, measure_metric
-from handoff.tasks.verify.metric.pairs import Drop, drop_of_auc, drop_of_errors, drop_of_shares
+from handoff.tasks.verify.metric.measuring import (
+    Drop,
+    Pair,
+    drop_of_auc,
+    drop_of_errors,
+    drop_of_shares,
+    measure_metric,
+)
 from handoff.tasks.verify.metric.samples import NotComputable
 
 

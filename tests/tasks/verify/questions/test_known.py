@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from handoff.artifacts.conformance.keeping import shipped_tables
-from handoff.artifacts.conformance.known_faults import KnownFault
-from handoff.artifacts.conformance.table import PlainTensor
+from handoff.artifacts.conformance.table import KnownFault, PlainTensor
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.tasks.conformance.known import known_faults
-from handoff.tasks.verify.questions.cases import Question
-from handoff.tasks.verify.questions.known import ask_for
+from handoff.tasks.verify.questions.cases import Question, ask_for
 from handoff.tasks.verify.questions.tracing import trace
 
 Range = tuple[float, float]

@@ -1,1 +1,0 @@
-"""The night: its record, and its rows while it goes on."""

@@ -1,0 +1,241 @@
+"""What the C++ runner is given: cases with the answers that Python got, and inputs to refuse."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
+from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.release.mechanics import Outcome
+from handoff.artifacts.serve.loader import load_unreleased
+from handoff.tasks.compile.arm.emulation import emulated_target
+from handoff.tasks.probe.emulated import emulated_package
+from handoff.tasks.probe.messages import ProbeJob
+from handoff.tasks.probe.session import Ended
+from handoff.tasks.verify.loading import SHARED_LIBRARY
+from handoff.tasks.verify.reference import ReferenceCase, load_cases
+
+# What the cases may take: seconds of one call of each, and bytes. The smallest is always taken.
+_SECONDS = 0.4
+_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Written:
+    """The cases in the file, the smallest first, and its sizes of the dynamic dimensions.
+
+    `left_out` counts the cases that would take too long in eight threads.
+    """
+
+    names: tuple[str, ...]
+    sizes: dict[str, int]
+    left_out: int
+
+
+def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
+    """Write cases of the reference with what Python's loader gives for them."""
+    with _opened(job, release) as model:
+        return _write_cases(job, model, file)
+
+
+@contextmanager
+def _opened(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[torch.Tensor]]]:
+    """Give the package as Python calls it, or, for another processor, as it was verified."""
+    if emulated_target(job.slug) is None:
+        yield load_unreleased(release, job.slug)
+        return
+    with emulated_package(job, SHARED_LIBRARY, release) as package:
+        yield lambda *inputs: package(inputs)
+
+
+def _write_cases(
+    job: ProbeJob, model: Callable[..., Sequence[torch.Tensor]], file: Path
+) -> Written:
+    device = "cuda" if job.fit.gpu_capability else "cpu"
+    names: list[str] = []
+    tensors: dict[str, torch.Tensor] = {}
+    cases = sorted(load_cases(job.reference), key=_bytes)
+    if not cases:
+        raise BlessingRefused(
+            f"the package for {job.slug} can't be probed",
+            expected="a case of the input plan that could be run", got="none",
+            remedy="Raise the recipe's verify.max_bytes, or deliver examples",
+        )  # fmt: skip
+    took_s, taken_bytes = 0.0, 0
+    for case in cases:
+        if names and (took_s > _SECONDS or taken_bytes + _bytes(case) > _BYTES):
+            break
+        # Copies, because a model may change its inputs in place.
+        inputs = [tensor.clone().to(device) for tensor in case.inputs]
+        began = time.perf_counter()
+        try:
+            outputs = [tensor.cpu() for tensor in model(*inputs)]
+        except RuntimeError:
+            if case.is_served:
+                raise
+            # An error there, which verify has noted.
+            continue
+        took_s += time.perf_counter() - began
+        taken_bytes += _bytes(case)
+        tensors |= _named(len(names), [spec.name for spec in job.signature.inputs], case, outputs)
+        names.append(case.name)
+    save_file(tensors, file)
+    specs = zip(job.signature.inputs, cases[0].inputs, strict=True)
+    sizes = job.signature.measure({spec.name: tuple(tensor.shape) for spec, tensor in specs})
+    return Written(tuple(names), sizes, len(cases) - len(names))
+
+
+def _named(
+    place: int, names: Sequence[str], case: ReferenceCase, outputs: Sequence[torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    inputs = zip(names, case.inputs, strict=True)
+    return {
+        **{f"{place}/inputs/{name}": tensor.clone().contiguous() for name, tensor in inputs},
+        **{f"{place}/outputs/{i}": t.clone().contiguous() for i, t in enumerate(outputs)},
+    }
+
+
+def _bytes(case: ReferenceCase) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in case.inputs)
+
+
+# What a careless caller gives instead, wider and narrower: bytes that are read as others.
+_OTHER_DTYPES = {
+    "float64": ("float32", "int64"),
+    "float32": ("float64", "float16"),
+    "float16": ("float32", "int16"),
+    "bfloat16": ("float32", "float16"),
+    "int64": ("int32", "float64"),
+    "int32": ("int64", "float32"),
+    "int16": ("int64", "int8"),
+    "int8": ("int64", "uint8"),
+    "uint8": ("int64", "int8"),
+    "bool": ("int64", "uint8"),
+}
+_FAR = 2**62
+_RANGES = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8}
+
+Tried = dict[str, tuple[Outcome, str]]
+
+# So many in one command line, which has a limit.
+_AT_ONCE = 200
+
+
+def describe_hostile(
+    signature: ModelSignature, sizes: Mapping[str, int], *, on_gpu: bool = False
+) -> tuple[str, ...]:
+    """Return one description for each thing that can be wrong with a call, none of them twice.
+
+    `sizes` are those of the dynamic dimensions in the good call that is changed.
+    """
+    found = ["missing", "extra"]
+    for name, limits in signature.dimensions.items():
+        if any(name in spec.shape for spec in signature.inputs):
+            found.append(f"@{name}={limits.max + 1}")
+            found += [
+                f"@{name}={size}" for size in sorted({limits.min - 1, 0}) if 0 <= size < limits.min
+            ]
+    for spec in signature.inputs:
+        changes = [*_other_shapes(spec, signature, sizes), *_other_kinds(spec, on_gpu=on_gpu)]
+        found += [f"{spec.name}:{how}" for how in changes]
+    return tuple(dict.fromkeys(found))
+
+
+def _other_shapes(
+    spec: TensorSpec, signature: ModelSignature, sizes: Mapping[str, int]
+) -> Iterator[str]:
+    yield "leading-axis"
+    yield "trailing-axis"
+    if spec.shape:
+        yield "less-axis"
+        yield "scalar"
+    for axis, size in enumerate(spec.shape):
+        if isinstance(size, int):
+            yield f"axis{axis}={size + 1}"
+        elif sum(spec.shape.count(size) for spec in signature.inputs) > 1:
+            # In its range by itself, and another one than the other inputs have.
+            limits = signature.dimensions[size]
+            others = {limits.min, min(limits.min + 1, limits.max), limits.max} - {sizes[size]}
+            yield from (f"axis{axis}={other}" for other in sorted(others))
+
+
+def _other_kinds(spec: TensorSpec, *, on_gpu: bool) -> Iterator[str]:
+    for dtype in _OTHER_DTYPES[spec.dtype]:
+        yield f"dtype={dtype}"
+    if spec.shape:
+        yield "strided"
+    if len(spec.shape) > 1:
+        yield "turned"
+    yield f"device={'cpu' if on_gpu else 'meta'}"
+    yield "undefined"
+    for value in _outside(spec):
+        yield f"last={value}"
+
+
+def _outside(spec: TensorSpec) -> Iterator[int]:
+    """Give whole numbers that the dtype holds and the declared range doesn't."""
+    if spec.dtype not in _RANGES or spec.low is None or spec.high is None:
+        return
+    low, high = math.ceil(spec.low), math.floor(spec.high)
+    bits = _RANGES[spec.dtype]
+    for value in (high + 1, low - 1, _FAR):
+        if (0 if spec.dtype == "uint8" else -(2**bits)) <= value < 2**bits and (
+            not low <= value <= high
+        ):
+            yield value
+
+
+def try_all(hostile: Sequence[str], run: Callable[[Sequence[str]], Ended]) -> Tried:
+    """Return what happened to each hostile input, by its description, and the words about it.
+
+    `run` gives a number of them to a new process. It announces each before it feeds it, so that a
+    crash is the announced one's; the rest goes to another process. What crashed after others is
+    fed again alone: where it is refused then, it is what one of those before has broken.
+    """
+    found: Tried = {}
+    left = list(hostile)
+    while left:
+        ended = run(left[:_AT_ONCE])
+        before = len(found)
+        announced = _read_outcomes(ended, found)
+        if announced is not None:
+            found[announced] = _blame(announced, ended, run, alone=len(found) == before)
+        elif len(found) == before:
+            # It ended before it came to any: none of them can be said to be survived.
+            told = ended.told or "the program tried nothing"
+            found.update(dict.fromkeys(left[:_AT_ONCE], ("not run", told)))
+        left = [name for name in left if name not in found]
+    return found
+
+
+def _read_outcomes(ended: Ended, found: Tried) -> str | None:
+    """Note the outcomes that a process printed; return the one that was announced and not told."""
+    announced: str | None = None
+    for line in ended.lines:
+        if line.get("event") == "trying":
+            announced = str(line["hostile"])
+        elif line.get("event") == "tried":
+            found[str(line["hostile"])] = (line["outcome"], str(line["message"])[:300])
+            announced = None
+    return announced
+
+
+def _blame(
+    name: str, ended: Ended, run: Callable[[Sequence[str]], Ended], *, alone: bool
+) -> tuple[Outcome, str]:
+    if alone:
+        return ended.outcome or "crashed", ended.told or "it ended without an answer"
+    repeated: Tried = {}
+    again = run([name])
+    if _read_outcomes(again, repeated) == name:
+        return again.outcome or "crashed", again.told or "it ended without an answer"
+    how = f"{ended.outcome or 'crashed'} after others that were refused: {ended.told}"
+    return "harmed", f"{how}; alone it is {repeated.get(name, ('not run', ''))[0]}"
