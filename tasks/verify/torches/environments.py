@@ -87,6 +87,6 @@ def _run(version: str, command: list[str]) -> str:
     raise EnvironmentLacking(
         f"an environment with torch {version} can't be made",
         expected="that version in the index that uv asks, for this Python", got=told,
-        remedy="Set uv's index (UV_INDEX_URL), or ask for another version: --torch, or the recipe's "
-        "[torch]",
+        remedy="Set uv's index (UV_INDEX_URL), or ask for another version: with --torch, or in the "
+        "recipe's [torch]",
     )  # fmt: skip
