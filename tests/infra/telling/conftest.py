@@ -20,7 +20,7 @@ from tests.infra.triggers.conftest import deploy
 from tests.prefect_server import prefect_server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with releases and nights, and no worker."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:

@@ -28,7 +28,7 @@ apply(tuple(wanted))
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with the deployment `release/handoff`, and no worker."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
