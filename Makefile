@@ -22,6 +22,7 @@
 # make stack-check  what can be checked of infra/containers without a container engine
 # make stack-ready  the tools for that, in .venv-stack
 # make docs    README.md and docs/ as a site in site/, each warning an error
+# make pictures [FOLDER=...]  the pages that people look at, by Chromium, at three widths, light and dark
 # make reference  docs/recipe-reference.md, from the models that recipes are read into
 # make lock    resolve the dependencies anew
 # make clean   remove what was set up, the site and the demo's deliveries; releases stay
@@ -64,7 +65,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready arm-ready clean
+.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready arm-ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -166,9 +167,13 @@ $(CORPUS)/.served: $(CORPUS)/.ready tests/studies/benchmarks/served/requirements
 docs: reference $(DOCS)/.ready
 	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet -c docs -d $(DOCS)/doctrees . site
 
+pictures: ready
+	$(BIN)/python -m tests.docs.pictures $(FOLDER)
+
 reference: ready
 	$(BIN)/python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
 	$(BIN)/python -m handoff.infra.documenting.house docs/how-it-works.md
+	$(BIN)/python -m handoff.infra.documenting.findings docs/training.md
 
 $(DOCS)/.ready: docs/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)

@@ -1,4 +1,4 @@
-"""A measured figure with its interval, as it is told everywhere: `1.23 (1.20 to 1.30)`."""
+"""Figures as they are written everywhere: with their interval, `1.23 (1.20 to 1.30)`, and sizes."""
 
 from __future__ import annotations
 
@@ -46,3 +46,13 @@ def ratio(value: float) -> str:
     if value >= 99.995:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 0.0995 or value == 0 else f"{value:.2g}"
+
+
+def size(count: int) -> str:
+    """Return bytes as people read them: `48.5 MB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"

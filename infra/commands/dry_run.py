@@ -22,6 +22,7 @@ from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, parse_target
 from handoff.artifacts.record import Job, to_plain
+from handoff.artifacts.release.interval import size
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases
@@ -29,7 +30,7 @@ from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.registry import releases_of
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.settings import Settings, compiler_name
-from handoff.infra.terminal.console import print_findings, print_json, print_table, seconds, size
+from handoff.infra.terminal.console import print_findings, print_json, print_table, seconds
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import (

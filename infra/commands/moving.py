@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.interval import size
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.site import Site
 from handoff.infra.commands.registry import (
@@ -13,7 +14,7 @@ from handoff.infra.commands.registry import (
     require_alias,
 )
 from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
-from handoff.infra.terminal.console import print_json, size
+from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.registry.appending import Appended
 from handoff.tasks.registry.changes import Author, Request, RetireRequest, RollBackRequest

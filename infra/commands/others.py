@@ -12,12 +12,13 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, OtherTorch, Recipe, read_recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.interval import size
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.release import require_folder
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.explaining.telling import hint_for
 from handoff.infra.settings import read_settings, read_site, require_writable_home
-from handoff.infra.terminal.console import print_findings, print_json, print_table, size
+from handoff.infra.terminal.console import print_findings, print_json, print_table
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.captures.rows import fill_rows
 from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult

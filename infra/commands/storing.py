@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from handoff.artifacts.errors import RegistryFailed, UsageProblem
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.interval import size
 from handoff.artifacts.release.releases import Releases, open_releases
 from handoff.infra.home import named_store
 from handoff.infra.settings import Settings, read_settings
-from handoff.infra.terminal.console import print_json, shown_transfer, size
+from handoff.infra.terminal.console import print_json, shown_transfer
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.registry.upkeep.checking import Checked, Lacking, check_store
 from handoff.tasks.registry.upkeep.copying import Copied, copy_store

@@ -13,7 +13,6 @@ from pathlib import Path
 from handoff.artifacts.isolated import own_package
 
 ROOMS = ("artifacts", "tasks", "flows", "infra")
-_BEGIN, _END = "<!-- house: begin -->", "<!-- house: end -->"
 _DRAWING = "<!-- example: drawing -->"
 _WIDTH = 26
 
@@ -36,14 +35,13 @@ def _says(room: Path) -> str:
     return " ".join(told.split("\n\n")[0].split())
 
 
-def main(page: Path) -> None:
-    """Put the picture between its marks in the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    page.write_text(
-        f"{before}{_BEGIN}\n\n{_DRAWING}\n{draw_house()}\n\n{_END}{after}", encoding="utf-8"
-    )
+def put(page: Path, name: str, text: str) -> None:
+    """Write `text` between the page's two marks of that name."""
+    begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    put(Path(sys.argv[1]), "house", f"{_DRAWING}\n{draw_house()}")

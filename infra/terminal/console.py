@@ -106,16 +106,6 @@ def seconds(value: float) -> str:
     return f"{value * 1e6:.3g} µs"
 
 
-def size(count: int) -> str:
-    """Return bytes as people read them: `48.5 MB`."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
-
-
 def age(created: str) -> str:
     """Return an ISO time as `2026-11-21 02:10`; what isn't one is returned as it is."""
     return created[:16].replace("T", " ")

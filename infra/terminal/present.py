@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.release.interval import ratio
+from handoff.artifacts.release.interval import ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds, size
+from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.report.numbers import search_columns, search_rows
 
@@ -117,8 +117,7 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
         share = max(share for _, share in target.set_aside)
         verdict += f", {share:.2%} not comparable"
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
-    package = next((f for f in target.files if f.path.endswith(".so")), None)
-    weight = size(package.size_bytes) if package else "-"
+    weight = size(target.size_bytes) if target.size_bytes else "-"
     speed = target.headline.over_eager.told if target.headline else "-"
     return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
 

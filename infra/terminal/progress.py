@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.interval import size
 from handoff.flows.progress import LOGGER
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.terminal.console import size
 from handoff.infra.terminal.echoing import echo
 from handoff.infra.terminal.step_times import WHOLE, StepTimes
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from handoff.artifacts.recipe.tolerance import Tolerance, pooled_rmse
 from handoff.artifacts.release.evidence import Candidate, pareto
-from handoff.artifacts.release.interval import Interval
+from handoff.artifacts.release.interval import Interval, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.error_pictures import is_inside, output_name
 from handoff.tasks.report.standalone import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
@@ -173,7 +173,7 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             _ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
             *([one.metric.brief if one.metric else "-"] if _has_metric(target) else []),
-            f"{one.size_bytes / 1e6:.1f} MB" if one.size_bytes else "-",
+            size(one.size_bytes) if one.size_bytes else "-",
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
             "; ".join(one.reasons)[:160],
         )
@@ -229,7 +229,7 @@ def _draw(axes: Axes, one: Candidate, chosen: str, *, on_front: bool) -> None:
     low, high = min(one.ratios_low), max(one.ratios_high)
     axes.plot([x, x], [low, high], color=color, linewidth=1.2, zorder=2)
     axes.scatter(x, one.speed(), s=20 + one.size_bytes / 5e5, color=color, zorder=3)
-    text = f"{one.name}\n{one.size_bytes / 1e6:.1f} MB, {one.compile_s:.0f} s"
+    text = f"{one.name}\n{size(one.size_bytes)}, {one.compile_s:.0f} s"
     axes.annotate(
         text + ("\nshipped" if one.name == chosen else ""), (x, one.speed()), xytext=(8, 0),
         textcoords="offset points", fontsize=8, va="center",

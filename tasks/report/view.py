@@ -8,7 +8,7 @@ from typing import Literal
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
 from handoff.artifacts.release.evidence import BUSY, EXAMPLE, PassEffect, Timing
-from handoff.artifacts.release.interval import ratio
+from handoff.artifacts.release.interval import ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.error_pictures import milliseconds
 
@@ -226,10 +226,10 @@ def targets_table(manifest: Manifest) -> Table | None:
         (
             Cell(target.slug, "code"),
             verdict_cell(target),
-            number(target.max_abs, ".2e"),
+            number(target.max_abs, ".2g"),
             "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
             _told_speed(target),
-            f"{target.size_bytes / 1e6:.1f} MB" if target.size_bytes else "-",
+            size(target.size_bytes) if target.size_bytes else "-",
             f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
             _machine(target),
         )
@@ -375,5 +375,5 @@ def digests_table(manifest: Manifest) -> Table | None:
     if manifest.plan:
         rows.append(("inputs that were compared", Cell(manifest.plan, "code"), ""))
     files = [*manifest.files, *(file for target in manifest.targets for file in target.files)]
-    rows += [(f.path, Cell(f.digest, "code"), f"{f.size_bytes / 1e6:.1f} MB") for f in files]
+    rows += [(f.path, Cell(f.digest, "code"), size(f.size_bytes)) for f in files]
     return table("Digests", ("", "SHA-256", "size"), rows)

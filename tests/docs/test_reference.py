@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from handoff.infra.documenting.findings import draw_findings
 from handoff.infra.documenting.house import draw_house
 from handoff.infra.documenting.recipe_reference import field_meanings, write_reference
 from tests.docs.pages import ROOT
@@ -31,3 +32,8 @@ def test_a_field_that_nothing_is_said_of_is_refused() -> None:
 def test_the_picture_of_the_house_is_the_folders() -> None:
     page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     assert draw_house() in page, "run 'make reference', and commit what it writes"
+
+
+def test_the_findings_are_told_in_the_words_of_explain() -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    assert draw_findings() in page, "run 'make reference', and commit what it writes"

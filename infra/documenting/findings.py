@@ -1,0 +1,26 @@
+"""The table of findings in docs/training.md, in the words of `handoff explain`.
+
+python -m handoff.infra.documenting.findings docs/training.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from handoff.infra.documenting.house import put
+from handoff.infra.explaining.texts import explanations
+
+_GRAVEST_FIRST = ("unsound", "limit", "note")
+
+
+def draw_findings() -> str:
+    """Return a row for each finding: its code, how grave it is, and what it is in a sentence."""
+    rows = [one for one in explanations().values() if one.kind == "finding"]
+    rows.sort(key=lambda one: _GRAVEST_FIRST.index(one.severity.split()[0]))
+    lines = [f"| {one.code} | {one.severity} | {one.title} |" for one in rows]
+    return "\n".join(["| finding | severity | what was found |", "|---|---|---|", *lines])
+
+
+if __name__ == "__main__":
+    put(Path(sys.argv[1]), "findings", draw_findings())
