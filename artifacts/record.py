@@ -4,7 +4,7 @@ The value types of this project travel between processes, into `delivery.toml`, 
 manifests. Some of those processes run on hosts that have torch and nothing else (a GPU worker, the
 training side), so this is the standard library's dataclasses and one small codec, not a framework.
 
-A job: what a step is asked. Its type says what the step answers, so that nobody casts.
+A job is what a step is asked: its type says what the step answers, so that nobody casts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A release's run and logged model in MLflow: uploaded whole, found again, or taken away.
 
-`mlflow.pyfunc.load_model` and `mlflow models serve` read it, and call `infra.flavor`, which
+`mlflow.pyfunc.load_model` and `mlflow models serve` read MLmodel and call `infra.flavor`, which
 verifies the release before it opens a package. MLmodel itself is signed by nobody: who may change
 it may name another loader. Whoever can't trust MLflow's store pulls from the object store instead.
 

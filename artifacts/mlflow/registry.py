@@ -4,9 +4,8 @@ The store's ledger is the truth. A release becomes a run, a logged model and a m
 the tag `handoff.version`; MLflow's aliases are set to what the ledger says. A registration that
 was killed at any moment shows nothing half, and the next one ends it.
 
-Files that MLflow shows and doesn't have any more, as where its artifacts didn't move along.
-
-MLflow lists versions by its database, which knows nothing of the files' place having changed.
+MLflow lists versions by its database, which knows nothing of the files' place having changed: what
+it shows and doesn't have any more, as where its artifacts didn't move along, is put back.
 """
 
 from __future__ import annotations

@@ -3,20 +3,18 @@
 objects/sha256/<hex>                        every byte of every release, once
 models/<name>/ledger/00000008.json          the ledger: creating the next entry is the commit
 models/<name>/versions/3/                   what a person looks for:
-manifest.json, release.dsse.json        the record, and the signature over it and all files
-SHA256SUMS                              what `sha256sum -c` takes
-PARTS                                   the objects that make up each file, in their order
-DELIVERY                                the same of the delivery that it was made from
-report.html                             the evidence: the report, as a page
-ledger.dsse.json                        the ledger's entry that released it
+    manifest.json, release.dsse.json        the record, and the signature over it and all files
+    SHA256SUMS                              what `sha256sum -c` takes
+    PARTS                                   the objects that make up each file, in their order
+    DELIVERY                                the same of the delivery that it was made from
+    report.html                             the evidence: the report, as a page
+    ledger.dsse.json                        the ledger's entry that released it
 models/<name>/aliases/production.json       the ledger's entry that moved the alias last
 models/<name>/fingerprints/<hex>            the version that was made from the same
 nights/20261121T020000Z.json                what a night's run over all models found
 
-PARTS and DELIVERY: which objects make up each file, for whoever has an S3 client and a shell.
-
-PARTS is about the files of a release, DELIVERY about those of the delivery that it was made from.
-One line a part, in the order in which they are put together:
+PARTS and DELIVERY say which objects make up each file, for whoever has an S3 client and a shell:
+one line a part, in the order in which they are put together:
 
     <64 hexadecimal digits> <bytes> <path>
 """

@@ -5,10 +5,9 @@ create the next one is to commit: the store lets one writer do so, so that of tw
 that it came too late. An entry holds the state after it (each alias and its version), so that the
 newest one says what is in production.
 
-How far each ledger went when this machine last looked: one that goes back is noticed.
-
-A store that hides the newest entries shows an older version as the one in production, with valid
-signatures (a rollback or freeze attack, as The Update Framework calls it).
+How far each ledger went when this machine last looked is kept, so that one that goes back is
+noticed: a store that hides the newest entries shows an older version as the one in production, with
+valid signatures (a rollback or freeze attack, as The Update Framework calls it).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 AOTIModelPackageLoader joins each member's name to a folder of its own in TMPDIR and writes there,
 so that `model/../../x` is written outside of it (measured with torch 2.13).
 
-The operators that a package has called by name: a JSON beside `model.so`, and in `model.pt2`.
-
+Which operators a package has called by name is in a JSON beside `model.so`, and in `model.pt2`.
 Operators without a function in AOTInductor's C interface (linear algebra, FFT) are called through
 libtorch's dispatcher, by the names and arguments that Inductor writes into a JSON. Torch's runner
 reads it where the library lies, under the library's name but for the suffix, so that it is released

@@ -17,19 +17,16 @@ those that the package runs on, so that the resident size is the same (RssShmem 
 /proc/PID/status); but the kernel can't drop them as it can a file's cached pages. It took 1.4 times
 as long as hashing alone (64 against 49 ms for 48 MiB, 1.6 against 1.1 s for 1 GiB).
 
-The process keeps what calls free for the next one, up to 60 MiB in each thread's arena
-(`artifacts/serve/loader.py`).
+The process keeps what calls free for the next one, up to 60 MiB in each thread's arena.
 
 Each call's inputs are checked before the package sees them, since a package that meets an id beyond
 its table may end the whole process: its check throws, and nothing can be thrown out of OpenMP's
 threads.
 
-Has a process that serves keep the memory that calls free, for the next call.
-
-glibc gives freed memory back to the system beyond a threshold, and gets it anew, page by page, in
-the next call: a package of wav2vec 2.0 met 1568 page faults a call and took 11.6 ms with them, and
-9.1 without (two threads). Not in every process: a block that happens to lie at the heap's end keeps
-all of it. Other runtimes have an arena of their own.
+Without that, glibc gives freed memory back to the system beyond a threshold, and gets it anew, page
+by page, in the next call: a package of wav2vec 2.0 met 1568 page faults a call and took 11.6 ms
+with them, and 9.1 without (two threads). Not in every process: a block that happens to lie at the
+heap's end keeps all of it. Other runtimes have an arena of their own.
 
 The threshold isn't fixed: a large block that was mapped and is freed raises it to twice its size
 (mallopt(3), "dynamic mmap threshold"), which one block does here that nothing writes to. Where an

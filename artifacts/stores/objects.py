@@ -3,7 +3,7 @@
 An object lies at `objects/sha256/<hex>`. What is fetched is checked against its digest before it
 appears under its name: a store need not be trusted.
 
-Where a file is cut, so that what several files have in common is kept once.
+Files are cut so that what several have in common is kept once.
 
 A package holds the same weights many times: `model.so` ends with them, `model.pt2` contains that
 library, the library for another target has other code before the same weights, and so has the one

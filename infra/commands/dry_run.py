@@ -1,6 +1,7 @@
 """What a release would do, found out with nothing written anywhere, for a person or as JSON.
 
-A flow costs its server and its step processes: some ten seconds, after which it finds the same.
+That a release would change nothing is found out without its flow, whose server and step processes
+take some ten seconds to find the same.
 
 The delivery is read, judged and taken through the recipe's passes, in a folder of its own that is
 gone afterwards. Store and ledger are only read; MLflow isn't asked at all.

@@ -1,7 +1,7 @@
 """Flows that a command runs in its own process, beside a server of Prefect's.
 
-Prefect would start it at the first request, after it has imported the whole server itself, too:
-that took twelve of the fifteen seconds before a release's first step (two cores, Prefect 3.8).
+Prefect would start its own at the first request, after it has imported the whole server itself,
+too: that took twelve of the fifteen seconds before a release's first step (two cores, Prefect 3.8).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Prefect's work pools, the workers that poll them, and each flow run's share of the cores.
 
-A worker with several slots tells its flow runs the sets by an environment variable; each takes one
-that is free and leaves it by ending, however it ends: what says that a set is taken is a lock on a
-file. A compile beside another one on the same cores would take twice as long, and what is timed
-there would say little.
+A worker with several slots tells its flow runs the sets of cores by an environment variable; each
+takes one that is free and leaves it by ending, however it ends: what says that a set is taken is a
+lock on a file. A compile beside another one on the same cores would take twice as long, and what is
+timed there would say little.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The stack's PostgreSQL: its own, on a Unix socket, or one that the user names.
 
-It listens on no port: only who can open the socket's folder gets to ask for the password (scram).
-The password lies in two places, both closed to others: in libpq's password file below the stack's
-folder, which Prefect's and MLflow's drivers read, and in the cluster, as a scram verifier.
+Its own listens on no port: only who can open the socket's folder gets to ask for the password
+(scram). The password lies in two places, both closed to others: in libpq's password file below the
+stack's folder, which Prefect's and MLflow's drivers read, and in the cluster, as a scram verifier.
 """
 
 from __future__ import annotations

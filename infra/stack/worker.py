@@ -184,7 +184,7 @@ def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     `limit` is how many flow runs it has at once: None for one in a pool that builds, and any number
     of those that only wait. `cores`, such as `0-3,8`, are those that it and its flow runs may use.
     Several builds at once share them out, and `UsageProblem` is raised for more than cores. Raises
-    `EnvironmentLacking` where this machine can't do the pool's jobs (`infra.stack.worker`).
+    `EnvironmentLacking` where this machine can't do the pool's jobs.
     """
     settings = read_settings()
     require_server(settings.prefect_api, prefect_login())

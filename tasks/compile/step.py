@@ -1,11 +1,12 @@
 """Compile: an exported program and a target become a package, by AOTInductor.
 
-That is one function with a call for each operator, and a constructor with a dozen assignments for
-each weight. g++ takes time with the square of either: of 5000 operators, the wrapper took more than
-300 s at `-O1`, which is torch's choice, 104 s at `-O0`, of which 75 went into the registers of the
-constructor alone, and 29 s with that constructor in parts (torch 2.15.0, g++ 12, one core of an AMD
-EPYC). A call of a thousand operators on 2 x 16 numbers takes 1.24 times as long then (1.09 to
-1.35), 0.24 us an operator: the wrapper is a small part of what a large graph computes.
+What Inductor writes around its kernels is one function with a call for each operator, and a
+constructor with a dozen assignments for each weight. g++ takes time with the square of either: of
+5000 operators, the wrapper took more than 300 s at `-O1`, which is torch's choice, 104 s at `-O0`,
+of which 75 went into the registers of the constructor alone, and 29 s with that constructor in
+parts (torch 2.15.0, g++ 12, one core of an AMD EPYC). A call of a thousand operators on 2 x 16
+numbers takes 1.24 times as long then (1.09 to 1.35), 0.24 us an operator: the wrapper is a small
+part of what a large graph computes.
 """
 
 from __future__ import annotations

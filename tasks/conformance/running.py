@@ -1,6 +1,6 @@
 """Asks every operator, bundle by bundle, in child processes; what is known is kept as it comes.
 
-A number stands beside a row that shows the same fault as its report, in an operator and a dtype
+A public report's number stands beside a row that shows the same fault, in an operator and a dtype
 that the report names or that are computed alike. A wrong row without one is not known to be
 reported.
 

@@ -1,7 +1,7 @@
 """Reads a staged delivery: rebuilds its module, and checks it against its code and contract.
 
-Equality of the two syntax trees shows that nothing was misread, whatever torch's writer of code
-may come to write in a later version.
+The code of the rebuilt graph is compared with the delivered code: equality of both trees shows that
+nothing was misread, whatever torch's writer of code may come to write in a later version.
 """
 
 from __future__ import annotations

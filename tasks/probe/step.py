@@ -1,9 +1,7 @@
 """Probe: the mechanical gate. A program without Python calls, ill-treats and measures a package.
 
-Nothing here is timed, so that other targets' steps may run beside it, and half of it beside the
-other half; `tasks.probe.step` is the gate's other part.
-
-It is the half of the mechanical gate that is timed: nothing else of the release runs beside it.
+`run` times nothing, so that other targets' steps may run beside it, and half of it beside the other
+half. `measure` is the part that is timed: nothing else of the release runs beside it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Assemble: what the steps found out of all targets becomes the release record, or a refusal.
 
-Nothing here runs a model: no torch is imported.
-
 These are the rules of a release, and nothing here runs a model: no torch is imported.
 """
 

@@ -3,8 +3,8 @@
 Nothing but the store is asked, and of what it gives nothing is believed: the ledger, the release
 and its record are verified by their signature, every file by the digest that was signed.
 
-What is fetched is verified against the digest in the version's signed record, so that it can be
-released again as it was delivered. Nothing but the store is asked.
+A delivery is verified against the digest in the version's signed record, so that it can be released
+again as it was delivered.
 """
 
 from __future__ import annotations

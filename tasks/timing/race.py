@@ -1,6 +1,6 @@
 """Race: packages against each other, call by call in turns: variants, or one and its successor.
 
-Both are loaded as a server loads them, with their signatures verified.
+A version and its successor are loaded as a server loads them, with their signatures verified.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The reference: what the delivered model itself gives on the input plan, and gives in float64.
 
-C++ leaves them open, and PyTorch's documentation does (`torch.Tensor.to`): processors, and vectors
+What a cast gives of numbers that the whole type doesn't hold, and of NaN, C++ leaves open, and so
+does PyTorch's documentation (`torch.Tensor.to`). Processors, and vectors
 beside single numbers, give different ones. Comparing them compares nothing.
 """
 

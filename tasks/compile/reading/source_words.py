@@ -8,7 +8,7 @@ nothing else has. The table in the package still says what the model's author ca
 A text of a delivery that ended a literal early would go on as code, and code needs names. The known
 ones are those of the headers that generated code stands on and of the part of Inductor that writes
 it, without all that reaches files, processes, the network or the assembler. Names of weights begin
-with ours (`tasks.compile.reading.source_words`), those of values are counted (`buf12`, `arg3_1`).
+with ours, those of values are counted (`buf12`, `arg3_1`).
 """
 
 from __future__ import annotations
