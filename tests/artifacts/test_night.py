@@ -102,7 +102,7 @@ def test_the_summary_counts_every_row_once_and_alarms_for_what_went_wrong(one: N
 
 def test_a_night_of_schema_1_is_still_read() -> None:
     # Written once and kept: stores in the field hold nights like it.
-    data = (Path(__file__).parents[2] / "golden" / "night-1.json").read_bytes()
+    data = (Path(__file__).parents[1] / "golden" / "night-1.json").read_bytes()
     one = parse_night(data, "the golden night")
     assert (one.schema, one.exit_status, len(one.rows)) == (1, 1, 14)
     assert one.to_bytes() == data
