@@ -99,7 +99,7 @@ class Source:
         for name in _PLACEHOLDER.findall(self.delivery):
             if name not in known:
                 shown = ", ".join(f"{{{one}}}" for one in known)
-                raise ValueError(f"expected of placeholders {shown}, got {{{name[:40]}}}")
+                raise ValueError(f"expected {shown} as the only placeholders, got {{{name[:40]}}}")
         if self.delivery:
             try:
                 parse_delivery_uri(self.fill(self.delivery, known))

@@ -57,7 +57,7 @@ def test_the_example_is_a_configuration_whose_secrets_are_not_shown(
         ("[[source]]\nkind = 'github'\nsecret_env = 'S'", "expected repository"),
         (
             "[[source]]\nkind = 'github'\nsecret_env = 'S'\nrepository = 'a/b'\nmodel = 'm'\n"
-            "delivery = 's3://models/{ref}'", "placeholders {commit}, got {ref}",
+            "delivery = 's3://models/{ref}'", "{ref} instead of {commit} as the only",
         ),
         (
             "[[source]]\nkind = 'github'\nsecret_env = 'S'\nrepository = 'a/b'\nmodel = 'm'\n"

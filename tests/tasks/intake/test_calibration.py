@@ -48,7 +48,7 @@ def test_batches_come_in_order_of_any_declared_size(tmp_path: Path) -> None:
         ({"0/outputs/0": torch.zeros(1)}, "expected inputs alone"),
         ({"0/inputs/c": torch.zeros(1)}, "the inputs b, a in case 0"),
         ({"0/inputs/a": torch.zeros(2)}, "a of int64 in case 0"),
-        (batch(0, 9), "expected N"),
+        (batch(0, 9), "9 instead of N from 1"),
         (batch(2, 3), "numbered from 0"),
     ],
 )

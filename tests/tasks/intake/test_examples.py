@@ -49,8 +49,8 @@ def test_cases_come_in_order_and_inputs_in_that_of_the_contract(tmp_path: Path) 
         ({"0/inputs/a": None}, "the inputs b, a in case 0"),
         ({"0/inputs/c": torch.zeros(1)}, "the inputs b, a in case 0"),
         ({"0/inputs/a": torch.zeros(2)}, "a of int64 in case 0, got float32"),
-        ({"0/inputs/a": torch.arange(3)}, "expected N = 2"),
-        ({"0/inputs/b": torch.zeros(2, 5)}, "expected shape"),
+        ({"0/inputs/a": torch.arange(3)}, "3 instead of N = 2"),
+        ({"0/inputs/b": torch.zeros(2, 5)}, "instead of shape"),
         ({"2/inputs/a": torch.arange(3)}, "numbered from 0"),
         ({"1/outputs/0": torch.arange(3)}, "numbered from 0"),
         ({"0/outputs/7": torch.arange(3)}, "outputs numbered from 0"),
@@ -69,7 +69,7 @@ def test_refuses_examples_that_do_not_fit(
 
 def test_refuses_examples_outside_the_declared_range(tmp_path: Path) -> None:
     save_file(tensors(0, 9), tmp_path / EXAMPLES_FILE)
-    with pytest.raises(DeliveryUnreadable, match="from 1 to 8, got 9"):
+    with pytest.raises(DeliveryUnreadable, match="9 instead of N from 1 to 8"):
         read_examples(tmp_path, CONTRACT)
 
 
