@@ -73,7 +73,7 @@ def _side_by_side(before: NamedVersion, after: NamedVersion) -> Iterator[tuple[s
 def _figures(target: TargetRecord) -> tuple[str | Cell, ...]:
     return (
         verdict_cell(target),
-        "-" if target.max_abs is None else f"{target.max_abs:.2e}",
+        "-" if target.max_abs is None else f"{target.max_abs:.2g}",
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.told if target.headline else "-",
         size(target.size_bytes) if target.size_bytes else "-",
