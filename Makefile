@@ -55,10 +55,9 @@ DOCS := .venv-docs
 
 MUTATIONS ?= 100000
 
-# Two for each core, since half of the time goes to waiting for processes that a test has started;
-# less where there are not some 3 GB of memory for each.
-TEST_PROCESSES ?= $(shell m=$$(awk '/MemAvailable/ {print int($$2 / 3e6)}' /proc/meminfo); \
-  n=$$((2 * $$(nproc))); echo $$((m < 2 ? 0 : m < n ? m : n)))
+# One for each core, where there are some 3 GB of memory for each: two for each took as long.
+TEST_PROCESSES ?= $(shell m=$$(awk '/MemAvailable/ {print int($$2 / 3e6)}' /proc/meminfo); n=$$(nproc); \
+  echo $$((m < 2 ? 0 : m < n ? m : n)))
 
 PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
