@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing, speed, verdict
 from handoff.artifacts.printable import one_line
-from handoff.artifacts.release.interval import ratio, size
+from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.statement import Claim
 
@@ -135,7 +135,7 @@ def _target_row(target: TargetRecord) -> tuple[str, ...]:
         "-" if target.max_abs is None else f"{target.max_abs:.1e}",
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.told if target.headline else "-",
-        size(target.size_bytes) if target.size_bytes else "-",
+        measured_size(target.size_bytes),
     )
 
 

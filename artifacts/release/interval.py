@@ -56,3 +56,8 @@ def size(count: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} GB"
+
+
+def measured_size(count: int) -> str:
+    """Return the bytes of a package as people read them; '-' where none was made."""
+    return size(count) if count else "-"

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow, recommend
-from handoff.artifacts.errors import BlessingRefused, UsageProblem
+from handoff.artifacts.errors import BlessingRefused, UsageProblem, told_place
 from handoff.artifacts.printable import one_line
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES, OtherTorch, Recipe, read_recipe
 from handoff.artifacts.recipe.target import installed_torch
@@ -161,7 +161,7 @@ def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as
     try:
         wanted = OtherTorch(versions)
     except ValueError as error:
-        expected, _, got = str(error).removeprefix("expected ").partition(", got ")
+        _, expected, got = told_place(str(error))
         raise UsageProblem(
             "that is no version of torch", expected=expected.replace("under also", "with --torch"),
             got=got, remedy="Name a whole version, as 'pip index versions torch' lists them",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from handoff.artifacts.record import to_plain
-from handoff.artifacts.release.interval import ratio, size
+from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds
 from handoff.infra.terminal.echoing import echo
@@ -117,7 +117,7 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
         share = max(share for _, share in target.set_aside)
         verdict += f", {share:.2%} not comparable"
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
-    weight = size(target.size_bytes) if target.size_bytes else "-"
+    weight = measured_size(target.size_bytes)
     speed = target.headline.over_eager.told if target.headline else "-"
     return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
 

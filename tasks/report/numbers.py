@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from handoff.artifacts.recipe.tolerance import Tolerance, pooled_rmse
 from handoff.artifacts.release.evidence import Candidate, pareto
-from handoff.artifacts.release.interval import Interval, size
+from handoff.artifacts.release.interval import Interval, measured_size, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.error_pictures import is_inside, output_name
 from handoff.tasks.report.standalone import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
@@ -173,7 +173,7 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             _ratio(one, -1),
             f"{one.max_abs:.2g}" if one.compile_s else "-",
             *([one.metric.brief if one.metric else "-"] if _has_metric(target) else []),
-            size(one.size_bytes) if one.size_bytes else "-",
+            measured_size(one.size_bytes),
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
             "; ".join(one.reasons)[:160],
         )

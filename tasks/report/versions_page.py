@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from handoff.artifacts.night import ALARMING, Night
 from handoff.artifacts.release.difference import differences
-from handoff.artifacts.release.interval import ratio, size
+from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.page import environment
@@ -76,7 +76,7 @@ def _figures(target: TargetRecord) -> tuple[str | Cell, ...]:
         "-" if target.max_abs is None else f"{target.max_abs:.2g}",
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.told if target.headline else "-",
-        size(target.size_bytes) if target.size_bytes else "-",
+        measured_size(target.size_bytes),
     )
 
 

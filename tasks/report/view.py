@@ -8,7 +8,7 @@ from typing import Literal
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
 from handoff.artifacts.release.evidence import BUSY, EXAMPLE, PassEffect, Timing
-from handoff.artifacts.release.interval import ratio, size
+from handoff.artifacts.release.interval import measured_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.report.error_pictures import milliseconds
 
@@ -229,7 +229,7 @@ def targets_table(manifest: Manifest) -> Table | None:
             number(target.max_abs, ".2g"),
             "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
             _told_speed(target),
-            size(target.size_bytes) if target.size_bytes else "-",
+            measured_size(target.size_bytes),
             f"{target.compile_s:.0f} s" + (f", {target.reused} reused" if target.reused else ""),
             _machine(target),
         )
