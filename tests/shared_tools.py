@@ -50,12 +50,13 @@ def made_once(name: str, make: Callable[[Path], Made]) -> Made:
 def share_built(builds: Path) -> None:
     """Let every folder of builds have what the first one made."""
     built = run_folder()
-    # A home that can't be made is what one of the tests is about.
-    with contextlib.suppress(OSError):
-        builds.mkdir(parents=True, exist_ok=True)
-        for name in ("programs", "compiler"):
-            (built / name).mkdir(exist_ok=True)
-            (builds / name).symlink_to(built / name)
+    for name in ("programs", "compiler"):
+        (built / name).mkdir(exist_ok=True)
+        # A home that can't be made is what one of the tests is about.
+        with contextlib.suppress(OSError):
+            builds.mkdir(parents=True, exist_ok=True)
+            if not (builds / name).is_symlink():
+                (builds / name).symlink_to(built / name)
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Alone, the first release makes them. Of two that begin at once each would.
         made_once("tools", _make_tools)

@@ -44,6 +44,7 @@ from handoff.tasks.compile.caching.cache import (
     reusable,
     take_entry,
 )
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
 from handoff.tasks.compile.cross.build import compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
@@ -276,7 +277,7 @@ def compile_package(
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (
             torch.no_grad(), checked_inputs(program) as assumed,
-            _level(job), weights_kept_apart(), convolutions_packed(),
+            _level(job), weights_kept_apart(), convolutions_packed(), interface_apart(),
             compiled_in_parts(program), weights_named(), sources_read(),
         ):  # fmt: skip
             torch._inductor.aoti_compile_and_package(

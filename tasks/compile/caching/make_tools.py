@@ -60,6 +60,7 @@ def _key(job: ToolsJob) -> Digest:
         "compiler": _compiler(),
         "processor": sorted(host_cpu_flags()),
         "target": repr(job.target),
+        "interface": Path(__file__).with_name("compiled_interface.py").read_text("utf-8"),
         "options": {name: str(value) for name, value in sorted(job.options.items())},
         "runner": {path.name: path.read_text("utf-8") for path in sorted(job.runner.glob("*.*"))},
     }

@@ -70,8 +70,8 @@ class Builder:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder / "builds" / "workspace", 0
-        self.processes = Processes(self.folder, Recipe(targets=(TARGET.slug,)), delivery=folder)
         share_built(self.folder.parent)
+        self.processes = Processes(self.folder, Recipe(targets=(TARGET.slug,)), delivery=folder)
         self.processes.tools(TARGET).result(LIMIT_S)
         assert self.processes.jobs.cache is not None
         self.cache = self.processes.jobs.cache

@@ -1,13 +1,19 @@
-"""Precompiled headers that compilations share: made once, and there when they are whole."""
+"""What compilations share: made once, and there when it is whole."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from torch._inductor import codecache
+import torch
+from torch._inductor import codecache, cpp_builder
 
+from handoff.artifacts.recipe.target import native_cpu_target
+from handoff.tasks.compile.caching import compiled_interface
 from handoff.tasks.compile.caching.shared_tools import headers_made_in
+from handoff.tasks.compile.messages import CompileJob
+from handoff.tasks.compile.step import run as compile_package
 
 
 def make(name: str) -> bool:
@@ -57,3 +63,48 @@ def test_two_at_once_make_the_same_and_neither_is_in_the_others_way(tmp_path: Pa
             assert make("one")
         assert (tmp_path / "headers" / "one.h.gch").read_text() == "made"
     assert (tmp_path / "headers" / "one.h.gch").read_text() == "made"
+
+
+@pytest.mark.compile
+def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(torch.nn.GELU(), (torch.ones(4, 8),)), program)
+    ran: list[str] = []
+    run_command = cpp_builder.run_compile_cmd
+
+    def noted(command: str, cwd: str) -> None:
+        ran.append(command)
+        run_command(command, cwd)
+
+    monkeypatch.setattr(cpp_builder, "run_compile_cmd", noted)
+    made, taken = (
+        compile_package(CompileJob(program, native_cpu_target(), tmp_path / name, {}))
+        for name in ("made", "taken")
+    )
+    assert made.files == taken.files
+    interfaces = ["interface.cpp" in command for command in ran]
+    # At most once in all: what ran before in this process has left it as well.
+    assert sum(interfaces) <= 1
+    assert sum("wrapper.cpp" in command for command in ran) == 2
+    linked = [
+        command for command in ran if ".wrapper.o" in command and ".wrapper.cpp" not in command
+    ]
+    assert len(linked) == 2
+    assert len({re.search(r"\S+/precompiled_headers/\S+\.o ", one)[0] for one in linked}) == 1  # type: ignore[index]
+
+
+@pytest.mark.compile
+def test_a_source_without_torchs_text_as_it_stands_is_compiled_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(torch.nn.GELU(), (torch.ones(4, 8),)), program)
+    other = tmp_path / "interface.cpp"
+    other.write_text("// another torch's\n")
+    monkeypatch.setattr(compiled_interface, "_SOURCE", other)
+    compile_package(CompileJob(program, native_cpu_target(), tmp_path / "whole", {}))
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(tmp_path / "whole" / "model.so"), 1)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(runner.run([x])[0], torch.nn.functional.gelu(x))
