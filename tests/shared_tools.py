@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import pickle
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,18 @@ def share_built(builds: Path) -> None:
             builds.mkdir(parents=True, exist_ok=True)
             if not (builds / name).is_symlink():
                 (builds / name).symlink_to(built / name)
+    _make_tools_once()
+
+
+def copy_built(builds: Path) -> None:
+    """Put a copy of it there, for a test that something tries to spoil it in."""
+    _make_tools_once()
+    for name in ("programs", "compiler"):
+        if (run_folder() / name).is_dir():
+            shutil.copytree(run_folder() / name, builds / name)
+
+
+def _make_tools_once() -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Alone, the first release makes them. Of two that begin at once each would.
         made_once("tools", _make_tools)

@@ -19,6 +19,7 @@ from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.optimize.extensions import digest_extension
 from tests.infra.engine.payloads import NEEDED, REFUSED, attempts, table
 from tests.marked import text_between_marks
+from tests.shared_tools import copy_built
 
 PAGE = Path(__file__).parents[3] / "docs" / "platform.md"
 confined = pytest.mark.skipif(landlock_version() < 6, reason="this kernel can't confine as much")
@@ -36,6 +37,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @confined
 @pytest.mark.compile
 def test_a_payload_can_do_its_processs_work_in_each_of_them_and_nothing_else(place: Path) -> None:
+    copy_built(place / "home" / "builds")
     found = attempts(place)
     assert len(found) == 5
     for kind, could in found.items():

@@ -223,6 +223,7 @@ def test_the_corpus_transformers_have_one_word() -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_the_protocol_runs_from_a_model_to_its_seconds(tmp_path: Path) -> None:
     left = [name for name in from_files("cpu") if name != NATIVE]
     asked = Asked("cpu", native_cpu_target().slug, 4, 4, 1, (*left, "torch.compile max-autotune"))
@@ -234,6 +235,7 @@ def test_the_protocol_runs_from_a_model_to_its_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.long
 @cross_models.needs_known_torch
 def test_a_package_for_a_gpu_is_made_by_a_process_that_sees_none(tmp_path: Path) -> None:
     asked = Asked("cuda", "cuda-sm90", 4, 0, 1)

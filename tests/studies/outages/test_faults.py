@@ -86,7 +86,10 @@ def test_an_mlflow_that_is_away_is_told_with_the_release_and_sync_makes_up_for_i
     assert "'handoff sync toy' makes up for it" in outcome.told
 
 
-@pytest.mark.parametrize("where", ["upload, ledger, copies", "pull", "making a key"])
+@pytest.mark.parametrize(
+    "where",
+    ["upload, ledger, copies", "pull", pytest.param("making a key", marks=pytest.mark.long)],
+)
 def test_a_disk_that_is_full_refuses_and_once_there_is_room_all_is_well(
     tmp_path: Path, where: str
 ) -> None:

@@ -33,6 +33,7 @@ def test_eight_releases_of_one_delivery_are_one_version(place: Place) -> None:
     assert outcome.is_survived, outcome.describe()
 
 
+@pytest.mark.long
 def test_eight_releases_of_different_deliveries_are_eight_versions_in_mlflow_too(
     place: Place, tmp_path: Path
 ) -> None:

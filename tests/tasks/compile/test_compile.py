@@ -175,8 +175,9 @@ def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
     built: Built, tmp_path: Path
 ) -> None:
     target = CpuTarget("avx2")
+    share_built(tmp_path / "builds")
     with Processes(
-        tmp_path / "workspace",
+        tmp_path / "builds" / "workspace",
         Recipe(targets=("cpu-avx2",)),
         reads=(built.processes.jobs.workspace,),
     ) as processes:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.packing import block_of, convolutions_packed
 from tests.tasks.optimize.passes.exporting import export
 
@@ -72,7 +73,7 @@ def compiled(
 ) -> Path:
     folder.mkdir()
     program = export(model(), torch.randn(6, 3, 33, 33))
-    with torch.no_grad(), body:
+    with torch.no_grad(), interface_apart(), body:
         path = torch._inductor.aoti_compile_and_package(
             program, package_path=str(folder / "model.pt2"), inductor_configs={"freezing": True}
         )

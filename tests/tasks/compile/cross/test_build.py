@@ -122,7 +122,9 @@ def test_the_same_bytes_come_out_where_the_place_is_the_same(
 
 @pytest.mark.skipif(find_fatbinary() is None, reason="NVIDIA's fatbinary is not installed")
 @pytest.mark.skipif(not can_add_ptx(), reason="this torch needs nvcc to put PTX beside")
-@pytest.mark.parametrize(("slug", "specific"), [("sm_80", ""), ("sm_90", "a")])
+@pytest.mark.parametrize(
+    ("slug", "specific"), [pytest.param("sm_80", "", marks=pytest.mark.long), ("sm_90", "a")]
+)
 def test_ptx_lies_beside_the_machine_code(
     program: ExportedProgram, tmp_path: Path, slug: str, specific: str
 ) -> None:

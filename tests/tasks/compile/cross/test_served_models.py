@@ -26,11 +26,11 @@ pytestmark = [models.needs_known_torch, pytest.mark.compile]
     ("make", "least", "slug"),
     [
         (models.resnet18, 10, "sm_90"),
-        (models.user_model, 5, "sm_90"),
-        (models.encoder, 5, "sm_80"),
+        pytest.param(models.user_model, 5, "sm_90", marks=pytest.mark.long),
+        pytest.param(models.encoder, 5, "sm_80", marks=pytest.mark.long),
         pytest.param(models.transformer, 5, "sm_90", marks=_ATTENTION),
         (models.dlrm, 5, "sm_80"),
-        (models.dlrm, 5, "sm_90"),
+        pytest.param(models.dlrm, 5, "sm_90", marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.reading.cpp_source import find_atomic_sums
 
 pytestmark = pytest.mark.compile
@@ -28,10 +29,11 @@ class _Adds(nn.Module):
 def _compiled(function: Function, folder: Path) -> Path:
     inputs = torch.zeros(50, 16), torch.randint(50, (3000,)), torch.randn(3000, 16)
     package = folder / "model.pt2"
-    torch._inductor.aoti_compile_and_package(
-        torch.export.export(_Adds(function), inputs), package_path=str(package),
-        inductor_configs={"cpp.dynamic_threads": True},
-    )  # fmt: skip
+    with interface_apart():
+        torch._inductor.aoti_compile_and_package(
+            torch.export.export(_Adds(function), inputs), package_path=str(package),
+            inductor_configs={"cpp.dynamic_threads": True},
+        )  # fmt: skip
     return package
 
 

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import TARGETS
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.cpp_source import require_int8, require_int8_level
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
@@ -52,7 +53,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("packages")
     programs = {"float32": export(Net(), X), "int8": quantized()}
     for name, program in programs.items():
-        with torch.no_grad():
+        with torch.no_grad(), interface_apart():
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(folder / f"{name}.pt2"),
                 inductor_configs={"freezing": True},

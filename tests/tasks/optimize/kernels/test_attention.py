@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
+from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.machine.here import has_march_option
 from handoff.tasks.compile.machine.vector_isa import vectorised_for
 from handoff.tasks.compile.packages import extract_library
@@ -71,7 +72,7 @@ class OtherWays(nn.Module):
 def package_of(model: nn.Module, example: tuple[Tensor, ...], folder: Path, isa: Isa) -> Path:
     batch = torch.export.Dim("batch", min=1, max=64)
     target = CpuTarget(isa)
-    with torch.no_grad(), vectorised_for(target):
+    with torch.no_grad(), vectorised_for(target), interface_apart():
         program = torch.export.export(model, example, dynamic_shapes=({0: batch},) * 3)
         march = {"cpp.march": target.march} if has_march_option() else {}
         path = torch._inductor.aoti_compile_and_package(
