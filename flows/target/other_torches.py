@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from handoff.artifacts.errors import BlessingRefused, StepCrashed
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows.steps import make_torch, verify
@@ -10,7 +12,7 @@ from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.jobs import is_tried_with_others, with_torch
 from handoff.tasks.release.processes import Processes
-from handoff.tasks.verify.messages import VerifyJob, VerifyResult
+from handoff.tasks.verify.messages import VerifyResult
 from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
 
 
@@ -49,12 +51,9 @@ def try_with_others(work: Work, compiled: CompileResult, record: TargetRecord) -
 
 def _compare(work: Work, compiled: CompileResult, other: OtherTorchHere) -> VerifyResult:
     processes, slug = work.processes, work.target.slug
-    jobs = processes.jobs
-    names = tuple(spec.name for spec in work.optimized.outputs)
-    job = VerifyJob(
-        jobs.package(work.target), work.reference.file, jobs.recipe, compiled.library.digest,
-        outputs=names, target=slug, staging=jobs.staging, program=work.optimized.reference,
-        atomic_sums=compiled.atomic_sums, evaluation=work.reference.evaluation,
-        rounded=jobs.rounded(work.optimized), torch=other,
+    folder, library = processes.jobs.package(work.target), compiled.library.digest
+    job = replace(
+        processes.jobs.verify(slug, folder, library, work.optimized, work.reference),
+        assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, torch=other,
     )  # fmt: skip
     return verify(processes.runner(work.target), job, with_torch(slug, other.version))

@@ -20,7 +20,7 @@ from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
 from handoff.tasks.timing.messages import RaceJob
-from handoff.tasks.verify.messages import ReferenceResult, TapResult, VerifyJob, VerifyResult
+from handoff.tasks.verify.messages import ReferenceResult, TapResult, VerifyResult
 from handoff.tasks.verify.torches.messages import OtherTorchHere
 
 PLAIN = "plain"
@@ -103,12 +103,16 @@ def compare(
     processes, slug = work.processes, work.target.slug
     reference = tapped.reference if tapped else work.reference.file
     calls = processes.jobs.calls(work.target, job.folder, compiled, work.signature, reference)
-    verifying = VerifyJob(
-        job.folder, reference, processes.jobs.recipe, compiled.library.digest, compiled.assumed,
-        names, slug, processes.jobs.staging, tapped.program if tapped else work.optimized.reference,
-        compiled.atomic_sums, None if tapped else work.reference.evaluation,
-        None if tapped else processes.jobs.rounded(work.optimized), calls,
+    verifying = replace(
+        processes.jobs.verify(
+            slug, job.folder, compiled.library.digest, work.optimized, work.reference
+        ),
+        assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, outputs=names, calls=calls,
     )  # fmt: skip
+    if tapped:
+        verifying = replace(
+            verifying, reference=reference, program=tapped.program, evaluation=None, rounded=None
+        )
     if calls:
         # Without the runner nothing is called, and why there is none is told here.
         processes.tools(work.target).result()

@@ -107,14 +107,9 @@ def _referred(
         if passes := _passes_of_variant(record):
             # The package was compiled from what these made of the program.
             optimized = processes.graph.run(jobs.variant(record.chosen, passes))
-        names = tuple(spec.name for spec in manifest.signature.outputs)
-        job = VerifyJob(
-            released.folder / slug, reference.file, recipe, library.digest, outputs=names,
-            target=slug, staging=jobs.staging, program=optimized.reference,
-            atomic_sums=record.atomic_sums, evaluation=reference.evaluation,
-            rounded=jobs.rounded(optimized),
-        )  # fmt: skip
-        yield processes, job, reference
+        folder = released.folder / slug
+        job = jobs.verify(slug, folder, library.digest, optimized, reference)
+        yield processes, replace(job, atomic_sums=record.atomic_sums), reference
 
 
 def _passes_of_variant(record: TargetRecord) -> tuple[PassChoice, ...]:

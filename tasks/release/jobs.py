@@ -27,7 +27,13 @@ from handoff.tasks.optimize.messages import OptimizeJob, OptimizeResult
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.steps import Step
 from handoff.tasks.verify.interpret.messages import InterpretJob
-from handoff.tasks.verify.messages import ReferenceJob, TapJob, VerifyResult
+from handoff.tasks.verify.messages import (
+    ReferenceJob,
+    ReferenceResult,
+    TapJob,
+    VerifyJob,
+    VerifyResult,
+)
 
 # The C++ program, which serving teams start from, too.
 RUNNER_SOURCE = Path(own_package(), "infra", "runner")
@@ -196,7 +202,22 @@ class Jobs:
         plan, file = self.recipe.verify, self.reference_file
         return ReferenceJob(self.staging, optimized.reference, plan, file, known)
 
-    def rounded(self, optimized: OptimizeResult) -> Path | None:
+    def verify(
+        self, slug: str, folder: Path, library: str, optimized: OptimizeResult,
+        reference: ReferenceResult,
+    ) -> VerifyJob:  # fmt: skip
+        """Return the job that compares the packages in a folder with a program's reference.
+
+        The packages are a target's, by its slug, and their `.so` has the digest `library`.
+        """
+        names = tuple(spec.name for spec in optimized.outputs)
+        return VerifyJob(
+            folder, reference.file, self.recipe, library, outputs=names, target=slug,
+            staging=self.staging, program=optimized.reference, evaluation=reference.evaluation,
+            rounded=self._rounded(optimized),
+        )  # fmt: skip
+
+    def _rounded(self, optimized: OptimizeResult) -> Path | None:
         """Return the program whose rounding an agreed metric judges; None for a tolerance."""
         return optimized.program if self.recipe.metric and optimized.rounds else None
 
