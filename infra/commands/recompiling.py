@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from handoff.artifacts.errors import NightFailed
 from handoff.artifacts.night import read_nights
@@ -19,7 +18,10 @@ from handoff.infra.terminal.progress import shown_progress
 
 
 def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> int:
-    """Rebuild the models that `alias` serves; print the night and return its exit status."""
+    """Rebuild the models that `alias` serves; print the night and return its exit status.
+
+    Raises `NightFailed` after it was printed, where a model could not be rebuilt.
+    """
     settings = read_settings()
     require_alias(alias)
     for model in models:
@@ -35,9 +37,13 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
         wanted = RecompileParameters(alias=alias, models=list(models), conformance=False)
         return lambda: recompile(wanted)
 
-    # What failed stands in the night's record, which is kept either way.
-    with shown_progress(), suppress(NightFailed):
-        call_flow(settings, None, load)
+    failed: NightFailed | None = None
+    try:
+        with shown_progress():
+            call_flow(settings, None, load)
+    except NightFailed as error:
+        # The night's record is kept either way.
+        failed = error
     (night,) = read_nights(open_store(settings.stores.objects), 1)
     if as_json:
         print_json({**to_plain(night), "exit_status": night.exit_status})
@@ -45,4 +51,6 @@ def recompile_models(models: tuple[str, ...], alias: str, *, as_json: bool) -> i
         from handoff.tasks.nightly.night_page import text_table
 
         echo(text_table(night))
+    if failed is not None:
+        raise failed
     return night.exit_status

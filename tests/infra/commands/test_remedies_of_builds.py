@@ -80,6 +80,8 @@ def test_a_night_that_lost_a_model_finds_it_again_once_its_recipe_is_mended(home
     lost = handoff("recompile", home=home)
     assert lost.returncode == 1, lost.stderr
     assert "no_such_module" in lost.stdout
+    assert "1 of 1 models could not be rebuilt" in lost.stderr
+    assert "What serves them stays as it was" in lost.stderr
     assert "Traceback" not in lost.stdout + lost.stderr
     served = json.loads(handoff("show", "small@production", "--json", home=home).stdout)
     assert served["version"] == 1
