@@ -55,8 +55,8 @@ DOCS := .venv-docs
 
 MUTATIONS ?= 100000
 
-# One for each core, where there are some 3 GB of memory for each: two for each took as long.
-TEST_PROCESSES ?= $(shell m=$$(awk '/MemAvailable/ {print int($$2 / 3e6)}' /proc/meminfo); n=$$(nproc); \
+# Two for each core, since a third of the time is waited, where there are some 3 GB of memory each.
+TEST_PROCESSES ?= $(shell m=$$(awk '/MemAvailable/ {print int($$2 / 3e6)}' /proc/meminfo); n=$$((2 * $$(nproc))); \
   echo $$((m < 2 ? 0 : m < n ? m : n)))
 
 PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder

@@ -22,6 +22,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_faults.S3Benc
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_release_gets_through_faults_of_s3_that_pass(bench: s3_faults.S3Bench) -> None:
     count = bench.count(bench.release)
     assert count > 40

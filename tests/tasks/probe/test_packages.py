@@ -81,6 +81,7 @@ def test_the_commands_repeat_the_checks_of_a_pulled_release(
         assert ended.outcome is None or "--unchecked" in arguments, ended.told
 
 
+@pytest.mark.long
 def test_the_step_runs_in_a_step_process_and_builds_its_program(
     job: ProbeJob, tmp_path: Path
 ) -> None:
