@@ -32,16 +32,23 @@ done
 
 # A value for every name, since compose refuses to go without.
 sed -E 's/^([A-Z0-9_]+)=$/\1=placeholder/' "$stack/.env.example" > "$scratch/env"
-missing docker-compose "compose.yaml" || for profile in "" gpu; do
+missing docker-compose "compose.yaml" || for profile in "" gpu tell tls; do
   told "docker-compose config${profile:+, profile $profile}" docker-compose \
     --env-file "$scratch/env" --file "$stack/compose.yaml" --profile "$profile" config --quiet
 done
+missing docker-compose "a second build worker" || told "docker-compose config, a second build worker" \
+  docker-compose --env-file "$scratch/env" --file "$stack/compose.yaml" \
+  --file "$stack/compose.build-2.yaml" config --quiet
 refuses_without_secrets() {
   ! docker-compose --env-file /dev/null --file "$stack/compose.yaml" config --quiet 2> "$scratch/error" &&
     grep -q "see .env.example" "$scratch/error"
 }
 missing docker-compose "compose.yaml without secrets" ||
   told "docker-compose refuses to go without secrets" refuses_without_secrets
+
+missing caddy "the Caddyfile" || told "caddy validate" env PREFECT_NAME=prefect.localhost \
+  MLFLOW_NAME=mlflow.localhost XDG_DATA_HOME="$scratch" XDG_CONFIG_HOME="$scratch" \
+  caddy validate --config "$stack/Caddyfile" --adapter caddyfile
 
 for folder in "$stack"/kubernetes/overlays/*/; do
   overlay=$(basename "$folder")

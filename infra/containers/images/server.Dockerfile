@@ -1,6 +1,6 @@
 # The servers' image: Prefect's, MLflow's, and what prepares their stores. From the repository:
 #
-#   docker build -f infra/containers/images/server.Dockerfile -t handoff-server:0.1.0 .
+#   docker build -f infra/containers/images/server.Dockerfile -t handoff-server:0.2.0 .
 #
 # It holds no torch and nothing of Handoff but prepare.py. Each service says its command.
 ARG BASE=docker.io/library/python:3.11.14-slim-bookworm

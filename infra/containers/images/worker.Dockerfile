@@ -1,7 +1,7 @@
 # The workers' image, for CPU and GPU: it compiles, verifies, signs and registers. From the
 # repository:
 #
-#   docker build -f infra/containers/images/worker.Dockerfile -t handoff-worker:0.1.0 .
+#   docker build -f infra/containers/images/worker.Dockerfile -t handoff-worker:0.2.0 .
 #
 # One image serves both, since a CPU worker that compiles for an absent GPU needs the same torch.
 # Of the GPU's driver nothing is in it: the engine's NVIDIA runtime puts that in. Where only CPU

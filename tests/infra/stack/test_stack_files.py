@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from handoff.artifacts.recipe.target import TARGETS
+from handoff.artifacts.version import own_version
 from tests.infra.stack.stack_files import (
     MANIFESTS,
     REPOSITORY,
@@ -45,6 +46,7 @@ def test_images_are_pinned_and_never_the_latest() -> None:
     base = next(o for p, o in manifests() if p == MANIFESTS / "base" / "kustomization.yaml")
     tags = {(image["name"], image["newTag"]) for image in base["images"]}
     assert {f"{name}:{tag}" for name, tag in tags} == {i for i in images if i.startswith("handoff")}
+    assert {tag for _, tag in tags} == {own_version()}
 
 
 def test_what_the_worker_is_built_from_installs_as_the_package(tmp_path: Path) -> None:
@@ -88,12 +90,8 @@ def test_a_service_of_compose_may_do_no_more_than_it_must(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert set(service.get("cap_add", ())) <= {
-        "CHOWN",
-        "DAC_OVERRIDE",
-        "FOWNER",
-        "SETGID",
-        "SETUID",
-    }
+        "CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID", "NET_BIND_SERVICE",
+    }  # fmt: skip
     assert "privileged" not in service
     limits = service["deploy"]["resources"]["limits"]
     assert {"cpus", "memory", "pids"} <= set(limits)
@@ -141,7 +139,9 @@ def test_every_pod_is_selected_by_the_policy_that_denies_and_postgres_by_few() -
 
 
 def test_ports_are_published_on_loopback_alone() -> None:
-    published = [port for service in _SERVICES.values() for port in service.get("ports", ())]
+    # The front with TLS is for other hosts.
+    inner = [service for name, service in _SERVICES.items() if name != "tls"]
+    published = [port for service in inner for port in service.get("ports", ())]
     assert len(published) >= 4
     assert all(str(port).startswith("127.0.0.1:") for port in published)
     assert compose()["networks"]["data"]["internal"] is True
@@ -150,6 +150,29 @@ def test_ports_are_published_on_loopback_alone() -> None:
     within = [content["spec"] for _, content in manifests() if content["kind"] == "Service"]
     assert len(within) >= 6
     assert all("type" not in spec for spec in within)
+
+
+def test_a_worker_finds_its_home_again_and_shares_it_with_no_other() -> None:
+    second = yaml.safe_load((STACK / "compose.build-2.yaml").read_text("utf-8"))
+    workers = {**_SERVICES, **second["services"]}
+    held: dict[str, list[str]] = {}
+    for name, service in workers.items():
+        for volume in service.get("volumes", ()):
+            if isinstance(volume, str):
+                held.setdefault(volume.partition(":")[0], []).append(name)
+            else:
+                assert volume["type"] == "bind", f"{name} loses {volume} at each start"
+    assert set(held) == {*compose()["volumes"], *second["volumes"]}
+    assert {volume: names for volume, names in held.items() if len(names) > 1} == {}
+    assert {"control-home", "build-home", "build-2-home", "build-scratch"} <= set(held)
+
+
+def test_no_service_asks_for_more_cores_than_two_unless_it_is_told_to() -> None:
+    for name, service in _SERVICES.items():
+        cores = service["deploy"]["resources"]["limits"]["cpus"]
+        assert float(filled_in(cores, {})) <= 2, name
+    build = _SERVICES["build"]["deploy"]["resources"]["limits"]["cpus"]
+    assert filled_in(build, {"BUILD_CPUS": "16"}) == "16"
 
 
 def test_servers_that_listen_beyond_loopback_have_a_login() -> None:
