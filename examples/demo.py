@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from handoff.artifacts.release.interval import Interval
 from handoff.infra.terminal.console import print_table, seconds
 
 MODELS = (("resnet18", "examples.resnet18:build"), ("user-model", "examples.user_model:build"))
@@ -74,14 +75,17 @@ def _print_outcome(released: list[dict[str, Any]]) -> None:
                         timing["case"],
                         seconds(timing["eager_s"]),
                         seconds(timing["package_s"]),
-                        f"{timing['speedup']:.2f}",
-                        f"{timing['speedup_low']:.2f} to {timing['speedup_high']:.2f}",
+                        Interval(
+                            timing["speedup"], timing["speedup_low"], timing["speedup_high"]
+                        ).told,
                         f"{error:.1e}",
                     )
                 )
-    columns = ("released", "target", "input", "eager", ".so", "ratio", "95 %", "max error")
+    columns = ("released", "target", "input", "eager", ".so", "over eager (95 %)", "max error")
     print_table("Eager against .so, one call, on this machine", columns, rows)
     print(  # noqa: T201 - this is a program
+        "Eager and the package took turns, and the speed is the median over those turns, not the\n"
+        "quotient of the two columns.\n\n"
         "Where to look next:\n"
         "  .venv/bin/handoff list\n"
         "  .venv/bin/handoff show resnet18@candidate\n"

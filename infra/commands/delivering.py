@@ -119,7 +119,7 @@ def _draws(contract: DeliveryContract) -> Iterator[str]:
     elif floats:
         names = ", ".join(spec.name for spec in floats)
         yield (
-            f"to verify with, {names} will be drawn from a standard normal distribution, and get "
-            f"NaN, infinities and very large numbers; {_SAY.format(floats[0].name)} says what is "
-            "served, and that alone is drawn"
+            f"verification will draw {names} from a standard normal distribution, with NaN, "
+            f"infinities and very large numbers among them; pass {_SAY.format(floats[0].name)} to "
+            "say which values are served, and only those are drawn"
         )

@@ -90,11 +90,11 @@ def describe_inputs(
         signature.measure({n: tuple(t.shape) for n, t in zip(names, inputs, strict=True)})
     except (ValueError, TypeError) as error:
         raise UsageProblem(
-            "what is said of the inputs doesn't fit the example",
-            expected="dynamic as {input: {axis: dimension}}, dimensions as {dimension: (min, max)} "
-            "and ranges as {input: (low, high)}, which hold for the example",
+            "dynamic, dimensions or ranges don't fit the example inputs",
+            expected="what holds for the example",
             got=str(error),
-            remedy="Mend that argument, or give another example",
+            remedy="Fix that argument (dynamic={input: {axis: dimension}}, dimensions={dimension: "
+            "(min, max)}, ranges={input: (low, high)}), or give another example",
         ) from error
     return signature
 

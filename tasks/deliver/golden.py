@@ -169,10 +169,11 @@ class DoesNotRun(DeliveryUnsound):
 
 def _does_not_run(what: str, inputs: Tensors, got: str) -> DoesNotRun:
     return DoesNotRun(
-        f"the model doesn't run on {what} of the shapes {shapes_of(inputs)}",
-        expected="finite outputs",
+        f"the model doesn't run on {what} of the shapes {shapes_of(inputs)} and the dtypes "
+        + ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in inputs),
+        expected="a call that succeeds and gives finite outputs",
         got=got,
-        remedy="Give the inputs that it runs on"
+        remedy="Give inputs that it runs on"
         if what == "its example"
         else "Declare which axes are dynamic (dynamic) and from what size on (dimensions), what "
         "random inputs may hold (ranges), or that all shapes are fixed (dynamic={})",

@@ -55,6 +55,7 @@ from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
 from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, state_of, watch_values
 from handoff.tasks.deliver.ranges.uses import Uses
 from handoff.tasks.deliver.writing import Work
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 
@@ -196,6 +197,7 @@ def _notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
 _CLEAN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
+@by_definition()
 def deliver(
     module: nn.Module,
     example_inputs: Sequence[Any],
@@ -346,7 +348,7 @@ def guessed_inputs(made: Made) -> tuple[TensorSpec, ...]:
     require_on_cpu(module, inputs)
     said = (options.get(name) for name in ("dynamic", "dimensions", "ranges"))
     signature = describe_inputs(call.names, inputs, *said)
-    with undisturbed(module), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with by_definition(), undisturbed(module), torch.random.fork_rng(devices=[]), torch.no_grad():
         signature, _ = with_ranges(module, call, inputs, signature)
     return tuple(spec for spec in signature.inputs if spec.is_guessed)
 

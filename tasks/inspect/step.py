@@ -22,6 +22,7 @@ from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.ranges import input_ranges
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.timing.conditions import half_of_the_threads
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import plan_cases
 
 
@@ -136,6 +137,7 @@ def _explained_by_training(delivery: LoadedDelivery, inputs: Tensors, want: Tens
         module.load_state_dict(state)
 
 
+@by_definition()
 def run(job: TraceabilityJob) -> TraceabilityResult:
     """Return the verdict on the delivery in `job.staging`."""
     delivery = read_delivery(job.staging)

@@ -32,6 +32,7 @@ from handoff.tasks.optimize.programs import (
     save_program,
 )
 from handoff.tasks.timing.conditions import half_of_the_threads
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import plan_cases
 
 PROGRAM_FILE = "program.pt2"
@@ -43,6 +44,7 @@ ChosenPass = tuple[PassChoice, Pass[Any]]
 _CHECKED_CASES = 2
 
 
+@by_definition()
 def run(job: OptimizeJob) -> OptimizeResult:
     """Write the optimized exported program of the delivery in `job.staging`."""
     with half_of_the_threads():

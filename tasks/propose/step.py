@@ -20,11 +20,13 @@ from handoff.tasks.propose.messages import (
     TryResult,
 )
 from handoff.tasks.propose.search import also_runs_wider, find_ranges, find_signature
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 _OTHER_SIDES = "; it runs with other sides, too, so that these are a guess: --input says which"
 
 
+@by_definition()
 def run(job: ProposeJob) -> ProposeResult:
     """Return the proposal for the folder; raise `DeliveryUnreadable` for one that can't be read."""
     stage(job.folder, job.staging)

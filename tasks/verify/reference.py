@@ -23,6 +23,7 @@ from handoff.artifacts.errors import first_line
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.timing.conditions import digest_conditions, half_of_the_threads
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.float64 import flat_tensors, kept_casts, lifted_inputs, run_in_float64
 from handoff.tasks.verify.messages import ReferenceJob, ReferenceResult
@@ -130,6 +131,7 @@ class ReferenceCase:
         return _is_served(self)
 
 
+@by_definition()
 def run(job: ReferenceJob) -> ReferenceResult:
     """Write the reference outputs of the delivery in `job.staging` to `job.file`."""
     delivery = read_delivery(job.staging)
@@ -315,7 +317,8 @@ class _Planner:
                 yield planned
         if left_out:
             self._skipped.append(
-                f"not asked, because {text} takes much memory and time: {', '.join(left_out)}"
+                f"{text} with these special values, which would take too much memory and time: "
+                + ", ".join(left_out)
             )
 
     def _questions(self, asking: CaseSpec) -> Iterator[tuple[_Planned, Mapping[str, int]]]:

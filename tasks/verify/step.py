@@ -26,6 +26,7 @@ from handoff.tasks.probe.manners import (
     repeated_calls,
     threaded_calls,
 )
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.elements import identical
 from handoff.tasks.verify.figures import spreads_of
 from handoff.tasks.verify.findings import Findings, drawn_of, yardsticks_of
@@ -51,6 +52,7 @@ _FEW = 2
 _ROUNDS, _MORE_ROUNDS = 2, 4
 
 
+@by_definition()
 def run(job: VerifyJob) -> VerifyResult:
     """Compare `model.so` and `model.pt2` in `job.folder` with the reference.
 

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
 from handoff.tasks.optimize.programs import load_program, save_program
+from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.conditioning import Conditioning
 from handoff.tasks.verify.elements import FEWEST_RUNS, MOST_INCOMPARABLE, ROOM_PER_MOVE
 from handoff.tasks.verify.float64 import lifted_inputs, run_in_float64
@@ -30,6 +31,7 @@ REFERENCE_FILE = "tapped-reference.pt"
 _MOST_TAPS = 4
 
 
+@by_definition()
 def run(job: TapJob) -> TapResult:
     """Write the tapped program and its reference to `job.folder`.
 

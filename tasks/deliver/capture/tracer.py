@@ -183,7 +183,9 @@ def describe_left_out(left_out: Mapping[str, int]) -> tuple[str, ...]:
 
 def describe_dropped_input(name: object) -> str:
     """Return the note on an input that the deployed model doesn't have."""
-    return f"the input {name} was used only by what was left out, and is no input any more"
+    return (
+        f"the input {name} was used only by the part that was left out, so it is no longer an input"
+    )
 
 
 def _drop_companions(graph: torch.fx.Graph, companions: list[torch.fx.Node]) -> list[str]:

@@ -69,7 +69,7 @@ def test_the_name_comes_first_and_the_contract_says_where_each_range_comes_from(
     assert "batch (1 to 1024) x 4" in rows["counts"]
     assert "example: computed with as a number" in rows["counts"]
     assert rows["batch:"].strip() == "batch: 1 to 1024, by default"
-    assert "dense will be drawn from a standard normal distribution" in result.stdout
+    assert "verification will draw dense from a standard normal distribution" in result.stdout
     assert "ranges={'counts': (LOW, HIGH)} says so" in result.stdout
 
 

@@ -279,7 +279,7 @@ def test_takes_an_empty_folder(tmp_path: Path) -> None:
         ({"dynamic": {"x": {0: "n", 1: "n"}}}, "8 instead of n = 6 as in another input"),
         ({"dimensions": {"batch": (1, 4)}}, "6 instead of batch from 1 to 4"),
         ({"dimensions": {"batch": (9, 4)}}, "min 9 and max 4"),
-        ({"dimensions": {"batch": 9}}, "dimensions as {dimension"),
+        ({"dimensions": {"batch": 9}}, "dimensions={dimension"),
         ({"dimensions": {"batch": (1, 9.5)}}, r"\(1, 9.5\) for batch"),
         ({"ranges": {"x": (1.0, 0.0)}}, "instead of low <= high for x"),
     ],
