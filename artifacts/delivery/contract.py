@@ -81,6 +81,10 @@ class ModelSection:
         require_model_name(self.name)
 
 
+# What follows a commit with changes on top that weren't committed.
+DIRTY = "-dirty"
+
+
 @dataclass(frozen=True)
 class Lineage:
     """Where the model comes from; every field is what the training side said, and may be empty."""
@@ -90,6 +94,11 @@ class Lineage:
     training_run: str = ""
     author: str = ""
     created: str = ""
+
+    def short_commit(self, digits: int = 12) -> str:
+        """Return the commit as lists show it: so many digits, and what marks changes on top."""
+        plain, mark, _ = self.commit.partition(DIRTY)
+        return plain[:digits] + mark
 
     def completed(self, said: Lineage) -> Lineage:
         """Return this with what `said` adds; raise `ValueError` where it tells another commit.

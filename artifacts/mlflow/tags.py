@@ -40,7 +40,7 @@ def version_tags(manifest: Manifest, claim: Claim, release: Digest, report: str)
     shown = {
         "verdict": verdict(manifest),
         "speed": speed(manifest),
-        "commit": one_line(manifest.lineage.commit)[:_COMMIT_SHOWN],
+        "commit": one_line(manifest.lineage.short_commit(_COMMIT_SHOWN)),
         "targets": " ".join(target.slug for target in manifest.targets),
         VERSION_TAG: str(claim.version),
     }
@@ -116,7 +116,7 @@ def source_tags(lineage: Lineage) -> dict[str, str]:
 
 def run_title(named: str, lineage: Lineage) -> str:
     """Return what a run is called: the model, or its version, and the commit."""
-    return " ".join(filter(None, (named, one_line(lineage.commit)[:_COMMIT_SHOWN])))
+    return " ".join(filter(None, (named, one_line(lineage.short_commit(_COMMIT_SHOWN)))))
 
 
 def _written(plain: dict[str, str]) -> dict[str, str]:

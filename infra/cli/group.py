@@ -62,7 +62,8 @@ class HandoffGroup(click.Group):
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "handoff"
             message = error.format_message().rstrip(".")
-            echo(f"handoff: {message}. See '{command} --help'", err=True)
+            stop = "" if message.endswith("?") else "."
+            echo(f"handoff: {message}{stop} See '{command} --help'", err=True)
             sys.exit(UsageProblem.exit_code)
         except HandoffError as error:
             sys.exit(_tell(error))

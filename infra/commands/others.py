@@ -74,7 +74,7 @@ def _tell_inspection(
 def _origin(taken: IntakeResult) -> str:
     """Return who delivered what from where, as far as the delivery says it."""
     source = taken.contract.source
-    commit = f"{source.repository} {source.commit[:12]}".strip()
+    commit = f"{source.repository} {source.short_commit()}".strip()
     told = [commit, source.training_run, source.author, source.created]
     return one_line(", ".join([taken.digest.short, *(part for part in told if part)]))
 

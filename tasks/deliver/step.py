@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from handoff.artifacts.delivery.contract import DeliveryContract, Lineage, ModelSection
+from handoff.artifacts.delivery.contract import DIRTY, DeliveryContract, Lineage, ModelSection
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
@@ -67,7 +67,7 @@ def lineage_from_git(folder: Path) -> Lineage:
     """
     commit = ask_git(folder, "rev-parse", "HEAD")
     if commit and ask_git(folder, "status", "--porcelain", "--untracked-files=no"):
-        commit += "-dirty"
+        commit += DIRTY
     remote = ask_git(folder, "remote", "get-url", "origin")
     name, mail = (ask_git(folder, "config", key) for key in ("user.name", "user.email"))
     return Lineage(

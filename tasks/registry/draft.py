@@ -153,8 +153,9 @@ def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> D
         raise RegistryFailed(
             f"{request.alias} of {request.model} can't be rolled back"
             + (f" to {wanted}" if wanted else ""),
-            expected="a version that it stood for before", got=known,
-            remedy=f"See 'handoff history {request.model}'; 'handoff promote' moves it to another",
+            expected="a version that it stood for before the one it stands for now", got=known,
+            remedy=f"'handoff promote {request.model}@VERSION --to {request.alias}' moves it to "
+            f"any other, a later one too; 'handoff history {request.model}' lists them",
         )  # fmt: skip
     if stack[-1] == wanted:
         return _nothing(head, wanted)

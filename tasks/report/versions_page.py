@@ -118,7 +118,7 @@ def _versions_table(newest: LedgerEntry, versions: Mapping[int, Manifest]) -> Ta
         (
             str(version),
             moment(manifest.created),
-            Cell(manifest.lineage.commit[:12], "code") if manifest.lineage.commit else "-",
+            Cell(manifest.lineage.short_commit(), "code") if manifest.lineage.commit else "-",
             ", ".join(f"@{alias}" for alias in newest.aliases_of(version)) or "-",
             Cell(target.slug, "code"),
             *_figures(target),
@@ -126,7 +126,7 @@ def _versions_table(newest: LedgerEntry, versions: Mapping[int, Manifest]) -> Ta
         for version, manifest in sorted(versions.items(), reverse=True)
         for target in manifest.targets
     ]
-    columns = ("version", "released", "commit", "stands for", "target", *_FIGURES[2:])
+    columns = ("version", "released", "commit", "aliases", "target", *_FIGURES[2:])
     return table("Versions", columns, rows)
 
 

@@ -114,8 +114,8 @@ def judge(manifest: Manifest) -> Verdict:
 
 def origin(manifest: Manifest) -> str:
     """Return which release this is, in a line: its record, the commit that it is of, and when."""
-    commit = manifest.lineage.commit
-    made_from = f"commit {commit[:40]}" if commit else "of a delivery that names no commit"
+    commit = manifest.lineage.short_commit(40)
+    made_from = f"commit {commit}" if commit else "of a delivery that names no commit"
     when = moment(manifest.created)
     made = "refused" if is_refused(manifest) else "released"
     return f"{made_from} · {made} {when} · record {manifest.digest.short}"

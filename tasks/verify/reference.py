@@ -19,7 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.errors import first_line
+from handoff.artifacts.errors import DeliveryUnsound, HandoffError, first_line
+from handoff.infra.engine.budget import is_out_of_memory
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.timing.conditions import digest_conditions, half_of_the_threads
@@ -147,7 +148,7 @@ def run(job: ReferenceJob) -> ReferenceResult:
                 skipped.append(f"{planned.name}: {error}, and nothing defines the result")
             except Exception as error:
                 if planned.values == "drawn":
-                    raise
+                    raise _fails_where_declared(planned.name, error) from error
                 # What the model itself doesn't take can't be compared.
                 why = first_line(error, 200)
                 skipped.append(f"{planned.name}: the model itself fails: {why}")
@@ -161,6 +162,19 @@ def run(job: ReferenceJob) -> ReferenceResult:
     asked = {fault: case for fault, case in planner.asked.items() if case in names}
     return ReferenceResult(
         job.file, names, tuple(skipped), plan, digest_conditions(), asked, evaluation
+    )
+
+
+def _fails_where_declared(case: str, error: Exception) -> Exception:
+    """Return the refusal of a model that fails where its contract says that it runs."""
+    if isinstance(error, HandoffError) or is_out_of_memory(error):
+        return error
+    return DeliveryUnsound(
+        f"the model itself fails at {case}, which its contract declares",
+        expected="a model that runs at every size and on every value that its contract declares",
+        got=f"{type(error).__name__}: {first_line(error, 200)}",
+        remedy="Declare what it takes (dimensions={NAME: (MIN, MAX)}, ranges={INPUT: (LOW, "
+        "HIGH)}), and deliver it again",
     )
 
 

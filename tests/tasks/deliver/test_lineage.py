@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,10 @@ def test_a_clean_commit_is_named(repository: Path) -> None:
 
 def test_changes_on_top_of_a_commit_are_told(repository: Path) -> None:
     (repository / "train.py").write_text("epochs = 2\n")
-    assert lineage_from_git(repository).commit.endswith("-dirty")
+    lineage = lineage_from_git(repository)
+    assert lineage.commit.endswith("-dirty")
+    assert lineage.short_commit(8) == f"{lineage.commit[:8]}-dirty"
+    assert replace(lineage, commit=lineage.commit[:40]).short_commit() == lineage.commit[:12]
 
 
 @pytest.mark.parametrize(
