@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -59,14 +60,16 @@ from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
 
-def lineage_from_git(folder: Path) -> Lineage:
+def lineage_from_git(folder: Path, factory: Path | None = None) -> Lineage:
     """Return what git says of `folder`; empty fields for what it doesn't say.
 
-    A commit with changes on top is marked `-dirty`, and credentials in the remote's address are
-    left out.
+    A commit with changes on top is marked `-dirty`, as is one that lacks the file of the factory,
+    and credentials in the remote's address are left out.
     """
     commit = ask_git(folder, "rev-parse", "HEAD")
-    if commit and ask_git(folder, "status", "--porcelain", "--untracked-files=no"):
+    unknown = ("ls-files", "--others", "--exclude-standard", "--", str(factory))
+    changed = ask_git(folder, "status", "--porcelain", "--untracked-files=no")
+    if commit and (changed or (factory and ask_git(folder, *unknown))):
         commit += DIRTY
     remote = ask_git(folder, "remote", "get-url", "origin")
     name, mail = (ask_git(folder, "config", key) for key in ("user.name", "user.email"))
@@ -369,7 +372,11 @@ def run(job: DeliverJob) -> DeliverResult:
 def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
     options = dict(made.options)
     chosen = str(options.pop("name", "") or default_name(job.factory, unwrap(made.module))[0])
-    lineage = options.pop("lineage", None) or lineage_from_git(job.search_path)
+    module = sys.modules.get(job.factory.partition(":")[0])
+    file = getattr(module, "__file__", None)
+    lineage = options.pop("lineage", None) or lineage_from_git(
+        job.search_path, Path(file) if file else None
+    )
     created = lineage.created or datetime.now(UTC).isoformat(timespec="seconds")
     ranges = {**(options.pop("ranges", None) or {}), **job.ranges}
     return deliver(

@@ -96,9 +96,14 @@ def is_wrong(got, want, exact, atol, rtol, factor, floor):
         print(f"  package: {{got.dtype}} of shape {{list(got.shape)}}")
         return True
     size = float(exact.double().square().mean().sqrt())
-    print(f"  eager:   RMSE to float64 {{rmse(want, exact):.3g}}, of {{size:.3g}}; {{flat(want)}}")
-    print(f"  package: RMSE to float64 {{rmse(got, exact):.3g}}, of {{size:.3g}}; {{flat(got)}}")
-    print(f"  float64: {{flat(exact)}}")
+    apart = (got.double() - want.double()).abs().nan_to_num(nan=float("inf")).flatten()
+    worst = apart.topk(min(4, apart.numel())).indices
+    print(f"  the elements that lie furthest apart: {{worst.tolist()}} of {{apart.numel()}}")
+    told = f"RMSE to float64 {{rmse(want, exact):.3g}}, of {{size:.3g}}"
+    print(f"  eager:   {{told}}; {{flat(want, worst)}}")
+    told = f"RMSE to float64 {{rmse(got, exact):.3g}}, of {{size:.3g}}"
+    print(f"  package: {{told}}; {{flat(got, worst)}}")
+    print(f"  float64: {{flat(exact, worst)}}")
     finite = torch.isfinite(want)
     if not torch.equal(got[~finite].nan_to_num(), want[~finite].nan_to_num()):
         return True
@@ -110,8 +115,8 @@ def is_wrong(got, want, exact, atol, rtol, factor, floor):
     return bool(outside.any()) or not rmse(got[usable], exact[usable]) <= allowed
 
 
-def flat(tensor):
-    return [round(float(value), 7) for value in tensor.flatten()[:4]]
+def flat(tensor, places):
+    return [round(float(value), 7) for value in tensor.flatten()[places]]
 
 
 def main():

@@ -44,6 +44,21 @@ def test_changes_on_top_of_a_commit_are_told(repository: Path) -> None:
     assert replace(lineage, commit=lineage.commit[:40]).short_commit() == lineage.commit[:12]
 
 
+def test_a_commit_that_lacks_the_factory_s_own_file_does_not_hold_the_model(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (repository / "untracked.py").write_text("epochs = 2\n")
+    # What lies about is no part of it, nor is what was installed elsewhere or is ignored.
+    installed = tmp_path_factory.mktemp("installed") / "models.py"
+    installed.write_text("epochs = 2\n")
+    (repository / ".git" / "info" / "exclude").write_text("venv/\n")
+    (repository / "venv").mkdir()
+    (repository / "venv" / "models.py").write_text("epochs = 2\n")
+    for held in (None, repository / "train.py", installed, repository / "venv" / "models.py"):
+        assert not lineage_from_git(repository, held).commit.endswith("-dirty")
+    assert lineage_from_git(repository, repository / "untracked.py").commit.endswith("-dirty")
+
+
 @pytest.mark.parametrize(
     ("remote", "told"),
     [

@@ -20,11 +20,12 @@ from handoff.tasks.verify.by_definition import by_definition
 class Encoder(nn.Module):
     """A text encoder as it stands in torch's documentation, with padding."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, norm_first: bool) -> None:
         super().__init__()
         self.tokens = nn.Embedding(100, 16)
-        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
+        # Norms that come last let it take nested tensors, which leave zeros where padding is.
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         x: Tensor = self.layers(self.tokens(ids), src_key_padding_mask=~mask)
@@ -36,7 +37,7 @@ PADDING = torch.tensor([[True] * 4, [False] * 4, [True, False, False, False]])
 
 
 def test_a_row_of_padding_alone_has_numbers_by_definition_and_not_when_fused() -> None:
-    model = Encoder().eval()
+    model = Encoder(norm_first=True).eval()
     with torch.no_grad():
         fused = model(IDS, PADDING)
         with by_definition():
@@ -65,11 +66,12 @@ def test_the_fused_kernel_is_allowed_again_after_an_error_and_only_where_it_was(
         torch.backends.mha.set_fastpath_enabled(True)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
 def test_an_encoder_whose_masks_may_be_padding_alone_goes_through_the_passes(
-    tmp_path: Path,
+    tmp_path: Path, *, norm_first: bool
 ) -> None:
     deliver(
-        Encoder().eval(), (IDS, MASK), tmp_path / "delivery", name="encoder",
+        Encoder(norm_first=norm_first).eval(), (IDS, MASK), tmp_path / "delivery", name="encoder",
         dynamic={"ids": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},
     )  # fmt: skip
     take_in(IntakeJob(tmp_path / "delivery", tmp_path / "staging"))
