@@ -148,6 +148,8 @@ def run(job: ReferenceJob) -> ReferenceResult:
                 skipped.append(f"{planned.name}: {error}, and nothing defines the result")
             except Exception as error:
                 if planned.values == "drawn":
+                    if isinstance(error, HandoffError) or is_out_of_memory(error):
+                        raise
                     raise _fails_where_declared(planned.name, error) from error
                 # What the model itself doesn't take can't be compared.
                 why = first_line(error, 200)
@@ -165,10 +167,8 @@ def run(job: ReferenceJob) -> ReferenceResult:
     )
 
 
-def _fails_where_declared(case: str, error: Exception) -> Exception:
+def _fails_where_declared(case: str, error: Exception) -> DeliveryUnsound:
     """Return the refusal of a model that fails where its contract says that it runs."""
-    if isinstance(error, HandoffError) or is_out_of_memory(error):
-        return error
     return DeliveryUnsound(
         f"the model itself fails at {case}, which its contract declares",
         expected="a model that runs at every size and on every value that its contract declares",
