@@ -51,15 +51,21 @@ def _untold(folder: Path) -> Iterator[None]:
         return write(content, *args, **kwargs)  # type: ignore[arg-type]
 
     def run_neutral(cmd_line: str, cwd: str) -> None:
-        # Not among Inductor's own flags: these are hashed, and precompiled headers go by them.
-        mapped = f" -ffile-prefix-map={folder}={_NEUTRAL} -c "
-        run(cmd_line.replace(" -c ", mapped, 1) if str(folder) in cmd_line else cmd_line, cwd)
+        run(untold(cmd_line, folder) if str(folder) in cmd_line else cmd_line, cwd)
 
     with (
         replaced(codecache, "write", write_neutral),
         replaced(cpp_builder, "run_compile_cmd", run_neutral),
     ):
         yield
+
+
+def untold(command: str, folder: Path) -> str:
+    """Return a compiler's command that writes a path always the same where the folder's would be.
+
+    Not among Inductor's own flags: these are hashed, and precompiled headers go by them.
+    """
+    return command.replace(" -c ", f" -ffile-prefix-map={folder}={_NEUTRAL} -c ", 1)
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from torch._inductor.codecache import AotCodeCompiler
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.tasks.compile.patching import moved, replaced
+from handoff.tasks.compile.place import untold
 
 _SOURCE = Path(codecache.__file__).with_name("codegen") / "aoti_runtime" / "interface.cpp"
-_NEUTRAL = "/handoff"
 _INSTANCE = (
     "namespace torch::aot_inductor {{\n"
     "{0}template class AOTInductorModelBase<AOTInductorModel>;\n"
@@ -89,12 +89,9 @@ def _object(how: cpp_builder.BuildOptionsBase) -> Path:
     own.parent.mkdir(parents=True, exist_ok=True)
     # One that a killed compiler left half done would spoil every package after it.
     with tempfile.TemporaryDirectory(dir=own.parent, prefix=".making-") as folder:
-        Path(folder, "interface.cpp").write_text(source, encoding="utf-8")
-        builder = cpp_builder.CppBuilder(
-            "interface", str(Path(folder, "interface.cpp")), how, output_dir=folder
-        )
-        mapped = f" -ffile-prefix-map={folder}={_NEUTRAL} -c "
-        command = builder.get_command_line().replace(" -c ", mapped, 1)
-        cpp_builder.run_compile_cmd(command, cwd=folder)
+        written = Path(folder, "interface.cpp")
+        written.write_text(source, encoding="utf-8")
+        builder = cpp_builder.CppBuilder("interface", str(written), how, output_dir=folder)
+        cpp_builder.run_compile_cmd(untold(builder.get_command_line(), Path(folder)), cwd=folder)
         Path(builder.get_target_file_path()).replace(own)
     return own

@@ -65,12 +65,18 @@ def test_two_at_once_make_the_same_and_neither_is_in_the_others_way(tmp_path: Pa
     assert (tmp_path / "headers" / "one.h.gch").read_text() == "made"
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The file of an exported program."""
+    file = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(torch.nn.GELU(), (torch.ones(4, 8),)), file)
+    return file
+
+
 @pytest.mark.compile
 def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "program.pt2"
-    torch.export.save(torch.export.export(torch.nn.GELU(), (torch.ones(4, 8),)), program)
     ran: list[str] = []
     run_command = cpp_builder.run_compile_cmd
 
@@ -97,10 +103,8 @@ def test_torchs_own_part_of_a_package_is_compiled_once_and_the_bytes_are_the_sam
 
 @pytest.mark.compile
 def test_a_source_without_torchs_text_as_it_stands_is_compiled_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "program.pt2"
-    torch.export.save(torch.export.export(torch.nn.GELU(), (torch.ones(4, 8),)), program)
     other = tmp_path / "interface.cpp"
     other.write_text("// another torch's\n")
     monkeypatch.setattr(compiled_interface, "_SOURCE", other)
