@@ -75,8 +75,7 @@ def compile_variant(work: Work, name: str, job: CompileJob, limit_s: float) -> C
 
 
 def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult) -> Variant:
-    names = tuple(spec.name for spec in work.optimized.outputs)
-    verified = compare(work, job, compiled, names)
+    verified = compare(work, job, compiled)
     said_little = (*verified.blind, *verified.incomparable)
     if verified.accepted and said_little:
         verified = assemble.with_inside(verified, *look_inside(work, job, said_little))
@@ -96,7 +95,6 @@ def compare(
     work: Work,
     job: CompileJob,
     compiled: CompileResult,
-    names: tuple[str, ...],
     tapped: TapResult | None = None,
 ) -> VerifyResult:
     """Compare the packages that `job` has made with the reference, or with what was tapped."""
@@ -107,12 +105,13 @@ def compare(
         processes.jobs.verify(
             slug, job.folder, compiled.library.digest, work.optimized, work.reference
         ),
-        assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, outputs=names, calls=calls,
+        assumed=compiled.assumed, atomic_sums=compiled.atomic_sums, calls=calls,
     )  # fmt: skip
     if tapped:
         verifying = replace(
-            verifying, reference=reference, program=tapped.program, evaluation=None, rounded=None
-        )
+            verifying, reference=reference, program=tapped.program, outputs=(), evaluation=None,
+            rounded=None,
+        )  # fmt: skip
     if calls:
         # Without the runner nothing is called, and why there is none is told here.
         processes.tools(work.target).result()
@@ -133,7 +132,7 @@ def look_inside(
         return (), None
     inner = replace(job, program=tapped.program, folder=tapping.folder / "package", cache=None)
     compiled = compile_package(processes.compiler(work.target), inner, f"{slug} tapped")
-    return tapped.nodes, compare(work, inner, compiled, (), tapped)
+    return tapped.nodes, compare(work, inner, compiled, tapped)
 
 
 def try_variants(work: Work, plain: Variant) -> tuple[tuple[Variant, ...], tuple[Candidate, ...]]:
