@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -212,25 +213,102 @@ def _small_sizes(delivery: LoadedDelivery) -> dict[str, int]:
 
 
 def other_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
-    """Run every dynamic dimension at its smallest sizes and at an odd one."""
+    """Run every dynamic dimension at its smallest sizes, at an odd one, and at its largest."""
     dimensions = delivery.contract.signature.dimensions
     for name, limits in dimensions.items():
-        for size in sorted({limits.min, min(limits.min + 1, limits.max), min(5, limits.max)}):
-            if size not in limits:
-                continue
-            inputs = delivery.draw(
-                CaseSpec("other size", {**_small_sizes(delivery), name: size}, 0)
-            )
-            try:
-                call(delivery.module, inputs)
-            except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
-                yield Finding(
-                    "size-baked-in",
-                    "unsound",
-                    f"the model fails for {name} = {size}: {reason_of(error)}",
-                    f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
-                )
+        small = {limits.min, min(limits.min + 1, limits.max), min(5, limits.max)}
+        for size in sorted(size for size in small if size in limits):
+            if failure := _failure(delivery, name, size):
+                yield _baked_in(name, size, failure)
                 break
+        else:
+            yield from _largest_size(delivery, name, max(small), limits.max)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a graph can't be run, and the line of the node that couldn't."""
+
+    reason: str
+    where: str
+
+
+def _failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
+    """Return why the model fails with `name` at `size`, the others small; None where it runs."""
+    spec = CaseSpec("other size", {**_small_sizes(delivery), name: size}, 0)
+    inputs = delivery.draw(spec)
+    if is_runnable(delivery.module, inputs):
+        return None
+    walk = _Walk(delivery.module)
+    try:
+        with torch.no_grad():
+            walk.run(*inputs)
+    except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
+        return _Failure(reason_of(error), place_of(walk.at) if walk.at else "")
+    return None
+
+
+class _Walk(torch.fx.Interpreter):
+    """Runs a graph; `at` is the node under way, `size_bytes` what all have made of inputs."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.at: torch.fx.Node | None = None
+        self.size_bytes = 0
+
+    def run_node(self, n: torch.fx.Node) -> Any:  # noqa: ANN401 - whatever the node returns
+        self.at = n
+        value = super().run_node(n)
+        if n.op != "get_attr":
+            self.size_bytes += sum(tensor.nbytes for tensor in flat_tensors(value))
+        return value
+
+
+def _baked_in(name: str, size: int, failure: _Failure) -> Finding:
+    return Finding(
+        "size-baked-in",
+        "unsound",
+        f"the model fails for {name} = {size}: {failure.reason}",
+        f"Write {name} as x.shape[...] in the forward, or declare it as fixed",
+        failure.where,
+    )
+
+
+# What takes more intermediate results is left to the comparison, which has the memory for it.
+_LARGEST_BYTES = 2**30
+
+
+def _largest_size(
+    delivery: LoadedDelivery, name: str, fits: int, largest: int
+) -> Iterator[Finding]:
+    """Find the size beyond `fits`, at which it runs, from which on the model fails, if any.
+
+    What the largest size takes is extrapolated: results grow with the size for most models.
+    """
+    if largest <= fits:
+        return
+    walk = _Walk(delivery.module)
+    with torch.no_grad():
+        walk.run(*delivery.draw(CaseSpec("other size", {**_small_sizes(delivery), name: fits}, 0)))
+    if walk.size_bytes / max(fits, 1) * largest > _LARGEST_BYTES:
+        return
+    failure = _failure(delivery, name, largest)
+    if failure is None:
+        return
+    fails = largest
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        found = _failure(delivery, name, middle)
+        fits, fails, failure = (middle, fails, failure) if not found else (fits, middle, found)
+    yield Finding(
+        "size-beyond-model",
+        "unsound",
+        f"{name} is declared up to {largest}, and the model runs up to {fits}: at {fails} it fails "
+        f"with {failure.reason}",
+        f"Declare dimensions={{'{name}': (MIN, {fits})}}, or give the model a table, or whatever "
+        "limits it, for more",
+        failure.where,
+    )
 
 
 def other_values(delivery: LoadedDelivery) -> Iterator[Finding]:

@@ -44,6 +44,12 @@ _MORE_METHODS = _words(
     "size stride new new_empty new_empty_strided new_full new_ones new_tensor new_zeros numel "
     "is_floating_point to view unflatten to_padded_tensor cholesky items keys values"
 )
+# What fx writes for the operators of a parameter or buffer with an input: `table[ids]` becomes
+# `table.__getitem__(ids)`.
+_OPERATOR_METHODS = _words(
+    "__getitem__ __and__ __or__ __xor__ __lshift__ __rshift__ __floordiv__ __mod__ __rsub__ "
+    "__rand__ __ror__ __rxor__ __rlshift__ __rrshift__ __rfloordiv__ __rmod__ __rpow__ __rmatmul__"
+)
 _FACTORIES = _words(
     "arange as_tensor bartlett_window blackman_window complex empty empty_strided eye full "
     "hamming_window hann_window kaiser_window linspace logspace normal ones polar rand randint "
@@ -108,7 +114,7 @@ def _functions(place: str) -> frozenset[str]:
 @cache
 def methods() -> frozenset[str]:
     """Return the names of the tensor methods that a graph may call."""
-    return (_overridable(torch.Tensor) | _MORE_METHODS) - _REFUSED_METHODS
+    return (_overridable(torch.Tensor) | _MORE_METHODS | _OPERATOR_METHODS) - _REFUSED_METHODS
 
 
 @cache

@@ -35,6 +35,7 @@ class CaseSpec:
 def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     """Return the cases: every dynamic dimension at telling sizes, others at a middle one.
 
+    Of several dimensions all are once at their smallest together, and once at their largest.
     Every size is drawn once, and the one in the middle of them `seeds` times: what depends on a
     size shows at any values, and what depends on values at any size. Small sizes come first.
     """
@@ -45,7 +46,11 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     for name, limits in signature.dimensions.items():
         sizes = {limits.min, limits.min + 1, *_TELLING_SIZES, limits.max}
         settings += [{**middle, name: size} for size in sorted(sizes) if size in limits]
-    unique = {tuple(sorted(sizes.items())): sizes for sizes in settings or [{}]}
+    settings += [
+        {name: limits.min for name, limits in signature.dimensions.items()},
+        {name: limits.max for name, limits in signature.dimensions.items()},
+    ]
+    unique = {tuple(sorted(sizes.items())): sizes for sizes in settings}
     ordered = sorted(unique.values(), key=lambda sizes: (sum(sizes.values()), str(sizes)))
     middle_place = (len(ordered) - 1) // 2
     return tuple(

@@ -25,6 +25,7 @@ UNSOUND = {
 MENDED = {
     "example-fails": ('["batch", 8]', '["batch", 16]'),
     "size-baked-in": ("x.view(8, 4, 4)", "x.view(x.shape[0], 4, 4)"),
+    "size-beyond-model": ("max = 512", "max = 64"),
     "golden-mismatch": ('weights["0.weight"] *= 2.0\n', ""),
     "golden-in-training-mode": ("net.train()(x)", "net.eval()(x)"),
     "not-repeatable": ("dropout(x, 0.5)", "dropout(x, 0.5, training=self.training)"),

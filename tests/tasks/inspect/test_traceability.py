@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from handoff.artifacts.delivery.signature import Dimension
 from handoff.tasks.inspect.behaviour import run_twice
 from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.step import run
@@ -97,6 +98,41 @@ def test_a_careless_model_is_unsound(module: nn.Module, code: str, tmp_path: Pat
     result = judge(tmp_path, module.eval())
     assert result.verdict == "unsound"
     assert code in codes(result, "unsound")
+
+
+class Places(Base):
+    """Adds a place to each row, of which it has 40."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(40, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x + self.places(torch.arange(x.shape[0])))
+
+
+def judge_up_to(tmp_path: Path, largest: int) -> TraceabilityResult:
+    folder = write_delivery(
+        tmp_path / str(largest), Places().eval(), {"x": torch.randn(8, 16)},
+        batch=Dimension(1, largest),
+    )  # fmt: skip
+    return run(TraceabilityJob(folder))
+
+
+@pytest.mark.parametrize("largest", [41, 512])
+def test_the_size_from_which_on_the_model_fails_is_found(largest: int, tmp_path: Path) -> None:
+    (finding,) = judge_up_to(tmp_path, largest).findings
+    assert (finding.code, finding.severity) == ("size-beyond-model", "unsound")
+    told = f"batch is declared up to {largest}, and the model runs up to 40: at 41 it fails"
+    assert told in finding.message
+    assert "(MIN, 40)" in finding.remedy
+    line = int(finding.where.removeprefix("module.py:"))
+    source = (tmp_path / str(largest) / "module.py").read_text().splitlines()[line - 1]
+    assert "places" in source
+
+
+def test_the_largest_size_that_the_model_has_a_table_for_is_sound(tmp_path: Path) -> None:
+    assert judge_up_to(tmp_path, 40).findings == ()
 
 
 def test_weights_of_another_run_are_noticed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch.fx._symbolic_trace import PH
 from handoff.artifacts.errors import DeliveryUnreadable
 from handoff.tasks.intake.functions import resolve
 from handoff.tasks.intake.loading import check_same_forward, read_delivery
+from handoff.tasks.verify.float64 import flat_tensors
 from tests.tasks.intake.models import deliver, deliver_case, spec
 
 INPUTS = (spec("x", "float32", 4, 4),)
@@ -72,6 +73,37 @@ def test_reads_an_exported_program_unlifted_into_plain_code(tmp_path: Path) -> N
     inputs = torch.randn(4, 4)
     (ours,), (theirs,) = read_delivery(tmp_path).module(inputs), plain(inputs)
     assert torch.equal(ours, theirs)
+
+
+def test_reads_operators_of_a_buffer_with_an_input(tmp_path: Path) -> None:
+    class Tables(nn.Module):
+        rows: torch.Tensor
+        bits: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rows", torch.randn(8, 3))
+            self.register_buffer("bits", torch.arange(8))
+
+        def forward(self, ids: torch.Tensor) -> Any:
+            whole = (self.bits & ids, self.bits | ids, self.bits ^ ids, self.bits << ids)
+            apart = (self.bits >> ids, self.bits // (ids + 1), self.bits - ids, ids - self.bits)
+            return self.rows[ids], self.rows[ids, 0], self.rows[:, ids % 3], whole, apart
+
+    traced = deliver(Tables(), tmp_path, (spec("ids", "int64", 8),))
+    assert "__getitem__" in traced.code
+    module, ids = read_delivery(tmp_path).module, torch.randint(0, 8, (8,))
+    for ours, theirs in zip(flat_tensors(module(ids)), flat_tensors(traced(ids)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["__class__", "__reduce_ex__", "__setstate__", "__init__"])
+def test_refuses_python_s_other_methods_of_tensors(name: str, tmp_path: Path) -> None:
+    graph = torch.fx.Graph()
+    graph.output(graph.call_method(name, (graph.placeholder("x"), 2)))
+    deliver(torch.fx.GraphModule(nn.Module(), graph), tmp_path, INPUTS)
+    with pytest.raises(DeliveryUnreadable, match="a method of tensors that only computes"):
+        read_delivery(tmp_path)
 
 
 def test_refuses_nested_inputs_with_a_way_out(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ def test_every_dimension_of_several_is_varied() -> None:
     assert {case.sizes["length"] for case in cases} >= {2, 3, 7, 17, 30}
 
 
+def test_several_dimensions_are_at_their_smallest_and_at_their_largest_together() -> None:
+    limits = {"batch": Dimension(1, 8), "length": Dimension(2, 30)}
+    sizes = [case.sizes for case in plan_cases(signature(**limits), seeds=1)]
+    assert sizes[0] == {"batch": 1, "length": 2}
+    assert sizes[-1] == {"batch": 8, "length": 30}
+
+
 def test_a_model_of_fixed_shapes_has_one_case_a_seed() -> None:
     assert len(plan_cases(signature(), seeds=3)) == 3
 
