@@ -23,7 +23,10 @@ _NESTED = re.compile(
 
 
 class HandoffError(Exception):
-    """What went wrong, what was expected, what was found, and what to do about it."""
+    """What went wrong, what was expected, what was found, and what to do about it.
+
+    What was found may be several things, one a line.
+    """
 
     exit_code: ClassVar[int] = 1
 
@@ -44,7 +47,8 @@ class HandoffError(Exception):
         """
         place = f"{self.where}: " if self.where else ""
         remedy = self.remedy[:1].upper() + self.remedy[1:]
-        got = _NESTED.sub(r"\g<got> instead of \g<expected>", self.got)
+        found = self.got.replace("\n", "; ")
+        got = _NESTED.sub(r"\g<got> instead of \g<expected>", found)
         return f"{place}{self.what}: expected {self.expected}, got {got}. {remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:

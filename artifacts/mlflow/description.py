@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.mlflow.tags import mechanical_blessing, numeric_blessing, speed, verdict
 from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.coverage import closest_call
 from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.statement import Claim
@@ -92,9 +93,9 @@ def number_note(version: int, found: int) -> str:
 def targets_table(manifest: Manifest) -> str:
     """Return each target's figures as a table in Markdown."""
     columns: tuple[str, ...] = (
-        "target", "largest error", "RMSE / eager's", "speed-up (95 %)", "size",
+        "target", "largest error", "rtol needed", "RMSE / eager's", "speed-up (95 %)", "size",
     )  # fmt: skip
-    rows = [_target_row(target) for target in manifest.targets]
+    rows = [_target_row(manifest, target) for target in manifest.targets]
     if any(target.metric for target in manifest.targets):
         columns = (*columns, "metric")
         told = [one.metric.brief if one.metric else "-" for one in manifest.targets]
@@ -124,15 +125,16 @@ def _changes(manifest: Manifest, version: int) -> str:
     changed = ", ".join(served.changed)
     named = f"{manifest.model}@{served.version} {manifest.model}@{version}"
     return (
-        f"Other than in version {served.version}, which was in production: {changed}. Side by side "
+        f"Changed since version {served.version}, which was in production: {changed}. Side by side "
         f"on a page: `handoff diff {named} --html difference.html`."
     )
 
 
-def _target_row(target: TargetRecord) -> tuple[str, ...]:
+def _target_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     return (
         f"`{target.slug}`",
         "-" if target.max_abs is None else f"{target.max_abs:.1e}",
+        str(closest_call(manifest, target) or "-"),
         "-" if target.rmse_ratio is None else ratio(target.rmse_ratio),
         target.headline.over_eager.told if target.headline else "-",
         measured_size(target.size_bytes),

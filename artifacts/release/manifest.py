@@ -22,6 +22,7 @@ from handoff.artifacts.recipe.tolerance import (
     pooled_rmse,
 )
 from handoff.artifacts.record import RecordInvalid, canonical_bytes, from_plain, later
+from handoff.artifacts.release.culprit import Culprit
 from handoff.artifacts.release.evidence import (
     SOURCE_LEVEL,
     Candidate,
@@ -122,6 +123,7 @@ class TargetRecord:
     emulated: str = later("")
     source_checked: SourceCheck | None = later(None)
     torches: tuple[TorchCheck, ...] = later(())
+    culprit: Culprit | None = later(None)
 
     @property
     def verdict(self) -> Literal["accepted", "built, not yet verified", "refused"]:

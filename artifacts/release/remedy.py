@@ -53,6 +53,12 @@ def _mechanical_step(manifest: Manifest, target: TargetRecord) -> str:
     return "Its numbers were not refused: change what the reason names, and release it again"
 
 
+_UNKNOWN = (
+    "What makes it wrong wasn't found: release it with fewer passes and options, or give the "
+    "search for it longer (localize_seconds under [verify] in the recipe)"
+)
+
+
 def _step(manifest: Manifest, target: TargetRecord) -> str:
     metric = target.metric
     if metric is not None and metric.decides and metric.standing != "kept":
@@ -60,14 +66,10 @@ def _step(manifest: Manifest, target: TargetRecord) -> str:
     wrong = [deviation for deviation in target.deviations if not deviation.accepted]
     if not wrong:
         return _mechanical_step(manifest, target)
+    remedy = (target.culprit and target.culprit.remedy) or _UNKNOWN
     if all(deviation.special for deviation in wrong):
         return (
-            "Only special inputs are refused. If they are never served, say so: declare ranges in "
-            "the delivery. If they are, write the operator that the reason names in another way, "
-            "or leave out the pass or the option that it names"
+            f"{remedy}. Only special inputs are refused: if they are never served, declaring "
+            "ranges in the delivery says so"
         )
-    return (
-        "Leave out the pass or the option that the reason names, or write the operator that it "
-        "names in another way. Agree on a wider tolerance only where the reason says that the "
-        "agreed one has no room"
-    )
+    return remedy

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 import traceback
+from functools import partial
 from typing import Any
 
 import click
@@ -91,7 +94,8 @@ class HandoffGroup(click.Group):
 
 def _tell(error: HandoffError) -> int:
     _tell_debug()
-    echo(f"handoff: {error}", err=True)
+    for line in _lines(error):
+        echo(line, err=True)
     if isinstance(error, _WORTH_REPEATING):
         _tell_repetition()
     if not is_quiet():
@@ -100,6 +104,18 @@ def _tell(error: HandoffError) -> int:
         if hint := hint_for_error(error):
             echo(f"  more:  {hint}", err=True)
     return error.exit_code
+
+
+def _lines(error: HandoffError) -> list[str]:
+    """Return the error as one sentence; where several things were found, each on a line."""
+    if "\n" not in error.got:
+        return [f"handoff: {error}"]
+    told = [f"handoff: {error.what}", *error.got.splitlines(), f"What to do: {error.remedy}"]
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 120
+    # Paths and names stay whole, to be copied.
+    wrap = partial(textwrap.wrap, width=max(width, 40), subsequent_indent="  ",
+                   break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return [line for text in (told[0], *("  " + text for text in told[1:])) for line in wrap(text)]
 
 
 def _tell_repetition() -> None:

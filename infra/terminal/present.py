@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from handoff.artifacts.record import to_plain
+from handoff.artifacts.release.coverage import closest_call, told_inputs
 from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.infra.terminal.console import fitted, print_findings, print_table, seconds
@@ -62,12 +63,12 @@ def print_release(
 ) -> None:
     """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
 
-    `report` is the address of the version's report, in the folder that the version lies in. Why a
+    `report` is the address of the version's report. Why a
     target is refused is not told: the refusal itself, which follows, tells that.
     """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
-    echo(f"\n{title}{named}: delivery {manifest.verdict}, {manifest.delivery.short}")
+    echo(f"\n{title}{named}: record {manifest.digest.short}, delivery {manifest.verdict}")
     print_findings(manifest.findings)
     timings = [row for target in manifest.targets for row in _timing_rows(target)]
     if timings:
@@ -77,7 +78,12 @@ def print_release(
             columns = search_columns(target)
             print_table(f"{target.slug}: the search", columns, search_rows(target))
         told = (
-            *(f"not compared at {text}" for text in target.skipped),
+            *(
+                [f"compared on {'; '.join(inputs)}"]
+                if (inputs := told_inputs(manifest.signature, target))
+                else []
+            ),
+            *(f"not compared: {text}" for text in target.skipped),
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
@@ -90,11 +96,11 @@ def print_release(
     if manifest.targets:
         print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])
     if report:
-        echo(f"In {report.rpartition('/')[0]}, with its report")
+        echo(f"Report: {report}")
 
 
-_TIMING_COLUMNS = ("target", "input", "eager", ".so", "ratio", "95 %")
-_COLUMNS = ("target", "verdict", "error", "rtol needed", "over eager (95 %)", "size")
+_TIMING_COLUMNS = ("target", "input", "eager", "package", "speed-up", "95 %")
+_COLUMNS = ("target", "verdict", "largest error", "rtol needed", "speed-up (95 %)", "size")
 
 
 def _timing_rows(target: TargetRecord) -> list[tuple[str, ...]]:
@@ -119,24 +125,12 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
     weight = measured_size(target.size_bytes)
     speed = target.headline.over_eager.told if target.headline else "-"
-    return (target.slug, verdict, error, _told_tolerance(manifest, target), speed, weight)
+    return (target.slug, verdict, error, _rtol_needed(manifest, target), speed, weight)
 
 
-def _told_tolerance(manifest: Manifest, target: TargetRecord) -> str:
-    """Return the `rtol` that an output would have needed beside the agreed one: the closest call.
-
-    Integers are exact, and have none.
-    """
-    outputs = [spec.name for spec in manifest.signature.outputs]
-    calls = []
-    for deviation in target.deviations:
-        name = outputs[deviation.output] if deviation.output < len(outputs) else ""
-        agreed = manifest.recipe.tolerance_for(deviation.dtype, name, target.slug).rtol
-        if deviation.output == target.decided_by_metric:
-            continue
-        if agreed > 0 and not deviation.special:
-            calls.append((deviation.required_rtol / agreed, deviation.required_rtol, agreed))
-    if not calls:
-        return target.metric.brief if target.metric and target.metric.decides else "-"
-    _, needed, agreed = max(calls)
-    return f"{needed:.1g} of {agreed:.1g}"
+def _rtol_needed(manifest: Manifest, target: TargetRecord) -> str:
+    """Return the `rtol` that the closest call needed of the agreed one; integers have none."""
+    call = closest_call(manifest, target)
+    if call is not None:
+        return str(call)
+    return target.metric.brief if target.metric and target.metric.decides else "-"

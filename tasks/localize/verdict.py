@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from handoff.tasks.localize.messages import FaultyNode, LocalizeJob, LocalizeResult
 
 # What a part of the compiler is called: one use of it, by name, and all of them.
@@ -25,15 +23,14 @@ def put_into_words(job: LocalizeJob, found: LocalizeResult) -> str:
             sentences = _nothing_found(found)
         case "program":
             sentences = [
-                f"The program is wrong before it is compiled: on {found.case} eager gives a "
-                f"relative RMSE of {found.rmse:.2g} to float64, where the reference has "
-                f"{found.rmse_eager:.2g}",
+                f"The program is wrong before it is compiled: on {found.case} it has a relative "
+                f"RMSE to float64 of {found.rmse:.2g} in eager (the delivered model: "
+                f"{found.rmse_eager:.2g})",
                 *(map(_as_sentence, found.notes) if found.at else _NO_PASS),
             ]
         case "rounding":
             sentences = [
-                f"No part of it is wrong: on {found.case} the package has a relative RMSE of "
-                f"{found.rmse:.2g} to float64, and eager itself {found.rmse_eager:.2g}",
+                f"No part of it is wrong: on {found.case} the package has {_measured(found)}",
                 "The agreed tolerance has no room for that: agree on one that has",
             ]
         case "crash":
@@ -63,22 +60,23 @@ def _options(found: LocalizeResult) -> list[str]:
 
 
 def _nodes(found: LocalizeResult) -> list[str]:
-    measured = (
-        f"a relative RMSE of {found.rmse:.2g} to float64, where eager has {found.rmse_eager:.2g}"
-    )
     if not found.nodes:
         return [
-            f"On {found.case} the package has {measured}",
+            f"On {found.case} the package has {_measured(found)}",
             "No part of the program was seen to be wrong when it is compiled alone",
         ]
     shown = _list(found.nodes)
-    alone = "alone, on right inputs, it gives"
+    alone = "alone, it has"
     if len(found.nodes) > 1:
-        alone = "together and without the rest, on right inputs, they give"
-    sentences = [f"{shown}: compiled {alone} {measured}"]
+        alone = "together and without the rest, they have"
+    sentences = [f"{shown}: compiled {alone} {_measured(found)} on correct inputs"]
     if not found.is_complete:
         sentences.append("There may be a smaller such part")
     return sentences
+
+
+def _measured(found: LocalizeResult) -> str:
+    return f"a relative RMSE to float64 of {found.rmse:.2g} (eager: {found.rmse_eager:.2g})"
 
 
 def _list(nodes: tuple[FaultyNode, ...]) -> str:
@@ -91,7 +89,7 @@ def _list(nodes: tuple[FaultyNode, ...]) -> str:
 def _others(found: LocalizeResult) -> list[str]:
     if not found.others:
         return []
-    return [f"Wrong by their own inputs, and not looked into, are also {_list(found.others)}"]
+    return [f"Also wrong, and not looked into: {_list(found.others)}"]
 
 
 def _subsystem(found: LocalizeResult) -> list[str]:
@@ -104,8 +102,8 @@ def _subsystem(found: LocalizeResult) -> list[str]:
 def _script(found: LocalizeResult) -> list[str]:
     if not found.script:
         return []
-    did = "repeats it" if found.script_repeats else "was written, and not seen to repeat it"
-    return [f"The script {Path(found.script).name} {did}"]
+    did = "reproduces it" if found.script_repeats else "was written, and not seen to reproduce it"
+    return [f"The script {found.script} {did}"]
 
 
 def _as_sentence(text: str) -> str:

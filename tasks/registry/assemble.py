@@ -27,6 +27,7 @@ from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import INT8_QUANTIZER, Recipe
 from handoff.artifacts.recipe.target import CudaTarget
 from handoff.artifacts.recipe.tolerance import largest_difference
+from handoff.artifacts.release.culprit import Culprit
 from handoff.artifacts.release.evidence import (
     Candidate,
     PassEffect,
@@ -136,10 +137,22 @@ def with_inside(
 def with_cause(record: TargetRecord, found: LocalizeResult | str) -> TargetRecord:
     """Return a refused target's record with what was found out of the cause, before the reasons."""
     if isinstance(found, str):
-        told = f"where it goes wrong was not found out: {found}"
-    else:
-        told = found.verdict + (f" ({found.script})" if found.script else "")
-    return replace(record, reasons=(told, *record.reasons))
+        told = f"where it goes wrong was not found: {found}"
+        return replace(record, reasons=(told, *record.reasons))
+    return replace(record, reasons=(found.verdict, *record.reasons), culprit=_culprit(found))
+
+
+def _culprit(found: LocalizeResult) -> Culprit:
+    names = [f"{node.name} ({node.target})" for node in found.nodes]
+    places = [node.source_line or node.module_line for node in found.nodes]
+    return Culprit(
+        operator=" and ".join(names[:2]) + (f" and {len(names) - 2} more" if names[2:] else ""),
+        where=", ".join(dict.fromkeys(filter(None, places[:2]))),
+        options=found.options,
+        made_by=found.at if found.cause == "program" else "",
+        lacks_room=found.cause == "rounding",
+        script=found.script if found.script_repeats else "",
+    )
 
 
 def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:

@@ -19,6 +19,8 @@ from handoff.artifacts.version import own_version
 from handoff.tasks.registry.changes import Signed, SignJob
 from handoff.tasks.registry.messages import KeyJob, KeyResult
 
+_REASONS_TOLD = 3
+
 
 def refused_targets(manifest: Manifest) -> list[TargetRecord]:
     """Return the targets that can't be vouched for."""
@@ -34,12 +36,14 @@ def require_accepted(manifest: Manifest) -> None:
     if not refused:
         return
     reasons = [f"{target.slug}: {reason}" for target in refused for reason in target.told_reasons]
-    shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+    shown = reasons[:_REASONS_TOLD]
+    if more := len(reasons) - len(shown):
+        shown.append(f"and {more} more, in the report")
     kind = BuildCrashed if all(target.crashed for target in refused) else BlessingRefused
     raise kind(
-        f"{manifest.model} is not released, because its package can't be vouched for",
+        f"{manifest.model} is not released, because its package was refused",
         expected="every target within the agreed tolerance",
-        got=shown,
+        got="\n".join(shown),
         remedy=f"Nothing was registered. {next_step(manifest)}",
     )
 

@@ -149,7 +149,7 @@ _NO_ERROR = 1e-9
 def search_columns(target: TargetRecord) -> tuple[str, ...]:
     """Return the columns of `search_rows`: with the delivery's metric, where there is one."""
     return (
-        "variant", "", "x plain: smallest input", "example", "largest", "max error",
+        "variant", "", "speed-up over plain: smallest input", "example", "largest", "max error",
         *(["metric"] if _has_metric(target) else []), "size", "compile", "why not",
     )  # fmt: skip
 
@@ -159,15 +159,16 @@ def _has_metric(target: TargetRecord) -> bool:
 
 
 def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
-    """Return one row for each variant that a search tried; `*` marks the Pareto front.
+    """Return one row for each variant that a search tried, and why it isn't the one shipped.
 
     The front is that of speed, error, size and compile time; ratios have their 95 % intervals.
     """
     front = pareto(target.candidates)
+    shipped = target.chosen or target.candidates[0].name if target.candidates else ""
     return [
         (
             one.name,
-            "shipped" if one.name == target.chosen else "*" if one in front else "",
+            "shipped" if one.name == shipped else "Pareto front" if one in front else "",
             _ratio(one, 0),
             _ratio(one, 1) if len(one.ratios) == _RACED else "-",
             _ratio(one, -1),
@@ -175,10 +176,19 @@ def search_rows(target: TargetRecord) -> list[tuple[str, ...]]:
             *([one.metric.brief if one.metric else "-"] if _has_metric(target) else []),
             measured_size(one.size_bytes),
             f"{one.compile_s:.1f} s" if one.compile_s else "-",
-            "; ".join(one.reasons)[:160],
+            "" if one.name == shipped else "; ".join(one.reasons)[:160] or _why_not(one),
         )
         for one in target.candidates
     ]
+
+
+def _why_not(one: Candidate) -> str:
+    """Return why a variant that nothing is wrong with isn't shipped."""
+    if not one.ratios:
+        return "not timed"
+    if any(high < 1.0 for high in one.ratios_high):
+        return "slower than plain"
+    return "another is faster" if one.is_faster() else "not significantly faster than plain"
 
 
 def _ratio(one: Candidate, place: int) -> str:

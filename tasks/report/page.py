@@ -200,18 +200,22 @@ def mechanics_rows(found: Mechanics) -> Rows:
         (
             f"open {one.file}",
             f"{milliseconds(one.open_s)}, first call {milliseconds(one.first_call_s)}, "
-            f"{one.opened_bytes / 2**20:.1f} MiB beside libtorch's {one.libtorch_bytes >> 20}",
+            f"{one.opened_bytes / 2**20:.1f} MiB on top of libtorch's {one.libtorch_bytes >> 20}",
         )
         for one in found.openings
     ]
-    rows += [(f"{one.threads} threads", f"{one.calls_per_s:,.0f} calls/s") for one in found.rates]
+    rows += [
+        (view.counted(one.threads, "thread"), f"{one.calls_per_s:,.0f} calls/s")
+        for one in found.rates
+    ]
     if found.growth is not None:
         grown = max(0, found.growth.second_half_bytes) / 2**20
         rows.append((f"memory over {found.growth.calls} calls", f"grew by {grown:.1f} MiB"))
     rows += [
         (
-            f"replay of {one.file}, {one.threads} at once, {one.intra_op} threads a call",
-            f"{one.calls} calls, {one.different or 'none'} of other bits than in Python",
+            f"replay of {one.file}, {one.threads} at once, "
+            f"{view.counted(one.intra_op, 'thread')} a call",
+            f"{one.calls} calls, {one.different or 'none'} not bit-identical to Python's",
         )
         for one in found.replays
     ]

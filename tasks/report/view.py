@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
+from handoff.artifacts.release.coverage import beyond_compared, closest_call, told_inputs
 from handoff.artifacts.release.evidence import BUSY, EXAMPLE, PassEffect, Timing
 from handoff.artifacts.release.interval import measured_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -48,17 +49,38 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What was decided, in one word, in one sentence, and in figures; `reasons` first if refused.
+class Why:
+    """Why a target is refused: the first reason, what it names, and the further ones.
 
-    Reasons come with the target that they are told of, and how many more there are.
+    `more` is how many of these are left out.
     """
+
+    target: str
+    first: str
+    named: Table | None
+    further: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the first screen: its name, itself, and what it has to be read with."""
+
+    name: str
+    figure: str
+    told: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided: in one word, one sentence, and figures; `reasons` first if refused."""
 
     word: str
     tone: Tone
     sentence: str
-    figures: tuple[tuple[str, str, str], ...]
-    reasons: tuple[tuple[str, tuple[str, ...], int], ...]
+    figures: tuple[Figure, ...]
+    reasons: tuple[Why, ...]
 
 
 REASONS_SHOWN = 12
@@ -70,6 +92,11 @@ def table(
     """Return a table, or None where it would have no rows."""
     cells = [tuple(c if isinstance(c, Cell) else Cell(c) for c in row) for row in rows]
     return Table(caption, columns, tuple(cells)) if cells else None
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things: `1 thread`, `2 threads`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def number(value: float | None, form: str) -> str:
@@ -88,8 +115,9 @@ def judge(manifest: Manifest) -> Verdict:
     waiting = [target for target in manifest.targets if target.unverified]
     names = ", ".join(target.slug for target in manifest.targets)
     if is_refused(manifest):
-        blamed = ", ".join(target.slug for target in refused) or "its delivery"
-        word, sentence = "Refused", f"Nothing was released, because of {blamed}."
+        blamed = ", ".join(target.slug for target in refused)
+        why = f"the package for {blamed} was refused" if blamed else "the delivery is unsound"
+        word, sentence = "Refused", f"Nothing was released: {why}."
         tone: Tone = "bad"
     elif waiting:
         word, tone = "Built, not yet verified", "warn"
@@ -99,17 +127,31 @@ def judge(manifest: Manifest) -> Verdict:
     else:
         word, tone = "Accepted", "good"
         both = all(target.mechanics for target in manifest.targets)
-        blessed = "Numbers and mechanics are accepted" if both else "Its numbers are accepted"
+        judged = "Its numbers and its behaviour without Python" if both else "Its numbers"
         emulated = ", ".join(t.slug for t in manifest.targets if t.emulated)
-        sentence = f"{blessed}; released for {names}."
+        sentence = f"{judged} are accepted; released for {names}."
         if emulated:
             sentence += f" {emulated} was verified under emulation, and its speed not measured."
-    reasons = tuple(
-        (t.slug, told[:REASONS_SHOWN], max(0, len(told) - REASONS_SHOWN))
-        for t in refused
-        for told in [t.told_reasons]
-    )
-    return Verdict(word, tone, sentence, tuple(_figures(manifest)), reasons)
+    return Verdict(word, tone, sentence, tuple(_figures(manifest)), tuple(map(_why, refused)))
+
+
+def _why(target: TargetRecord) -> Why:
+    first, *further = target.told_reasons or ("Its record holds no reason.",)
+    more = max(0, len(further) - REASONS_SHOWN)
+    return Why(target.slug, first, _named(target), tuple(further[:REASONS_SHOWN]), more)
+
+
+def _named(target: TargetRecord) -> Table | None:
+    """Return what the search for the cause could name, a row each."""
+    found = target.culprit
+    if found is None:
+        return None
+    rows = (
+        ("operator", found.operator), ("line", found.where),
+        ("right without", ", ".join(filter(None, (*found.options, found.made_by)))),
+        ("reproduce it", found.script),
+    )  # fmt: skip
+    return table("What was found", (), [(name, Cell(told, "code")) for name, told in rows if told])
 
 
 def origin(manifest: Manifest) -> str:
@@ -126,28 +168,41 @@ def moment(stamp: str) -> str:
     return stamp.replace("T", " ").replace("+00:00", " UTC")
 
 
-def _figures(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
-    """Give what is looked for first: a name, a figure, and what it is beside."""
+def _figures(manifest: Manifest) -> Iterable[Figure]:
+    """Give what is looked for first: how fast, how wrong, and on which inputs."""
     yield from _speed_figure(manifest)
-    errors = [t.max_abs for t in manifest.targets if t.max_abs is not None]
-    if errors:
-        yield "largest error", f"{max(errors):.1e}", "to eager, on ordinary inputs"
+    yield from _error_figure(manifest)
     ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
     if ratios:
-        yield "RMSE to float64", ratio(max(ratios)), "times eager's own, on ordinary inputs"
+        allowed = f"at most {manifest.recipe.tolerance_for('float32').rmse_factor:g} is agreed"
+        told = "RMSE to float64, in eager's own"
+        yield Figure("rounding", ratio(max(ratios)), f"{told}, on ordinary inputs; {allowed}")
     yield from _inputs_figure(manifest)
     yield from _metric_figure(manifest)
     aside = [(share, output) for t in manifest.targets for output, share in t.set_aside]
     if aside:
         share, output = max(aside)
-        yield "not comparable", f"{share:.2%}", f"of {_output(manifest, output)}: rounding decides"
-    accepted = sum(target.accepted for target in manifest.targets)
-    yield "targets", f"{accepted} of {len(manifest.targets)}", "accepted"
+        told = f"of {_output(manifest, output)}: rounding decides"
+        yield Figure("not comparable", f"{share:.2%}", told, "warn")
+    if len(manifest.targets) > 1:
+        accepted = sum(target.accepted for target in manifest.targets)
+        yield Figure("targets", f"{accepted} of {len(manifest.targets)}", "accepted")
     count = len(manifest.findings)
-    yield "delivery", manifest.verdict, f"{count} finding" if count == 1 else f"{count} findings"
+    yield Figure("delivery", manifest.verdict, counted(count, "finding"))
 
 
-def _speed_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
+def _error_figure(manifest: Manifest) -> Iterable[Figure]:
+    """Give the largest error of all targets, with how much of the agreed tolerance it takes."""
+    compared = [target for target in manifest.targets if target.max_abs is not None]
+    if not compared:
+        return
+    worst = max(compared, key=lambda one: one.max_abs or 0.0)
+    call = closest_call(manifest, worst)
+    told = "from eager, on ordinary inputs"
+    yield Figure("largest error", f"{worst.max_abs:.1e}", f"{told}; {call.told}" if call else told)
+
+
+def _speed_figure(manifest: Manifest) -> Iterable[Figure]:
     """Give the fastest target's speed as it was delivered, and at its smallest and largest size."""
     timed = [target for target in manifest.targets if target.timings]
     if not timed:
@@ -158,38 +213,46 @@ def _speed_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
     interval = best.over_eager
     figure = f"{ratio(interval.value)}×" if interval.is_known else "not known"
     ends = [
-        f"{name} {ratio(one.speedup) + '×' if one.over_eager.is_known else 'not known'}"
-        for name, one in (("smallest", fastest.timings[0]), ("largest", fastest.timings[-1]))
+        f"{f'{ratio(one.speedup)}×' if one.over_eager.is_known else 'not known'} at "
+        + told_case(one.case)
+        for one in dict.fromkeys((fastest.timings[0], fastest.timings[-1]))
         if one is not best
     ]
     told = f"eager's at {told_case(best.case)} ({interval.span})"
-    measured = ["of the same code"] if fastest.taken_over else []
-    yield "speed", figure, "; ".join([told, *ends, *measured])
+    measured = ["measured on the same code with other weights"] if fastest.taken_over else []
+    yield Figure("speed", figure, "; ".join([told, *ends, *measured]))
 
 
 def told_case(case: str) -> str:
     """Return a case's name as people say it: the delivery's first example is *as delivered*."""
-    return f"{case.removesuffix(EXAMPLE).strip()}, as delivered" if case.endswith(EXAMPLE) else case
+    if case.endswith(EXAMPLE):
+        return f"{case.removesuffix(EXAMPLE).strip()}, as delivered"
+    return case.removesuffix("seed=0").strip()
 
 
-def _inputs_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
-    """Give on how many inputs packages were compared with eager."""
-    special = {d.case: d.special for t in manifest.targets for d in t.deviations if d.output >= 0}
-    if special:
-        count = sum(special.values())
-        yield (
-            "inputs",
-            str(len(special)),
-            f"compared: {len(special) - count} ordinary, {count} special",
-        )
+def _inputs_figure(manifest: Manifest) -> Iterable[Figure]:
+    """Give the inputs on which packages were compared with eager, and the sizes that are not."""
+    # Where targets were compared on other inputs, the one that was on the fewest stands for all.
+    compared = [target for target in manifest.targets if target.deviations]
+    if not compared:
+        return
+    target = min(compared, key=lambda one: len(one.deviations))
+    cases = {one.case for one in target.deviations if one.output >= 0}
+    told = "; ".join(told_inputs(manifest.signature, target))
+    yield Figure("inputs compared", str(len(cases)), told)
+    if beyond := beyond_compared(manifest.signature, target):
+        limits = manifest.signature.dimensions
+        declared = ", ".join(f"{name} to {one.max}" for name, one in limits.items())
+        why = "; too much memory for the plan" if target.skipped else ""
+        yield Figure("not compared", beyond, f"declared: {declared}{why}", "warn")
 
 
-def _metric_figure(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
+def _metric_figure(manifest: Manifest) -> Iterable[Figure]:
     """Give the metric of the package that loses most of it."""
     found = [target.metric for target in manifest.targets if target.metric]
     if found:
         worst = max(found, key=lambda one: one.drop)
-        yield worst.name, f"{worst.package:.4g}", f"{worst.eager:.4g} by eager"
+        yield Figure(worst.name, f"{worst.package:.4g}", f"{worst.eager:.4g} by eager")
 
 
 def metrics_table(manifest: Manifest) -> Table | None:
@@ -260,19 +323,19 @@ def _machine(target: TargetRecord) -> str:
 
 
 def signature_table(manifest: Manifest) -> Table | None:
-    """Return what the packages take and give."""
+    """Return the packages' inputs, outputs and dynamic dimensions."""
     rows: list[Sequence[str | Cell]] = [
         (kind, Cell(spec.name, "code"), spec.dtype, " × ".join(map(str, spec.shape)) or "scalar",
-         spec.values, spec.origin)
-        for kind, specs in (("takes", manifest.signature.inputs),
-                            ("gives", manifest.signature.outputs))
+         spec.values or ("any" if kind == "input" else ""), spec.origin)
+        for kind, specs in (("input", manifest.signature.inputs),
+                            ("output", manifest.signature.outputs))
         for spec in specs
     ]  # fmt: skip
     rows += [
-        ("size", Cell(name, "code"), "", f"{limits.min} to {limits.max}", "", limits.origin)
+        ("dimension", Cell(name, "code"), "", f"{limits.min} to {limits.max}", "", limits.origin)
         for name, limits in manifest.signature.dimensions.items()
     ]
-    return table("What it takes and gives", ("", "name", "dtype", "shape", "values", "from"), rows)
+    return table("Inputs and outputs", ("", "name", "dtype", "shape", "values", "from"), rows)
 
 
 def lineage_table(manifest: Manifest) -> Table | None:
@@ -285,11 +348,11 @@ def lineage_table(manifest: Manifest) -> Table | None:
         ("training run", source.training_run),
         ("delivered by", source.author),
         ("delivered", source.created),
-        ("released", manifest.created),
+        ("refused" if is_refused(manifest) else "released", manifest.created),
     ]
     if served := manifest.served:
         changed = ", ".join(served.changed)
-        rows.append((f"other than in version {served.version}, in production then", changed))
+        rows.append((f"changed since version {served.version}, then in production", changed))
     return table("Where it comes from", (), [row for row in rows if row[1]])
 
 
@@ -323,7 +386,7 @@ def passes_table(manifest: Manifest) -> Table | None:
         )
         for place, effect in enumerate(manifest.passes, start=1)
     ]
-    columns = ("", "pass", "level", "nodes", "outputs moved, in float64", "notes")
+    columns = ("", "pass", "level", "nodes", "largest change of an output (float64)", "notes")
     return table("Passes, in order", columns, rows)
 
 
@@ -342,7 +405,7 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
             _interval(t.package_s, t.package_low_s, t.package_high_s),
             t.over_eager.told,
             *([served.get(t.case, "-")] if served else []),
-            f"{t.rounds} rounds, {t.threads} threads" + _told_others(t),
+            f"{t.rounds} rounds, {counted(t.threads, 'thread')}" + _told_others(t),
         )
         for t in target.timings
     ]
@@ -355,7 +418,7 @@ def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
 def _told_others(timing: Timing) -> str:
     if timing.others is None or timing.others < BUSY:
         return ""
-    return f", beside other work on {timing.others:.1f} processors"
+    return f", while other work used {timing.others:.1f} processors"
 
 
 def _interval(median: float, low: float, high: float) -> str:

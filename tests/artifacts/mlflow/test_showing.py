@@ -125,7 +125,7 @@ def test_a_version_says_what_is_other_than_in_the_one_in_production(
     list_signed(catalogue, signed_release(tmp_path / "release", served=served))
     description = client_of(catalogue).get_model_version("toy", "1").description
     assert (
-        "Other than in version 4, which was in production: the recipe, torch 2.14.0 is now 2.15.0."
+        "Changed since version 4, which was in production: the recipe, torch 2.14.0 is now 2.15.0."
         in description
     )
     assert "`handoff diff toy@4 toy@1 --html difference.html`" in description

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from handoff.artifacts.recipe.tolerance import EXACT
+from handoff.artifacts.release.culprit import Culprit
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics, Replay
 from handoff.artifacts.release.remedy import next_step
@@ -19,11 +21,22 @@ SPECIAL = replace(WRONG, special=True)
 BROKEN = sample_metric(0.9)
 
 
+def wrong_by(**named: Any) -> TargetRecord:
+    return replace(REFUSED, deviations=(WRONG,), culprit=Culprit(**named))
+
+
 @pytest.mark.parametrize(
     ("target", "step"),
     [
-        (replace(REFUSED, deviations=(RIGHT, WRONG, SPECIAL)), "Leave out the pass"),
-        (replace(REFUSED, deviations=(RIGHT, SPECIAL)), "declare ranges"),
+        (replace(REFUSED, deviations=(RIGHT, WRONG, SPECIAL)), "wasn't found: release it with"),
+        (replace(REFUSED, deviations=(RIGHT, SPECIAL)), "declaring ranges"),
+        (wrong_by(operator="div", where="bins.py:10"), "Write div at bins.py:10 in another way"),
+        (wrong_by(operator="div", script="repeat.py"), "Write div in another way. It is a bug of"),
+        (wrong_by(operator="linear", options=("freezing",)), "Take the option freezing out"),
+        (wrong_by(options=("a", "b")), "Take the options a, b out"),
+        (wrong_by(made_by="int8-linear"), "Leave the pass int8-linear out of the recipe"),
+        (wrong_by(lacks_room=True), "a tolerance that has room"),
+        (wrong_by(), "wasn't found: release it with"),
         (REFUSED, "Its numbers were not refused"),
         (replace(REFUSED, crashed=True), "Nothing was shown to be wrong"),
         (replace(REFUSED, metric=BROKEN), "agree on another max_drop"),
@@ -41,7 +54,7 @@ def test_what_is_wrong_is_looked_at_before_what_crashed() -> None:
     wrong = replace(REFUSED, slug="cpu-avx512", deviations=(WRONG,))
     crashed = replace(REFUSED, crashed=True)
     manifest = replace(sample_manifest(), targets=(crashed, wrong))
-    assert "Leave out the pass" in next_step(manifest)
+    assert "wasn't found: release it with" in next_step(manifest)
 
 
 def test_an_unsound_delivery_is_mended_where_it_comes_from() -> None:

@@ -204,7 +204,7 @@ def test_a_constant_that_a_decomposition_loses_is_named(tmp_path: Path) -> None:
     assert found.nodes[0].target == "aten.layer_norm.default"
     assert (found.subsystem, found.at) == ("decomposition", "aten.native_layer_norm.default")
     assert found.compiles <= 10
-    assert found.verdict.endswith("The script repeat.py was written, and not seen to repeat it.")
+    assert found.verdict.endswith("repeat.py was written, and not seen to reproduce it.")
 
 
 @pytest.mark.compile

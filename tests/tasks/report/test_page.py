@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.release.culprit import Culprit
 from handoff.artifacts.release.evidence import (
     Finding,
     FoldedGraph,
@@ -78,11 +79,13 @@ def test_each_picture_has_words_for_it(text: str) -> None:
 
 def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
     words = Page(text).words
-    assert words.index("toy Accepted") < words.index("Numbers and mechanics are accepted")
-    words = words[words.index("Numbers and mechanics are accepted; released for cpu-avx2.") :]
+    accepted = "Its numbers and its behaviour without Python are accepted"
+    sentence = f"{accepted}; released for cpu-avx2."
+    assert words.index("toy Accepted") < words.index(sentence)
+    words = words[words.index(sentence) :]
     order = (
-        "Lineage", "0123abcd", "other than in version 4", "the recipe, gcc 13 is now 14",
-        "unused-input", "module.py:7", "What captures it",
+        "Lineage", "0123abcd", "changed since version 4, then in production",
+        "the recipe, gcc 13 is now 14", "unused-input", "module.py:7", "What captures it",
         "1.40 (1.30 to 1.50)", "2 of 3", "batch 5: other shape", "onnxscript is not installed",
         "torch.export captures it and is right on all 3 other inputs", "fold-batch-norm",
         "Ordinary inputs: tolerance needed beside the agreed one", "Special inputs", "Latency",
@@ -99,10 +102,10 @@ def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
 
 def test_the_first_screen_says_how_fast_how_wrong_and_on_which_inputs(text: str) -> None:
     words = Page(text).words
-    first = words[: words.index("What it takes and gives")]
-    at = [first.index(name) for name in ("speed 6.00×", "largest error", "inputs 2 compared")]
+    first = words[: words.index("Inputs and outputs")]
+    at = [first.index(name) for name in ("speed 6.00×", "largest error", "inputs compared 2")]
     assert at == sorted(at)
-    assert "1 ordinary, 1 special" in first
+    assert "1 ordinary; 1 special" in first
     assert "commit 0123abcd" in first
     assert re.search(r"record [0-9a-f]{12} ", first)
 
@@ -115,11 +118,11 @@ def test_the_speed_at_the_top_is_the_delivered_examples_and_unknown_where_it_is(
     )
     timed = replace(target, timings=(example, large))
     words = Page(page_of(full_manifest(timed))).words
-    assert "speed 2.00× eager's at batch=8, as delivered (1.90 to 2.10); largest 6.00×" in words
+    assert "speed 2.00× eager's at batch=8, as delivered (1.90 to 2.10); 6.00× at " in words
     unclear = replace(example, speedup_low=0.2, speedup_high=100.0, others=1.5)
     words = Page(page_of(full_manifest(replace(target, timings=(unclear, large))))).words
     assert "speed not known eager's at batch=8, as delivered (0.20 to 100)" in words
-    assert "beside other work on 1.5 processors" in words
+    assert "while other work used 1.5 processors" in words
 
 
 def test_special_inputs_do_not_blur_the_error_on_ordinary_ones() -> None:
@@ -147,10 +150,33 @@ def test_a_refusal_says_why_before_anything_else() -> None:
         reasons=tuple(f"tanh <is> wrong by {n}" for n in range(3, 18)),
     )
     words = Page(page_of(full_manifest(searched_target("cpu-avx512"), refused))).words
-    assert "Nothing was released, because of cpu-avx2." in words
-    assert "and 3 more" in words
+    assert "Nothing was released: the package for cpu-avx2 was refused." in words
+    assert "Further reasons (14)" in words
+    assert "and 2 more" in words
     assert words.index("tanh <is> wrong by 3") < words.index("largest error")
     assert "released for" not in words
+
+
+def test_a_refusal_names_the_operator_its_line_and_the_script_in_a_table() -> None:
+    found = Culprit("tanh (aten.tanh.default)", "small.py:28", script="/builds/repeat.py")
+    refused = replace(searched_target(), accepted=False, reasons=("tanh is wrong",), culprit=found)
+    words = Page(page_of(full_manifest(refused))).words
+    first = words[: words.index("Inputs and outputs")]
+    assert "operator tanh (aten.tanh.default) line small.py:28" in first
+    assert "reproduce it /builds/repeat.py" in first
+    assert "right without" not in first
+
+
+def test_sizes_that_are_declared_and_were_not_compared_are_on_the_first_screen() -> None:
+    first = sample_manifest()
+    (target,) = first.targets
+    case = replace(target.deviations[0], case="batch=17 seed=0")
+    words = Page(page_of(replace(first, targets=(replace(target, deviations=(case,)),)))).words
+    assert "not compared batch above 17 declared: batch to 1024" in words
+    whole = replace(target, deviations=(case, replace(case, case="batch=1024 seed=0")))
+    words = Page(page_of(replace(first, targets=(whole,)))).words
+    assert "inputs compared 2 2 ordinary; 0 special; batch 17, 1024" in words
+    assert "batch above" not in words
 
 
 def test_a_package_that_nobody_ran_is_no_accepted_one() -> None:
@@ -185,7 +211,7 @@ def test_what_is_taken_over_from_another_package_is_not_shown_as_measured_anew()
     record = replace(sample_target("cpu-avx2"), taken_over=earlier)
     words = Page(page_of(sample_manifest(record))).words
     assert (
-        f"Not measured anew: timings, memory and hostile inputs are those of model.so "
+        f"Not measured again: timings, memory and hostile inputs are those of model.so "
         f"{earlier.library.short}" in words
     )
     assert "2026-11-23" in words
