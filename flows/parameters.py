@@ -54,7 +54,7 @@ class ReleaseParameters(_Form):
         "folder has for the model, else the defaults.",
     )
     rebuild: bool = Field(
-        default=False, description="Build anew even where the same release was made before."
+        default=False, description="Build again even where the same release was made before."
     )
     alias: AliasName = Field("candidate", description="The alias that the new version carries.")
 
@@ -164,7 +164,7 @@ class PromoteParameters(_Form):
 
     model: ModelName = Field(description="The model's name in the registry.")
     version: int | AliasName = Field(
-        "candidate", description="The version's number, or an alias that stands for it."
+        "candidate", description="The version's number, or an alias that points to it."
     )
     alias: AliasName = Field("production", description="The alias that is moved.")
     reason: str = Field("", max_length=2000, description="Why; the ledger keeps it.")

@@ -19,11 +19,12 @@ class Announced:
 
 
 @contextmanager
-def announced(step: str, bound: str = "") -> Iterator[Announced]:
+def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]:
     """Log that `step` begins, and that it is done or refused, with the seconds it took.
 
     Records carry `step`, `phase` (`begin`, `done`, `failed`) and `seconds` as attributes, and the
-    first one `bound`: what the step may take at most, where it has a budget.
+    first one `bound`: what the step may take at most, where it has a budget. The last one has
+    `does`, what the step is there for.
     """
     began = time.monotonic()
     announcement = Announced()
@@ -33,10 +34,10 @@ def announced(step: str, bound: str = "") -> Iterator[Announced]:
         yield announcement
     except BaseException:
         seconds = time.monotonic() - began
-        extra = {"step": step, "phase": "failed", "seconds": seconds}
+        extra = {"step": step, "phase": "failed", "seconds": seconds, "does": does}
         LOGGER.info("%s: refused after %.1f s", step, seconds, extra=extra)
         raise
     waited = time.monotonic() - began
     seconds = waited if announcement.seconds is None else announcement.seconds
-    extra = {"step": step, "phase": "done", "seconds": seconds}
+    extra = {"step": step, "phase": "done", "seconds": seconds, "does": does}
     LOGGER.info("%s: %.1f s", step, seconds, extra=extra)

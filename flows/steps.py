@@ -63,7 +63,7 @@ def _wait(
     process: StepProcess, job: Job[R], told: str, *, limit_s: float | None = None, bound: str = ""
 ) -> R:
     """Announce the step, and return its result with the seconds that it took where it ran."""
-    with announced(told, bound) as announcement:
+    with announced(told, bound, steps.step_of(job).does) as announcement:
         done = process.submit(job, limit_s=limit_s).result()
         announcement.seconds = done.seconds
     return done.result

@@ -247,7 +247,7 @@ def follow(
     if not (every_s > 0.0 and 0.0 <= jitter <= 1.0):
         raise UsageProblem(
             "an alias can't be followed like this", expected="every_s above 0, jitter from 0 to 1",
-            got=f"every_s={every_s:g}, jitter={jitter:g}", remedy="Mend these",
+            got=f"every_s={every_s:g}, jitter={jitter:g}", remedy="Fix these",
         )  # fmt: skip
     stores = read_settings().stores
     trust = trusted_keys() if keys is None else trust_in(keys)

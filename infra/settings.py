@@ -118,7 +118,7 @@ def _trusted_places(home: Path) -> tuple[str, ...]:
             raise UsageProblem(
                 "HANDOFF_TRUSTED_KEYS names a place that isn't there",
                 expected="files of public keys, or folders of files *.pub", got=place[:200],
-                remedy="Mend it, or unset it to trust the keys in HANDOFF_HOME",
+                remedy="Fix it, or unset it to trust the keys in HANDOFF_HOME",
             )  # fmt: skip
     places = [Path(place).expanduser().absolute() for place in named]
     return tuple(map(str, places or [trusted_folder(home)]))
@@ -212,7 +212,7 @@ def step_memory_bytes() -> int | None:
     if found is None or int(found[1]) == 0:
         raise UsageProblem(
             "HANDOFF_STEP_MEMORY is no amount of memory", expected="such as 64G or 4000M",
-            got=text[:60], remedy="Mend it, or unset it: then a step may take all that there is",
+            got=text[:60], remedy="Fix it, or unset it: then a step may take all that there is",
         )  # fmt: skip
     return int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
 
@@ -255,7 +255,7 @@ def require_writable_home(settings: Settings) -> None:
             f"Handoff can't write its state to {settings.home}",
             expected="a folder that this user may write to",
             got=error.strerror or str(error),
-            remedy="Set HANDOFF_HOME to a writable folder, or mend the permissions of that one",
+            remedy="Set HANDOFF_HOME to a writable folder, or fix the permissions of that one",
         ) from error
 
 
@@ -341,7 +341,7 @@ def read_forge_token(settings: TellingSettings) -> str:
             "the token for commit statuses can't be read",
             expected=f"a text file, {settings.token_file}",
             got=getattr(error, "strerror", None) or "no text",
-            remedy="Mend HANDOFF_FORGE_TOKEN_FILE, or let this user read it",
+            remedy="Fix HANDOFF_FORGE_TOKEN_FILE, or let this user read it",
         ) from error  # fmt: skip
 
 

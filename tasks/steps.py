@@ -45,8 +45,9 @@ class Step(Generic[J, R]):
     `module` is a module whose `run(job)` does it, or `module:function`.
 
     It is ended after `limit_s` seconds, times what HANDOFF_TIME_FACTOR says; one that needs longer
-    has hung. With `shapes_release` its code is a part of what releases are made from: a change of
-    it, or of what it imports, makes every model due.
+    has hung. `does` says in a few words what it is there for, where its name doesn't. With
+    `shapes_release` its code is a part of what releases are made from: a change of it, or of what
+    it imports, makes every model due.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Step(Generic[J, R]):
     result: type[R]
     limit_s: float
     shapes_release: bool = False
+    does: str = ""
 
     @property
     def place(self) -> str:
@@ -73,11 +75,12 @@ TRY_CONTRACT = Step(
     "try contract", "propose.step:try_contract", propose.TryJob, propose.TryResult, 600
 )
 TAKE_IN = Step(
-    "take in", "intake.step", intake.IntakeJob, intake.IntakeResult, 600, shapes_release=True
-)
+    "take in", "intake.step", intake.IntakeJob, intake.IntakeResult, 600, shapes_release=True,
+    does="copy the delivery and read it",
+)  # fmt: skip
 INSPECT = Step(
     "inspect", "inspect.step", inspect.TraceabilityJob, inspect.TraceabilityResult, 900,
-    shapes_release=True,
+    shapes_release=True, does="run the delivered graph, look for what was lost",
 )  # fmt: skip
 CAPTURE = Step(
     "capture", "captures.step", captures.CaptureJob, capture_table.CaptureRow, 180,
@@ -85,7 +88,7 @@ CAPTURE = Step(
 )  # fmt: skip
 OPTIMIZE = Step(
     "optimize", "optimize.step", optimize.OptimizeJob, optimize.OptimizeResult, 1800,
-    shapes_release=True,
+    shapes_release=True, does="apply the passes, export",
 )  # fmt: skip
 MAKE_TOOLS = Step(
     "make tools", "compile.caching.make_tools", compiling.ToolsJob, compiling.ToolsResult, 3600,
@@ -105,12 +108,16 @@ COMPILE = Step(
 )
 REFERENCE = Step(
     "reference", "verify.reference", verify.ReferenceJob, verify.ReferenceResult, 3600,
-    shapes_release=True,
+    shapes_release=True, does="eager and float64 on the inputs to compare on",
 )  # fmt: skip
-TAP = Step("tap", "verify.tap", verify.TapJob, verify.TapResult, 3600, shapes_release=True)
+TAP = Step(
+    "tap", "verify.tap", verify.TapJob, verify.TapResult, 3600, shapes_release=True,
+    does="values inside the graph",
+)  # fmt: skip
 VERIFY = Step(
-    "verify", "verify.step", verify.VerifyJob, verify.VerifyResult, 3600, shapes_release=True
-)
+    "verify", "verify.step", verify.VerifyJob, verify.VerifyResult, 3600, shapes_release=True,
+    does="compare the package with eager",
+)  # fmt: skip
 # Gigabytes, once.
 MAKE_TORCH = Step(
     "make torch", "verify.torches.environments", torches.MakeTorchJob, torches.OtherTorchHere, 3600
@@ -120,31 +127,51 @@ INTERPRET = Step(
     shapes_release=True,
 )  # fmt: skip
 # Beyond its own budget, which it keeps to.
-LOCALIZE = Step("localize", "localize.step", localize.LocalizeJob, localize.LocalizeResult, 5400)
+LOCALIZE = Step(
+    "localize", "localize.step", localize.LocalizeJob, localize.LocalizeResult, 5400,
+    does="find what makes it wrong",
+)  # fmt: skip
 TRIAL = Step("trial", "localize.trial", localize.TrialJob, localize.TrialResult, 3600)
-PROBE = Step("probe", "probe.step", probe.ProbeJob, probe.ProbeResult, 1800, shapes_release=True)
+PROBE = Step(
+    "probe", "probe.step", probe.ProbeJob, probe.ProbeResult, 1800, shapes_release=True,
+    does="run the package without Python",
+)  # fmt: skip
 MEASURE = Step(
-    "measure", "probe.step:measure", probe.MeasureJob, probe.ProbeResult, 600, shapes_release=True
-)
+    "measure", "probe.step:measure", probe.MeasureJob, probe.ProbeResult, 600, shapes_release=True,
+    does="hostile inputs, memory, calls a second",
+)  # fmt: skip
 BENCHMARK = Step(
     "benchmark", "timing.benchmark", timing.BenchmarkJob, timing.BenchmarkResult, 900,
-    shapes_release=True,
+    shapes_release=True, does="time it against eager",
 )  # fmt: skip
-RACE = Step("race", "timing.race", timing.RaceJob, timing.RaceResult, 900, shapes_release=True)
+RACE = Step(
+    "race", "timing.race", timing.RaceJob, timing.RaceResult, 900, shapes_release=True,
+    does="time the variants in turns",
+)  # fmt: skip
 SIDE_BY_SIDE = Step(
     "side by side", "timing.race:side_by_side", timing.SideBySideJob, comparison.SideBySide, 600
 )
 COMPARE = Step("compare", "timing.three_way", timing.ThreeWayJob, comparison.Comparison, 1800)
-OPEN_KEY = Step("open key", "registry.sign:open_key", registry.KeyJob, registry.KeyResult, 120)
-LOOK_UP = Step("look up", "registry.look_up", registry.LookUpJob, registry.LookUpResult, 600)
+OPEN_KEY = Step(
+    "open key", "registry.sign:open_key", registry.KeyJob, registry.KeyResult, 120,
+    does="check the signing key",
+)  # fmt: skip
+LOOK_UP = Step(
+    "look up", "registry.look_up", registry.LookUpJob, registry.LookUpResult, 600,
+    does="was it released before",
+)  # fmt: skip
 # Gigabytes, over a line of some megabytes a second.
-UPLOAD = Step("upload", "registry.upload", registry.UploadJob, registry.Uploaded, 7200)
+UPLOAD = Step(
+    "upload", "registry.upload", registry.UploadJob, registry.Uploaded, 7200,
+    does="packages and evidence, to the store",
+)  # fmt: skip
 DRAFT = Step("draft", "registry.draft", changes.DraftJob, changes.Draft, 600)
 SIGN = Step("sign", "registry.sign", changes.SignJob, changes.Signed, 600)
 COMMIT = Step("commit", "registry.commit", changes.CommitJob, changes.CommitResult, 600)
 CATALOGUE = Step(
-    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.Catalogued, 3600
-)
+    "catalogue", "registry.catalogue", registry.CatalogueJob, registry.Catalogued, 3600,
+    does="show it in MLflow",
+)  # fmt: skip
 RESTORE = Step(
     "restore", "registry.pull:restore", registry.RestoreJob, registry.RestoreResult, 7200
 )
@@ -198,6 +225,7 @@ READ_TABLES = Step(
 KNOWN_WRONG = Step(
     "known wrong", "conformance.known:known_wrong", conformance.KnownWrongJob,
     conformance.KnownWrong, 600, shapes_release=True,
+    does="what this compiler is known to get wrong",
 )  # fmt: skip
 
 ROWS: tuple[Step[Any, Any], ...] = tuple(v for v in vars().copy().values() if isinstance(v, Step))

@@ -71,8 +71,8 @@ def read_table(store: Store, trust: Trust, toolchain: Digest) -> Conformance | N
     envelope = store.read(signature_key(toolchain, digest), TABLE_LIMIT_BYTES)
     if envelope is None:
         raise StoreFailed(
-            f"{key} is not signed", expected="its signature beside it", got="none",
-            remedy="Make it anew with 'handoff conformance --again'",
+            f"{key} is not signed", expected="its signature next to it", got="none",
+            remedy="Make it again with 'handoff conformance --again'",
         )  # fmt: skip
     statement = open_envelope(envelope, trust, key)
     subject = statement.get("subject")
@@ -80,8 +80,8 @@ def read_table(store: Store, trust: Trust, toolchain: Digest) -> Conformance | N
         {"name": key, "digest": {"sha256": digest.hex}}
     ]:
         raise StoreFailed(
-            f"the signature beside {key} is about something else", expected=digest.short,
-            got=str(subject)[:200], remedy="Make it anew with 'handoff conformance --again'",
+            f"the signature next to {key} is about something else", expected=digest.short,
+            got=str(subject)[:200], remedy="Make it again with 'handoff conformance --again'",
         )  # fmt: skip
     return parse_conformance(data, key)
 

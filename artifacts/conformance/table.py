@@ -168,7 +168,7 @@ def parse_conformance(data: bytes, what: str) -> Conformance:
         raise StoreFailed(
             f"{what} is no conformance table", expected=f"one of schema {SCHEMA}",
             got=str(error)[:300],
-            remedy="Make it anew with 'handoff conformance --again'",
+            remedy="Make it again with 'handoff conformance --again'",
         ) from error  # fmt: skip
 
 

@@ -21,7 +21,7 @@ PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:/_?=&%#@~+-]{1,500}")
 # MLflow's pages have these, and no setting takes them away.
 _NO_PROMOTION = (
     "**Aliases are moved by `handoff promote {name} --to production`**, which checks and signs it. "
-    "The pencil beside an alias and *Promote model* above change MLflow's pages alone: what is "
+    "The pencil next to an alias and *Promote model* above change MLflow's pages alone: what is "
     "served stays as it is, and the next release or `handoff sync` puts the aliases back."
 )
 

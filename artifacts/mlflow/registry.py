@@ -293,7 +293,7 @@ class Catalogue:
                 if found != wanted:
                     session.call(client.set_registered_model_alias, model, alias, wanted)
                     was = versions.get(found, found) or "nothing"
-                    put_back.append(f"@{alias} stood for {was}, and stands for {aliases[alias]}")
+                    put_back.append(f"@{alias} pointed to {was}, and points to {aliases[alias]}")
             return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
 
     def log_night(self, night: Night, note: Note, folder: Path) -> RunAddress:

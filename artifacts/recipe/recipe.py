@@ -269,8 +269,9 @@ class Recipe:
     extensions: tuple[str, ...] = later(())
     """Python modules, `MODULE@sha256:DIGEST` each, that register operators or bring passes; the
     digest is that of their code, and the refusal of one without it prints it."""
-    broken_passes: Literal["refuse", "leave out"] = later("refuse")
-    """What happens to a release one of whose passes breaks the tolerance."""
+    broken_passes: Literal["auto", "refuse", "leave out"] = later("auto")
+    """What happens if a pass breaks the tolerance: the release is refused, or the pass left out.
+    `auto` refuses for passes that the recipe names, and leaves out those that run by default."""
     search: Search = later(NO_SEARCH)
     """Which variants are tried beside the plain package."""
     promotion: Promotion = later(USUAL_PROMOTION)
@@ -304,6 +305,12 @@ class Recipe:
                 raise ValueError(
                     f"expected MODULE@sha256:DIGEST under extensions, got {named[:60]!r}"
                 )
+
+    @property
+    def refuses_broken_passes(self) -> bool:
+        """Tell whether a release is refused if one of its passes breaks the tolerance."""
+        is_named = self.passes != DEFAULT_PASSES
+        return self.broken_passes == "refuse" or (self.broken_passes == "auto" and is_named)
 
     def resolved_targets(self) -> tuple[Target, ...]:
         """Return the targets, each once, `cpu` being this machine's level.

@@ -11,14 +11,16 @@ class Culprit:
 
     `operator` was seen to be wrong when it is compiled alone, and `where` is its line in the
     training code, or else in `module.py`. Without the recipe's `options`, or without the pass
-    `made_by`, the package is right. `lacks_room` says that nothing is wrong but the tolerance,
-    which is narrower than eager's own rounding. `script` is the file that reproduces the fault.
+    `made_by`, the package is right, and without `part` of the compiler the operator. `lacks_room`
+    says that nothing is wrong but the tolerance, which is narrower than eager's own rounding.
+    `script` is the file that reproduces the fault.
     """
 
     operator: str = ""
     where: str = ""
     options: tuple[str, ...] = ()
     made_by: str = ""
+    part: str = ""
     lacks_room: bool = False
     script: str = ""
 

@@ -188,7 +188,7 @@ class TakenOver:
         return (
             f"timings, memory and hostile inputs are those of model.so {self.library.short}, which "
             f"has the same code and was measured on {self.measured}; 'handoff release --rebuild' "
-            "measures anew"
+            "measures again"
         )
 
 

@@ -174,7 +174,7 @@ class SeenLedgers:
                 expected=f"entry {before}, which was there before, or a later one",
                 got=f"entry {sequence}" if sequence < before else f"another entry {sequence}",
                 remedy=f"Ask who keeps the store {location}. If that is as it should be (a store "
-                f"made anew), remove {self.file}",
+                f"made again), remove {self.file}",
             )
         if sequence > before:
             self._write(f"{location} {model}", sequence, digest)
@@ -190,7 +190,7 @@ class SeenLedgers:
         except (ValueError, TypeError, AttributeError) as error:
             raise PackageRefused(
                 f"{self.file} can't be read", expected="what was seen of each ledger",
-                got=str(error)[:100], remedy="Remove it: it is written anew",
+                got=str(error)[:100], remedy="Remove it: it is written again",
             ) from error  # fmt: skip
 
     def _write(self, place: str, sequence: int, digest: str) -> None:

@@ -202,7 +202,7 @@ def _read_private_key(file: Path) -> bytes:
     except OSError as error:
         raise UsageProblem(
             f"the signing key {file} can't be read", expected="a PEM file with a private key",
-            got=error.strerror or str(error), remedy="Mend HANDOFF_SIGNING_KEY",
+            got=error.strerror or str(error), remedy="Fix HANDOFF_SIGNING_KEY",
         ) from error  # fmt: skip
     # A group may read it: Kubernetes gives secrets to a pod that way (`fsGroup`).
     if stat.S_IMODE(mode) & 0o037:
@@ -263,7 +263,7 @@ def make_key(private: Path, public: Path) -> None:
             f"a signing key can't be made in {private.parent}",
             expected="a folder that this user may write to, with room in it",
             got=error.strerror or str(error),
-            remedy="Mend the permissions or make room, or name a key of your own with "
+            remedy="Fix the permissions or make room, or name a key of your own with "
             "HANDOFF_SIGNING_KEY",
         ) from error
 

@@ -223,7 +223,7 @@ class FolderStore:
     def _failed(self, expected: str, got: str, what: str = "keep a key") -> StoreFailed:
         return StoreFailed(
             f"the store {self.root} can't {what}", expected=expected, got=got,
-            remedy="Make room or mend the permissions, then run the same command again",
+            remedy="Make room or fix the permissions, then run the same command again",
         )  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def _partial(to: Path, digest: Digest) -> Iterator[Path]:
         raise EnvironmentLacking(
             f"{to.parent} can't hold what is fetched", expected="a writable folder with room",
             got=error.strerror or str(error),
-            remedy="Make room or mend the permissions, then run the same command again",
+            remedy="Make room or fix the permissions, then run the same command again",
         ) from error  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def changed(what: str) -> DeliveryUnreadable:
     return DeliveryUnreadable(
         f"{what} changed while it was fetched", expected="a delivery that is complete",
         got="another one than at the first look", remedy="Wait until it is complete, then try "
-        "again; write a new delivery beside the old one, not over it",
+        "again; write a new delivery next to the old one, not over it",
     )  # fmt: skip
 
 

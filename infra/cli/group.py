@@ -128,7 +128,7 @@ def _tell_os_error(error: OSError) -> int:
     _tell_debug()
     place = f" {error.filename}" if error.filename else ""
     reason = error.strerror or str(error)
-    echo(f"handoff: can't use{place}: {reason}. Mend that, and run it again", err=True)
+    echo(f"handoff: can't use{place}: {reason}. Fix that, and run it again", err=True)
     _tell_repetition()
     return HandoffError.exit_code
 

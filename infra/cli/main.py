@@ -147,7 +147,7 @@ def inspect(delivery: Path, recipe: Path | None, captures: bool, as_json: bool) 
 @click.argument("delivery", type=click.Path(path_type=Path))
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe (TOML).")
 @click.option("--alias", default="candidate", show_default=True, help="The alias to set last.")
-@click.option("--rebuild", is_flag=True, help="Build anew, even if nothing has changed.")
+@click.option("--rebuild", is_flag=True, help="Build again, even if nothing has changed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be built and why; write nothing.")
 @quiet_option
 @json_option

@@ -110,7 +110,7 @@ def pull(
 @click.option("--to", "alias", default="production", show_default=True, help="The alias to move.")
 @click.option(
     "--from", "expected", type=click.IntRange(0), default=None,
-    help="Only if the alias stands for this version now; 0: for none.",
+    help="Only if the alias points to this version now; 0: to none.",
 )  # fmt: skip
 @click.option(
     "--override", is_flag=True, help="Set the rules of a promotion aside; needs --reason."
@@ -139,7 +139,9 @@ def promote(
 @click.command()
 @click.argument("name", shell_complete=complete_model, metavar="NAME")
 @click.option("--alias", default="production", show_default=True, help="The alias to move back.")
-@click.option("--to", "version", type=click.IntRange(1), help="A version that it stood for before.")
+@click.option(
+    "--to", "version", type=click.IntRange(1), help="A version that it pointed to before."
+)
 @reason_option
 @json_option
 @debug_option

@@ -44,7 +44,7 @@ def _torch_folder() -> Path:
     if found is None or found.origin is None:
         raise EnvironmentLacking(
             "a program is compiled with torch's headers",
-            expected="torch beside Handoff", got="none",
+            expected="torch in Handoff's environment", got="none",
             remedy="Install the version that the releases were built with",
         )  # fmt: skip
     return Path(found.origin).parent

@@ -70,7 +70,7 @@ def deploy(
         if target not in TARGETS:
             raise UsageProblem(
                 "that is no target", expected=f"one of {', '.join(TARGETS)}", got=target[:40],
-                remedy="Mend --target",
+                remedy="Fix --target",
             )  # fmt: skip
     first = _require_schedule(night.schedule(None))
     prepare_prefect(settings)
@@ -119,7 +119,7 @@ def _require_schedule(wanted: Schedule) -> Schedule:
         raise UsageProblem(
             "that is no schedule", expected="a cron line, and a time zone such as Europe/Berlin",
             got=f"{wanted.cron!r} in {wanted.time_zone!r}"[:120],
-            remedy="Mend --cron or --time-zone",
+            remedy="Fix --cron or --time-zone",
         ) from error  # fmt: skip
     return wanted
 

@@ -264,7 +264,7 @@ def _spool(settings: Settings) -> Iterator[Check]:
         newest = aside[-1]
         yield Check(
             "spool", "note", f"{len(aside)} set aside; the last one is {newest.what}: {newest.why}",
-            f"Mend that, tell it again, and remove {settings.home / 'spool' / 'set-aside'}",
+            f"Fix that, tell it again, and remove {settings.home / 'spool' / 'set-aside'}",
         )  # fmt: skip
 
 

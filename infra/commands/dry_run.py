@@ -196,7 +196,7 @@ def _reason(
     changed = ", ".join(
         changes_since(releases.read(model, newest).manifest, taken.digest, recipe, compiler_name())
     )
-    return None, f"other than version {newest.version}: {changed}"
+    return None, f"changed since version {newest.version}: {changed}"
 
 
 def _made_from(releases: Releases, head: LedgerEntry, fingerprint: Digest) -> LedgerEntry | None:
@@ -318,7 +318,7 @@ def _tell_times(found: Rehearsal, recipe: Recipe) -> None:
     known = [(step, found.times.expected(step)) for step in _steps(found, recipe)]
     told = [f"{step} {seconds(took_s)}" for step, took_s in known if took_s is not None]
     if told:
-        echo(f"Before, on this machine: {', '.join(told)}")
+        echo(f"Last time on this machine: {', '.join(told)}")
     whole = found.times.expected(_whole(found))
     if whole is not None:
         echo(f"The whole release took {seconds(whole)}")

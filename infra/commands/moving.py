@@ -46,7 +46,7 @@ def promote(
     require_alias(alias)
     promotion = Promotion(name, wanted, alias, override, expected, narrower)
     appended = promote_version(_writable_site(), promotion, _author(reason))
-    _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
+    _tell(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
 
 
 def roll_back(
@@ -55,7 +55,7 @@ def roll_back(
     """Make `alias` stand for what it stood for before."""
     name, _ = parse_reference(reference)
     appended = _change(RollBackRequest(name, alias, version), reason)
-    _tell(name, appended, f"{alias} stands for version {appended.version}", as_json=as_json)
+    _tell(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
 
 
 def retire(reference: str, reason: str, *, as_json: bool) -> None:
@@ -136,8 +136,8 @@ def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
     if entry is None:
         echo(f"{name}: {what} already")
         return
-    was = f", and was {entry.replaced}" if entry.replaced else ""
-    echo(f"{name}: {what}{was} (entry {entry.sequence} of its ledger)")
+    was = f" (was {entry.replaced})" if entry.replaced else ""
+    echo(f"{name}: {what}{was}, entry {entry.sequence} of its ledger")
     for measured in entry.measured:
         echo(f"  {measured}")
     for rule in entry.overrides:

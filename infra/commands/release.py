@@ -164,14 +164,14 @@ def _tell_outcome(
     if outcome["reused"]:
         _tell_unchanged(version)
         if outcome["replaced"]:
-            _note(f"@{alias} stands for version {version} again, and was {outcome['replaced']}")
+            _note(f"@{alias} points to version {version} again (was {outcome['replaced']})")
     for note in outcome["notes"]:
         _note(note)
     _tell_release(settings, released, alias, as_json=as_json)
 
 
 def _tell_unchanged(version: int) -> None:
-    _note(f"nothing has changed since version {version} was released (--rebuild builds it anew)")
+    _note(f"nothing has changed since version {version} was released (--rebuild builds it again)")
 
 
 def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json: bool) -> None:

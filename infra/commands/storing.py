@@ -74,7 +74,7 @@ def _tell_checked(checked: Checked, where: str, *, quick: bool) -> None:
     if len(checked.lacking) > _MOST_TOLD:
         echo(f"... and {len(checked.lacking) - _MOST_TOLD} more; --json lists all of them")
     if checked.lacking:
-        echo("Bring what lacks back from a copy ('handoff store copy COPY STORE'), or release anew")
+        echo("Restore what is missing ('handoff store copy COPY STORE'), or release again")
     else:
         echo("Nothing lacks")
 

@@ -81,7 +81,7 @@ def _lacking(name: str, error: Exception) -> HandoffError:
         f"the step {name} could not read or write a file",
         expected="a readable, writable disk with room on it",
         got=str(error),
-        remedy="Make room or mend the permissions, then run the same command again",
+        remedy="Make room or fix the permissions, then run the same command again",
     )
 
 

@@ -47,7 +47,7 @@ def _of_status(error: Any, what: str, expected: str) -> HandoffError:  # noqa: A
     if status in (409, 422):
         return UsageProblem(
             f"the Prefect server refuses {what}", expected=expected, got=detail,
-            remedy="Mend it; 'handoff deploy' renews what the server holds",
+            remedy="Fix it; 'handoff deploy' renews what the server holds",
         )  # fmt: skip
     kind = ServerBusy if status in (429, 503) else EnvironmentLacking
     return kind(

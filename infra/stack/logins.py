@@ -61,7 +61,8 @@ def _require_mlflow_login(served: ServedSettings) -> None:
     if importlib.util.find_spec("flask_wtf") is None:
         raise EnvironmentLacking(
             "MLflow can't ask for a login here", expected="the package Flask-WTF", got="none",
-            remedy="Install mlflow[auth] beside handoff, or unset MLFLOW_AUTH_ADMIN_PASSWORD",
+            remedy="Install mlflow[auth] in Handoff's environment, or unset "
+            "MLFLOW_AUTH_ADMIN_PASSWORD",
         )  # fmt: skip
 
 

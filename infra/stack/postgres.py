@@ -114,7 +114,7 @@ def _initialise(
     if answer.returncode:
         raise EnvironmentLacking(
             "PostgreSQL can't make its database", expected="initdb to succeed",
-            got=answer.stderr.strip()[-400:], remedy="Mend that, and run it again",
+            got=answer.stderr.strip()[-400:], remedy="Fix that, and run it again",
         )  # fmt: skip
 
 
@@ -274,9 +274,9 @@ async def require_database(prefect: URL, *, makes_mlflow: bool) -> None:
     except (SQLAlchemyError, OSError) as error:
         raise UsageProblem(
             "The PostgreSQL that is named can't be used",
-            expected="a database for Prefect, and one for MLflow beside it or the right to make it",
+            expected="a database for Prefect, and one for MLflow, or the right to make it",
             got=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}",
-            remedy="Mend that; MLFLOW_BACKEND_STORE_URI may name another for MLflow",
+            remedy="Fix that; MLFLOW_BACKEND_STORE_URI may name another for MLflow",
         ) from error
     finally:
         await engine.dispose()

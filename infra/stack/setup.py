@@ -66,7 +66,7 @@ def read_setup(place: Place) -> Setup | None:
         raise EnvironmentLacking(
             "what the stack was set up with can't be read", expected=f"JSON in {place.setup}",
             got=one_line(str(error))[:200],
-            remedy="Mend that file, or remove it and set the stack up anew with all its settings",
+            remedy="Fix that file, or remove it and set the stack up again with all its settings",
         ) from error  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def wait_until_healthy(
     raise EnvironmentLacking(
         f"The service {service.name} doesn't come up", expected="it to answer",
         got=last_words(log) or "no word from it",
-        remedy=f"Look into {log}, mend that, and run 'handoff up' again; 'handoff down' stops the "
+        remedy=f"Look into {log}, fix that, and run 'handoff up' again; 'handoff down' stops the "
         "rest",
     )  # fmt: skip
 
@@ -98,7 +98,8 @@ def show_status(*, as_json: bool) -> int:
         if as_json:
             print_json({"running": False, "services": []})
         else:
-            echo("The stack doesn't run. 'handoff up' starts it.")
+            echo("The stack isn't running: 'handoff up' starts it. It is for nightly runs and "
+                 "triggers; 'handoff release' needs none.")  # fmt: skip
         return 1
     conditions = examine_stack(place, supervision)
     print_stack(conditions, place, as_json=as_json)

@@ -54,7 +54,7 @@ def write_unit(home: Path, *, for_system: bool) -> tuple[Path, str]:
         raise EnvironmentLacking(
             f"the unit can't be written to {file}", expected="a folder that this user may write to",
             got=error.strerror or str(error),
-            remedy="Run it as root" if for_system else "Mend the folder's permissions",
+            remedy="Run it as root" if for_system else "Fix the folder's permissions",
         ) from error  # fmt: skip
     if for_system:
         return file, "systemctl enable --now handoff"

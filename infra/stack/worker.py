@@ -174,7 +174,7 @@ def _run(command: list[str], what: str, expected: str) -> None:
         got = lines[-1] if lines else f"exit code {answer.returncode}"
     raise EnvironmentLacking(
         what, expected=expected, got=one_line(got)[:300],
-        remedy="'handoff doctor' says what is installed here; mend that",
+        remedy="'handoff doctor' says what is installed here; fix that",
     )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def require_server(api: str, login: str) -> None:
         raise EnvironmentLacking(
             f"No Prefect server answers at {api}", expected="an answer",
             got=f"HTTP status {status}" if status else "none",
-            remedy="Start it ('handoff up'), or mend PREFECT_API_URL",
+            remedy="Start it ('handoff up'), or fix PREFECT_API_URL",
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from handoff.infra.cli.group import debug_option
     "--every", default=15.0, show_default=True, type=click.FloatRange(1, 3600),
     help="Seconds between two looks.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Look once, tell what is to be told, and end.")
+@click.option("--once", is_flag=True, help="Look once, send what is due, and end.")
 @debug_option
 def tell(*, is_test: bool, repository: str, commit: str, every: float, once: bool) -> None:
     """Tell people: commit statuses, and messages through a notification block of Prefect's.

@@ -157,7 +157,7 @@ def make_forge(kind: str, url: str, token: str) -> Forge:
     if kind not in known:
         raise UsageProblem(
             "HANDOFF_FORGE names no kind of server", expected=f"one of {', '.join(KINDS)}",
-            got=kind[:40], remedy="Mend it, or unset it: no commit has a status then",
+            got=kind[:40], remedy="Fix it, or unset it: no commit has a status then",
         )  # fmt: skip
     url = url or _DEFAULTS.get(known[kind], "")
     parts = urlsplit(url)
@@ -167,7 +167,7 @@ def make_forge(kind: str, url: str, token: str) -> Forge:
         raise UsageProblem(
             "HANDOFF_FORGE_URL is no address that a token is sent to",
             expected="https://HOST, for GitHub Enterprise https://HOST/api/v3",
-            got="another" if url else "nothing", remedy="Mend it",
+            got="another" if url else "nothing", remedy="Fix it",
         )  # fmt: skip
     if parts.username or parts.password or parts.query:
         raise UsageProblem(
@@ -178,7 +178,7 @@ def make_forge(kind: str, url: str, token: str) -> Forge:
         raise UsageProblem(
             "there is no token for commit statuses",
             expected="one in the file that HANDOFF_FORGE_TOKEN_FILE names, or in "
-            "HANDOFF_FORGE_TOKEN", got="none, or one of other than ASCII's characters",
+            "HANDOFF_FORGE_TOKEN", got="none, or one with characters that aren't ASCII",
             remedy="Make one that may write statuses (GitHub: commit statuses; GitLab: api; Gitea: "
             "repository)",
         )  # fmt: skip

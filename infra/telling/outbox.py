@@ -78,7 +78,7 @@ def read_memory(file: Path) -> Memory:
     except FileNotFoundError:
         return Memory()
     except (OSError, ValueError, RecordInvalid) as error:
-        LOGGER.warning("what was to be told is forgotten: %s", one_line(str(error)))
+        LOGGER.warning("messages were lost: %s", one_line(str(error)))
         return Memory()
 
 
@@ -89,7 +89,7 @@ def write_memory(file: Path, memory: Memory) -> None:
         write_whole(file, json.dumps(to_plain(memory)))
     except OSError as error:
         raise EnvironmentLacking(
-            "what is to be told can't be kept", expected=f"room in {file.parent}",
+            "messages that wait to be sent can't be kept", expected=f"room in {file.parent}",
             got=error.strerror or str(error), remedy="Make room there",
         ) from error  # fmt: skip
 
@@ -103,7 +103,7 @@ def added(
         waiting[one.status.repository, one.status.commit] = one
     told = (*memory.messages, *messages)
     if len(told) > _MOST_WAITING:
-        LOGGER.warning("%d messages are not told: too many wait", len(told) - _MOST_WAITING)
+        LOGGER.warning("%d messages are dropped: too many wait", len(told) - _MOST_WAITING)
     return replace(
         memory, messages=told[-_MOST_WAITING:], statuses=tuple(waiting.values())[-_MOST_WAITING:]
     )
@@ -174,7 +174,7 @@ class Sender:
             memory = replace(memory, messages=left, sent=kept)
         old = [one for one in memory.messages if now - one.at > _GIVEN_UP_AFTER_S]
         for one in old:
-            LOGGER.warning("given up, nobody was told: %s: %s", one.title, one.text)
+            LOGGER.warning("given up, nobody was notified: %s: %s", one.title, one.text)
         return replace(memory, messages=tuple(one for one in memory.messages if one not in old))
 
     def _set_statuses(self, memory: Memory, now: float) -> Memory:

@@ -133,12 +133,14 @@ def _require_settings() -> tuple[Settings, TellingSettings]:
     settings, telling = read_settings(), read_telling_settings()
     if settings.is_embedded:
         raise EnvironmentLacking(
-            "what is told happens on a Prefect server", expected="PREFECT_API_URL", got="nothing",
+            "notifications are about a Prefect server's runs",
+            expected="PREFECT_API_URL", got="nothing",
             remedy="Start one with 'handoff up', or name yours",
         )  # fmt: skip
     if not telling.is_wanted:
         raise UsageProblem(
-            "nobody is to be told", expected="HANDOFF_NOTIFY, for messages, or HANDOFF_FORGE, for "
+            "nobody is set to be notified",
+            expected="HANDOFF_NOTIFY, for messages, or HANDOFF_FORGE, for "
             "commit statuses", got="neither",
             remedy="Name a notification block of Prefect's, such as slack-webhook/team, or the "
             "kind of server that keeps the models' code, such as github",
@@ -168,7 +170,7 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         if not try_lock(descriptor):
             raise EnvironmentLacking(
-                "people would be told twice", expected="one 'handoff tell' for a home",
+                "people would be notified twice", expected="one 'handoff tell' for a home",
                 got="another one that runs", remedy="'handoff status' shows the stack's own",
             )  # fmt: skip
         yield

@@ -73,6 +73,9 @@ def print_release(
     timings = [row for target in manifest.targets for row in _timing_rows(target)]
     if timings:
         print_table("", _TIMING_COLUMNS, timings)
+    for effect in manifest.passes:
+        if effect.left_out:
+            echo("  " + fitted(f"left out: {effect.left_out}", 2))
     for target in manifest.targets:
         if target.candidates:
             columns = search_columns(target)

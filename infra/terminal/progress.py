@@ -39,12 +39,12 @@ class _PlainProgress(logging.Handler):
         before = self._times.expected(getattr(record, "step", ""))
         if phase == "begin":
             if before is not None and before >= _LONG_S:
-                echo(f"{record.getMessage()} {_duration(before)} before", err=True)
+                echo(f"{record.getMessage()} (last time: {_duration(before)})", err=True)
             elif getattr(record, "bound", ""):
                 echo(record.getMessage(), err=True)
         elif phase != "under way":
-            told = f" ({_duration(before)} before)" if before is not None else ""
-            echo(record.getMessage() + told, err=True)
+            told = f" (last time: {_duration(before)})" if before is not None else ""
+            echo(record.getMessage() + told + _purpose(record), err=True)
 
 
 class _LiveProgress(logging.Handler):
@@ -73,14 +73,15 @@ class _LiveProgress(logging.Handler):
         elif phase == "under way":
             self._moved[step] = f"{size(told['done'])} of {size(told['total'])}"
         elif self._running.pop(step, None) is not None:
-            self._finish(step, told.get("seconds", 0.0), failed=phase == "failed")
+            failed = phase == "failed"
+            self._finish(step, told.get("seconds", 0.0), _purpose(record), failed=failed)
 
-    def _finish(self, step: str, took_s: float, *, failed: bool) -> None:
+    def _finish(self, step: str, took_s: float, purpose: str = "", *, failed: bool) -> None:
         mark = Text("refused ", "red") if failed else Text("✓ ", "green")
         before = self._times.expected(step)
-        told = f" ({_duration(before)} before)" if before is not None else ""
+        told = f" (last time: {_duration(before)})" if before is not None else ""
         line = Text(one_line(f"{step} {took_s:.1f} s"))
-        self.live.console.print(mark + line + Text(told, "dim"))
+        self.live.console.print(mark + line + Text(told + purpose, "dim"))
 
     def __rich__(self) -> Text:
         """Return the line as it is now: the whole first, since its end may be cut off."""
@@ -97,6 +98,12 @@ class _LiveProgress(logging.Handler):
         about = f" of about {_duration(before)}" if before is not None else ""
         moved = self._moved.get(step)
         return f"{elapsed_s:.0f} s{about}" + (f", {moved}" if moved else "")
+
+
+def _purpose(record: logging.LogRecord) -> str:
+    """Return what a step is there for, after its name and time."""
+    does = getattr(record, "does", "")
+    return f"  {does}" if does else ""
 
 
 def _duration(took_s: float) -> str:

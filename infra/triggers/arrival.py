@@ -84,5 +84,5 @@ class Arrival:
 def _refuse(text: str) -> UsageProblem:
     expected, got = expected_and_got(text)
     return UsageProblem(
-        "that can't be released", expected=expected, got=got, remedy="Mend it, and tell it again"
+        "that can't be released", expected=expected, got=got, remedy="Fix it, and tell it again"
     )

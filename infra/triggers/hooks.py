@@ -168,7 +168,7 @@ def read_hooks(path: Path, read_secret: Callable[[str], str]) -> tuple[tuple[Gua
     except (OSError, RecordInvalid) as error:
         raise UsageProblem(
             f"{path} is no webhook configuration", expected="[[source]] tables, as "
-            "examples/triggers/hooks.toml has them", got=str(error)[:400], remedy="Mend it",
+            "examples/triggers/hooks.toml has them", got=str(error)[:400], remedy="Fix it",
         ) from error  # fmt: skip
     return tuple(Guarded(one, _secret(one, read_secret)) for one in hooks.source), hooks.limits
 

@@ -31,7 +31,7 @@ _MOST_ATTEMPTS = 32
 # Somebody may remove a queue, or take its limit away.
 _QUEUE_KNOWN_S = 60.0
 
-_LATER = "The nightly makes up for a commit that isn't told, or 'handoff notify' later"
+_LATER = "The nightly catches up on a commit that isn't announced, or 'handoff notify' later"
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Poster:
         if last == _MOST_ATTEMPTS:
             raise UsageProblem(
                 f"{arrival.label} was posted {_MOST_ATTEMPTS} times", expected="fewer",
-                got="as many", remedy="Look at its runs, and mend what ends them",
+                got="as many", remedy="Look at its runs, and fix what ends them",
             )  # fmt: skip
         return self._latest(found.get(keys[last - 1], first)), last
 
@@ -223,7 +223,8 @@ def open_poster(settings: Settings) -> Iterator[Poster]:
     """Give a poster to the server that `PREFECT_API_URL` names; nothing is asked yet."""
     if settings.is_embedded:
         raise EnvironmentLacking(
-            "a new commit is told to a Prefect server", expected="PREFECT_API_URL", got="nothing",
+            "a new commit is announced to a Prefect server",
+            expected="PREFECT_API_URL", got="nothing",
             remedy="Start one with 'handoff up', or name yours",
         )  # fmt: skip
     prepare_prefect(settings, retries=1)
@@ -263,7 +264,7 @@ def told_of_prefect() -> Iterator[None]:
             yield
     except ObjectNotFound as error:
         raise EnvironmentLacking(
-            "the Prefect server doesn't know what a commit is told to",
+            "the Prefect server has no deployment that takes commits",
             expected=f"the deployment {RELEASE} and the work pool {BUILD_POOL}",
             got="none of that name", remedy="Run 'handoff deploy' once",
         ) from error  # fmt: skip

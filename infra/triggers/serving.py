@@ -133,7 +133,7 @@ def _require_certificate(certificate: Path, key: Path | None) -> None:
     except (OSError, ssl.SSLError) as error:
         raise UsageProblem(
             f"{certificate} can't be used", expected="a certificate in PEM, with its key",
-            got=str(error)[:200], remedy="Mend --certificate and --key",
+            got=str(error)[:200], remedy="Fix --certificate and --key",
         ) from error  # fmt: skip
 
 

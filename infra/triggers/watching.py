@@ -126,5 +126,5 @@ def _read_contract(listing: Listing, place: Place) -> DeliveryContract:
         raise DeliveryUnreadable(
             f"{listing.uri} isn't posted: its delivery.toml can't be read",
             expected="a contract, as 'handoff deliver' writes it", got=str(error)[:300],
-            remedy="Mend it, and it is looked at again",
+            remedy="Fix it, and it is looked at again",
         ) from error  # fmt: skip

@@ -69,7 +69,7 @@ def turn_on(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[As
             "packages can't be made to check their inputs",
             expected="code as torch 2.11 to 2.15 generates it",
             got=f"something else from torch {torch.__version__}",
-            remedy="Build with one of those, or mend tasks/compile/input_checks.py",
+            remedy="Build with one of those, or fix tasks/compile/input_checks.py",
         )
     first, *checks = _CHECK.split(code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT))
     assumed: dict[Axis, Dimension] = {}

@@ -64,7 +64,7 @@ class Budget:
         if name in self._names:
             raise DeliveryUnreadable(
                 "the delivery holds two entries of one name", expected="each once",
-                got=ascii(name[:80]), remedy="Pack the delivery anew",
+                got=ascii(name[:80]), remedy="Pack the delivery again",
             )  # fmt: skip
         self._names.add(name)
         if len(self._names) > self.limits.files:

@@ -196,5 +196,5 @@ class _Bounded:
 def _refuse(expected: str, got: str) -> DeliveryUnreadable:
     return DeliveryUnreadable(
         "the archive can't be unpacked", expected=expected, got=got,
-        remedy="Pack the delivery anew: tar czf delivery.tar.gz -C FOLDER .",
+        remedy="Pack the delivery again: tar czf delivery.tar.gz -C FOLDER .",
     )  # fmt: skip

@@ -317,12 +317,12 @@ class FollowedModel:
         elif now.error:
             LOGGER.warning("%s: version %d is served on: %s", name, now.version, now.error)
         else:
-            LOGGER.info("%s: version %d is served, as it stands for", name, now.version)
+            LOGGER.info("%s: version %d is served, as it points to", name, now.version)
         if self._options.on_change is not None:
             try:
                 self._options.on_change(now)
             except Exception:
-                LOGGER.exception("%s: what was to be told of a change failed", name)
+                LOGGER.exception("%s: the callback for a change failed", name)
 
 
 def _as_told(error: Exception) -> HandoffError:
@@ -331,7 +331,7 @@ def _as_told(error: Exception) -> HandoffError:
         return error
     if isinstance(error, OSError):
         return EnvironmentLacking(
-            "the version that the alias stands for can't be fetched and opened here",
+            "the version that the alias points to can't be fetched and opened here",
             expected="a folder for temporary files with room in it", got=str(error),
             remedy="Make room, or name another folder; it is tried again",
         )  # fmt: skip

@@ -131,7 +131,7 @@ def require_as_wide(model: str, version: int, now: ModelSignature, then: ModelSi
         f"{model} version {version} takes or gives less than what is served now",
         expected="a version that takes every request that is taken now, and answers alike",
         got="it refuses " + "; ".join(told[:5]) if told[0].startswith("those") else told[0],
-        remedy="Start the serving processes anew with it once no such request comes any more, or "
+        remedy="Start the serving processes again with it once no such request comes any more, or "
         "follow with narrower=True",
     )  # fmt: skip
 

@@ -84,7 +84,7 @@ def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterato
                 "burnt-in-random-constant",
                 "unsound",
                 f"{shown} was made while forward was traced, is no parameter or buffer, and looks "
-                "drawn at random: each call of the original would draw anew",
+                "drawn at random: each call of the original would draw again",
                 "Take the random operator out of the forward, or register the tensor as a buffer",
                 place_of(node),
             )
@@ -93,7 +93,7 @@ def burnt_in_constants(module: torch.fx.GraphModule, *, proven: bool) -> Iterato
                 "burnt-in-constant",
                 "note",
                 f"{shown} was made while forward was traced, and is fixed since",
-                "Nothing needs to be done where it doesn't depend on the call",
+                "Nothing needs to be done if it doesn't depend on the call",
                 place_of(node),
             )
 

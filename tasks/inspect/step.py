@@ -116,7 +116,7 @@ def _golden_mismatch(
         "golden-mismatch",
         "unsound",
         message,
-        "The graph, or its weights, are not those of the model: trace it again and deliver it anew",
+        "The graph, or its weights, are not those of the model: trace and deliver it again",
     )
 
 

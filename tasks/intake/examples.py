@@ -209,5 +209,5 @@ class _Reader:
             got=got,
             where=self.file,
             remedy=remedy
-            or "Mend delivery.toml, or write the examples again with 'handoff deliver'",
+            or "Fix delivery.toml, or write the examples again with 'handoff deliver'",
         )

@@ -246,7 +246,7 @@ def _require_room(contract: DeliveryContract) -> None:
             raise refuse(
                 f"the input {spec.name} is larger than this machine's memory",
                 expected=f"at most {memory_bytes()} bytes at its smallest sizes", got=found,
-                where=CONTRACT_FILE, remedy="Mend the sizes in delivery.toml",
+                where=CONTRACT_FILE, remedy="Fix the sizes in delivery.toml",
             )  # fmt: skip
 
 

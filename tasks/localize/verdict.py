@@ -95,8 +95,15 @@ def _others(found: LocalizeResult) -> list[str]:
 def _subsystem(found: LocalizeResult) -> list[str]:
     if not found.subsystem:
         return []
+    return [f"It is right without {part_of_compiler(found)}"]
+
+
+def part_of_compiler(found: LocalizeResult) -> str:
+    """Return the part of the compiler without which the nodes are right; '' for none."""
+    if not found.subsystem:
+        return ""
     one, many = _SUBSYSTEMS[found.subsystem]
-    return [f"It is right without Inductor's {one.format(found.at) if found.at else many}"]
+    return f"Inductor's {one.format(found.at) if found.at else many}"
 
 
 def _script(found: LocalizeResult) -> list[str]:

@@ -226,7 +226,7 @@ class PassCheck:
             why = f"the pass {chosen.name} would break the export: {broken}"
             refusal = _refusal(chosen, "a program that torch can export", str(broken))
         except BlessingRefused as error:
-            if self._recipe.broken_passes == "refuse":
+            if self._recipe.refuses_broken_passes:
                 raise
             why, refusal = f"{error.what}: {error.got}", error
         if held_tensors(before) != held:

@@ -58,7 +58,7 @@ def load_extension(named: str) -> None:
             f"the extension {module} brings nothing",
             expected="operators in a namespace of its own, PASSES or METRICS",
             got="none of them",
-            remedy="Mend the name under 'extensions' in the recipe",
+            remedy="Fix the name under 'extensions' in the recipe",
         )
 
 
@@ -95,7 +95,7 @@ def _add_passes(module: str, passes: tuple[object, ...]) -> None:
                 f"the extension {module} brings something that is no pass",
                 expected="classes derived from handoff.Pass in PASSES",
                 got=repr(chosen)[:80],
-                remedy="Mend PASSES in that module",
+                remedy="Fix PASSES in that module",
             )
         if PASSES.setdefault(chosen.name, chosen) is not chosen:
             raise UsageProblem(
@@ -111,5 +111,5 @@ def _not_importable(module: str, reason: str) -> UsageProblem:
         f"the extension {module} can't be imported",
         expected="an installed Python module, or one in the current folder",
         got=reason,
-        remedy="Install it beside Handoff, or mend the name under 'extensions' in the recipe",
+        remedy="Install it in Handoff's environment, or fix its name under 'extensions'",
     )

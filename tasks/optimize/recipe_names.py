@@ -37,7 +37,7 @@ def require_parameters(
 def _wrong(name: str, expected: str, got: str) -> UsageProblem:
     return UsageProblem(
         f"the pass {name} can't be set up", expected=expected, got=got,
-        remedy=f"Mend its parameters in the recipe; 'handoff passes' tells what {name} takes",
+        remedy=f"Fix its parameters in the recipe; 'handoff passes' tells what {name} takes",
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def require_known_names(recipe: Recipe, contract: DeliveryContract | None = None
         raise UsageProblem(
             "the recipe names a pass that doesn't exist",
             expected=f"one of {', '.join(sorted(known))}", got=wrong[0][:80],
-            remedy="Mend the name in the recipe; 'handoff passes' tells what each does",
+            remedy="Fix the name in the recipe; 'handoff passes' tells what each does",
         )  # fmt: skip
     for choice in recipe.passes:
         if choice.name in known:

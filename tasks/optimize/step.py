@@ -155,7 +155,7 @@ def _make_pass(choice: PassChoice) -> Pass[Any]:
             "the recipe names a pass that doesn't exist",
             expected=f"one of {', '.join(sorted(PASSES))}",
             got=choice.name[:80],
-            remedy="Mend the name in the recipe",
+            remedy="Fix the name in the recipe",
         )
     return PASSES[choice.name](choice.parameters)
 

@@ -77,7 +77,7 @@ def told_as_done(model: str, appended: Appended) -> Iterator[None]:
             done = f"entry {entry.sequence} of {model}'s ledger is made, and holds"
         told = NotShownYet(
             f"{done}; MLflow doesn't show it yet, since {error.what}", expected=error.expected,
-            got=error.got, remedy=f"Once that is mended, 'handoff sync {model}' makes up for it; "
+            got=error.got, remedy=f"Once that is fixed, 'handoff sync {model}' makes up for it; "
             "nothing has to be done again",
         )  # fmt: skip
         told.model, told.version, told.aliases = model, version, appended.aliases

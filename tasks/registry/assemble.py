@@ -43,6 +43,7 @@ from handoff.tasks.conformance.messages import NOTHING_KNOWN, KnownWrong
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeResult
 from handoff.tasks.localize.messages import LocalizeResult
+from handoff.tasks.localize.verdict import part_of_compiler
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.probe.messages import ProbeResult
 from handoff.tasks.registry.changes import TRIAL_ALIAS, TRIAL_ALIASES
@@ -150,6 +151,7 @@ def _culprit(found: LocalizeResult) -> Culprit:
         where=", ".join(dict.fromkeys(filter(None, places[:2]))),
         options=found.options,
         made_by=found.at if found.cause == "program" else "",
+        part=part_of_compiler(found),
         lacks_room=found.cause == "rounding",
         script=found.script if found.script_repeats else "",
     )

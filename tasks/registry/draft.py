@@ -130,7 +130,7 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
             expected="a version that takes every request which what it replaces takes",
             got=f"one that refuses {'; '.join(lost)}",
             remedy="Nothing was moved. --narrower promotes it all the same; a range that nobody "
-            "meant is declared in the delivery, and released anew",
+            "meant is declared in the delivery, and released again",
         )
     version = _version(releases, request.model, target)
     entry = _entry(head, job, "promote", version, request.alias)
@@ -153,7 +153,7 @@ def _roll_back(releases: Releases, job: DraftJob, request: RollBackRequest) -> D
         raise RegistryFailed(
             f"{request.alias} of {request.model} can't be rolled back"
             + (f" to {wanted}" if wanted else ""),
-            expected="a version that it stood for before the one it stands for now", got=known,
+            expected="a version that it pointed to before the one it points to now", got=known,
             remedy=f"'handoff promote {request.model}@VERSION --to {request.alias}' moves it to "
             f"any other, a later one too; 'handoff history {request.model}' lists them",
         )  # fmt: skip
@@ -175,7 +175,7 @@ def _retire(releases: Releases, job: DraftJob, request: RetireRequest) -> Draft:
     if held:
         raise UsageProblem(
             f"{request.model} version {request.version} can't be retired",
-            expected="a version that no alias stands for", got=", ".join(held),
+            expected="a version that no alias points to", got=", ".join(held),
             remedy="Move that alias first, with 'handoff promote' or 'handoff rollback'",
         )  # fmt: skip
     entry = _entry(head, job, "retire", _version(releases, request.model, target), "")

@@ -104,9 +104,7 @@ def _worse(
         return
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and new > max(old, 1.0) * rules.error_growth:
-        yield (
-            f"{after.slug}: less accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
-        )
+        yield (f"{after.slug}: less accurate: an error {new:.2f} times eager's; before, {old:.2f}")
 
 
 def _less_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:
@@ -160,9 +158,7 @@ def _more_accurate(
         return
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and old > max(new, 1.0) * rules.error_growth:
-        yield (
-            f"{after.slug}: more accurate: an error {new:.2f} times eager's, where it was {old:.2f}"
-        )
+        yield (f"{after.slug}: more accurate: an error {new:.2f} times eager's; before, {old:.2f}")
 
 
 def _errors(

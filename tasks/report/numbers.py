@@ -83,7 +83,7 @@ def needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:
         for one in needs_of(manifest, target)
     ]
     columns = (*_NEEDED, "RMSE to float64", "eager's RMSE", "agreed RMSE", "accepted")
-    return table("Ordinary inputs: tolerance needed beside the agreed one", columns, rows)
+    return table("Ordinary inputs: tolerance needed, and agreed", columns, rows)
 
 
 def special_needs_table(manifest: Manifest, target: TargetRecord) -> Table | None:

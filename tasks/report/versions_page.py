@@ -192,7 +192,8 @@ def _draw_versions(versions: Mapping[int, Manifest]) -> Picture | None:
         for axes in (errors, speeds):
             axes.set_xlabel("version")
             axes.set_xticks([version for version, _ in points][:: max(1, len(points) // 12)])
-            axes.set_ylim(bottom=0.0)
+            # Room above for points and bars at the top.
+            axes.set_ylim(0.0, 1.1 * max(axes.get_ylim()[1], 0.1))
             axes.grid(axis="y")
 
     told = "; ".join(_in_words(version, target) for version, target in points[-_IN_WORDS:])

@@ -148,7 +148,7 @@ def _named(target: TargetRecord) -> Table | None:
         return None
     rows = (
         ("operator", found.operator), ("line", found.where),
-        ("right without", ", ".join(filter(None, (*found.options, found.made_by)))),
+        ("right without", ", ".join(filter(None, (*found.options, found.made_by, found.part)))),
         ("reproduce it", found.script),
     )  # fmt: skip
     return table("What was found", (), [(name, Cell(told, "code")) for name, told in rows if told])
@@ -174,9 +174,9 @@ def _figures(manifest: Manifest) -> Iterable[Figure]:
     yield from _error_figure(manifest)
     ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
     if ratios:
-        allowed = f"at most {manifest.recipe.tolerance_for('float32').rmse_factor:g} is agreed"
-        told = "RMSE to float64, in eager's own"
-        yield Figure("rounding", ratio(max(ratios)), f"{told}, on ordinary inputs; {allowed}")
+        allowed = f"at most {manifest.recipe.tolerance_for('float32').rmse_factor:g}× is agreed"
+        told = f"eager's own, on ordinary inputs; {allowed}"
+        yield Figure("RMSE to float64", f"{ratio(max(ratios))}×", told)
     yield from _inputs_figure(manifest)
     yield from _metric_figure(manifest)
     aside = [(share, output) for t in manifest.targets for output, share in t.set_aside]

@@ -149,7 +149,9 @@ class Findings:
         if loose.reasons:
             return judge(agreed, asks)
         told = f"{name}, output {index}: {found.reasons[0]}"
-        self.notes.append(f"{told}, which refuses nothing: nobody declared it. {_declare(case)}")
+        self.notes.append(
+            f"{told}, which refuses nothing, because nobody declared it. {_declare(case)}"
+        )
         return loose
 
     def _moved(self, case: ReferenceCase, index: int) -> Moves | None:

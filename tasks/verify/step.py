@@ -229,7 +229,8 @@ def _try_manners(
             found.compare(name, case, outputs)
     if refused:
         found.notes.append(
-            f"inputs that are {', '.join(sorted(refused))} are refused with an error"
+            f"inputs in other memory layouts ({', '.join(sorted(refused))}) are refused with an "
+            'error; load(..., layouts="copy") copies them instead'
         )
 
 

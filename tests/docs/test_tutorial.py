@@ -21,7 +21,7 @@ def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
     ran = run_blocks([program, *walked()], tmp_path, limit_s=3500)
     told = ran.stdout
     assert ran.returncode == 0, told + ran.stderr
-    assert "digits: production stands for version 1" in told
+    assert "digits: production points to version 1" in told
     assert "exit code 4" in told
     refusal = ran.stderr.partition("digits is not released")[2].partition("\n")[0]
     assert "floor_divide (aten.floor_divide.default)" in refusal
@@ -30,8 +30,8 @@ def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
     assert right is not None
     assert int(right[1]) > 400
     assert "digits version 1: [8, 10]" in told
-    assert "digits: production stands for version 2, and was 1" in told
-    assert "digits: production stands for version 1, and was 2" in told
+    assert "digits: production points to version 2 (was 1)" in told
+    assert "digits: production points to version 1 (was 2)" in told
     assert "the tutorial's end" in told
 
 

@@ -22,11 +22,11 @@ def test_the_walk_ends_with_the_versions_that_it_says(tmp_path: Path) -> None:
     ran = run_blocks([*walked, *further], tmp_path, limit_s=1700)
     told = ran.stdout
     assert ran.returncode == 0, told + ran.stderr
-    assert "mymodel: production stands for version 1" in told
-    assert "mymodel: production stands for version 2, and was 1" in told
+    assert "mymodel: production points to version 1" in told
+    assert "mymodel: production points to version 2 (was 1)" in told
     assert "times as fast as what it replaces" in told
     assert "mymodel version 2: cpu-" in told
     assert "torch.Size([3, 4])" in told
-    assert "mymodel: production stands for version 1, and was 2" in told
+    assert "mymodel: production points to version 1 (was 2)" in told
     assert "5 entries, signed and in one chain" in told
     assert "worse than it looked" in told

@@ -84,7 +84,7 @@ def test_a_dry_run_says_what_a_release_would_find_or_build_and_writes_nothing(
     other = json.loads(handoff(*dry, *arguments, home=home).stdout)
     # What is compiled is the same: it is in the cache, but not what the release is made from.
     assert (other["would"], other["targets"][0]["cached"]) == ("build", "package")
-    assert other["why"] == "other than version 1: the recipe"
+    assert other["why"] == "changed since version 1: the recipe"
     assert other["fingerprint"] != again["fingerprint"]
     told = handoff("release", "--dry-run", *arguments, home=home)
     assert "in the cache" in told.stdout

@@ -95,7 +95,7 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
     require_known_torch()
     if ptx and not can_add_ptx():
         raise EnvironmentLacking(
-            "PTX can't be put beside the machine code", expected="torch 2.13 or newer",
+            "PTX can't be added to the machine code", expected="torch 2.13 or newer",
             got=f"torch {torch.__version__}, which asks for nvcc", remedy="Build without PTX",
         )  # fmt: skip
     return Toolkit(
@@ -195,7 +195,7 @@ def _find_fatbinary() -> Path:
     found = find_fatbinary()
     if found is None:
         raise EnvironmentLacking(
-            "PTX can't be put beside the kernels", expected="NVIDIA's fatbinary", got="none",
+            "PTX can't be added to the kernels", expected="NVIDIA's fatbinary", got="none",
             remedy="Install the wheel nvidia-cuda-nvcc of torch's CUDA, or leave the PTX out",
         )  # fmt: skip
     return found

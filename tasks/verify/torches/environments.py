@@ -57,7 +57,7 @@ def require_uv() -> str:
         return uv
     raise EnvironmentLacking(
         "no other torch can be had here", expected="uv, which makes an environment for each",
-        got="none beside this Python or on the PATH",
+        got="none next to this Python or on the PATH",
         remedy="Install uv (pip install uv), or leave [torch] also out of the recipe",
     )  # fmt: skip
 

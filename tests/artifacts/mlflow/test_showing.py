@@ -56,13 +56,13 @@ def test_an_alias_that_somebody_moved_in_mlflow_is_put_back_and_told(
         list_signed(catalogue, signed_release(tmp_path / f"r{version}", version=version))
     ledger, client = {"production": 1}, client_of(catalogue)
     assert catalogue.point("toy", ledger).put_back == (
-        "@production stood for nothing, and stands for 1",
+        "@production pointed to nothing, and points to 1",
     )
     assert catalogue.point("toy", ledger) == Pointed()
     client.set_registered_model_alias("toy", "production", "2")
     client.set_registered_model_alias("toy", "champion", "2")
     assert catalogue.point("toy", ledger) == Pointed(
-        put_back=("@production stood for 2, and stands for 1",), foreign=("champion",)
+        put_back=("@production pointed to 2, and points to 1",), foreign=("champion",)
     )
     assert client.get_model_version_by_alias("toy", "production").version == 1
 

@@ -105,7 +105,7 @@ def test_a_test_that_fails_says_why(tell: Tell, people: Receiver, forge: Receive
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"HANDOFF_NOTIFY": "", "HANDOFF_FORGE": ""}, "nobody is to be told"),
+        ({"HANDOFF_NOTIFY": "", "HANDOFF_FORGE": ""}, "nobody is set to be notified"),
         ({"HANDOFF_FORGE_TOKEN_FILE": "/nowhere"}, "the token for commit statuses can't be read"),
         ({"PREFECT_API_URL": ""}, "Start one with 'handoff up'"),
     ],
@@ -131,7 +131,7 @@ def test_it_goes_on_until_sigterm_and_is_alone(
         wait_until("it has looked", lambda: read_memory(file).looked > 0, 60)
         second = tell("--once")
         assert second.returncode == 1
-        assert "people would be told twice" in second.stderr
+        assert "people would be notified twice" in second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
     finally:

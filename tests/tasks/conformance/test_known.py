@@ -41,6 +41,13 @@ def test_overloads_of_an_operator_count_as_one_where_their_dtypes_are_the_same()
     assert known_faults(table(), {"aten.amax.out(int8, float32)", "aten.amin.default(int8)"}) == ()
 
 
+def test_an_overload_that_rounds_is_another_operator_than_a_plain_division() -> None:
+    floors = "aten.div.Tensor_mode(float32)"
+    rounding = replace(Row("div floor", "float32", "wrong", "it is off by 1"), calls=(floors,))
+    assert known_faults(table(rounding), {"aten.div.Tensor(float32)"}) == ()
+    assert len(known_faults(table(rounding), {"aten.div.Scalar_mode(float32)"})) == 1
+
+
 def test_a_fault_of_several_operators_is_told_where_all_of_them_are() -> None:
     showing = wrong_amax().showing
     assert showing is not None
@@ -68,7 +75,7 @@ def test_the_finding_says_which_case_asked_for_it_or_that_none_could() -> None:
     (fault,) = known_faults(table(), {AMAX})
     case = f"batch=7 what {fault.name} gets wrong"
     assert case in finding_of(fault, {fault.name: case}).remedy
-    assert "keep them away" in finding_of(fault, {}).remedy
+    assert "isn't affected" in finding_of(fault, {}).remedy
 
 
 def test_of_what_no_input_was_kept_there_is_no_script() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from examples.user_model import LENGTH, WIDTH, SequencePooling
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe.recipe import PassChoice
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.passes.base import Pass
 from tests.tasks.optimize.optimized_net import RELU_TO_LEAKY, Net, run
@@ -129,6 +130,14 @@ def test_a_pass_that_fails_or_lays_outputs_out_otherwise_is_refused_or_left_out(
     ).effects
     assert effect.left_out
     assert not effect.modified
+
+
+def test_a_pass_that_nobody_named_is_left_out_and_a_named_one_refuses() -> None:
+    assert not Recipe().refuses_broken_passes
+    named = Recipe(passes=(PassChoice("fold-batch-norm"),))
+    assert named.refuses_broken_passes
+    assert not replace(named, broken_passes="leave out").refuses_broken_passes
+    assert replace(Recipe(), broken_passes="refuse").refuses_broken_passes
 
 
 class WritingToWeights(Spoiling):

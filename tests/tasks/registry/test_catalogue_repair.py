@@ -23,7 +23,7 @@ def test_lost_files_come_back_where_that_is_asked_for(tmp_path: Path) -> None:
     registry.retire(1)
     shown = Here().run(CatalogueJob(stores, "toy", repairs=True))
     # An MLflow that knew nothing of the model has got its alias, too.
-    assert shown == Catalogued(3, ("@candidate stood for nothing, and stands for 3",))
+    assert shown == Catalogued(3, ("@candidate pointed to nothing, and points to 3",))
     before = all_files(root)
 
     shutil.rmtree(root)

@@ -215,7 +215,7 @@ def test_what_is_taken_over_from_another_package_is_not_shown_as_measured_anew()
         f"{earlier.library.short}" in words
     )
     assert "2026-11-23" in words
-    assert "Not measured anew" not in Page(page_of(sample_manifest())).words
+    assert "Not measured again" not in Page(page_of(sample_manifest())).words
 
 
 def test_what_a_delivery_says_stays_text() -> None:
