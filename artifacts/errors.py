@@ -113,6 +113,10 @@ class BuildCrashed(BlessingRefused):
     """A step that builds or judges a package was killed or crashed: nothing was shown of it."""
 
 
+class PromotionRefused(BlessingRefused):
+    """A version would be worse than what it replaces, take fewer requests, or isn't verified."""
+
+
 class NightFailed(HandoffError):
     """Some models of a nightly recompile could not be rebuilt; what serves them is as it was."""
 
@@ -161,6 +165,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         DeliveryUnreachable,
         BlessingRefused,
         BuildCrashed,
+        PromotionRefused,
         NightFailed,
         StoreFailed,
         RegistryFailed,

@@ -71,7 +71,7 @@ def _print_outcome(released: list[dict[str, Any]]) -> None:
                 rows.append(
                     (
                         f"{release['model']} version {release['version']}",
-                        target["slug"],
+                        f"{target['slug']}: {'accepted' if target['accepted'] else 'refused'}",
                         timing["case"],
                         seconds(timing["eager_s"]),
                         seconds(timing["package_s"]),
@@ -81,11 +81,13 @@ def _print_outcome(released: list[dict[str, Any]]) -> None:
                         f"{error:.1e}",
                     )
                 )
-    columns = ("released", "target", "input", "eager", ".so", "over eager (95 %)", "max error")
-    print_table("Eager against .so, one call, on this machine", columns, rows)
+    columns = (
+        "released", "verdict", "input", "eager", "package", "speed-up (95 %)", "largest error",
+    )  # fmt: skip
+    print_table("Eager and the package, one call, on this machine", columns, rows)
     print(  # noqa: T201 - this is a program
-        "Eager and the package took turns, and the speed is the median over those turns, not the\n"
-        "quotient of the two columns.\n\n"
+        "Eager and the package took turns, and the speed-up is the median over those turns, not\n"
+        "the quotient of the two columns. 'not known': the machine was too busy to tell.\n\n"
         "Where to look next:\n"
         "  .venv/bin/handoff list\n"
         "  .venv/bin/handoff show resnet18@candidate\n"

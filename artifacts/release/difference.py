@@ -203,7 +203,7 @@ def _figures(target: TargetRecord) -> dict[str, str]:
     library = next((f.digest.short for f in target.files if f.path.endswith(".so")), "")
     told: dict[str, Any] = {
         "verdict": target.verdict,
-        "code": library,
+        "model.so": library,
         "chosen": target.chosen,
         "largest error": _number(target.max_abs),
         "RMSE over eager's": _number(target.rmse_ratio),

@@ -63,7 +63,9 @@ def main(context: click.Context) -> None:
 
 @main.command()
 @click.argument("factory", metavar="MODULE:FACTORY")
-@click.option("--to", "folder", required=True, type=click.Path(path_type=Path), help="New folder.")
+@click.option(
+    "--to", "folder", required=True, type=click.Path(path_type=Path), help="A new folder."
+)
 @click.option("--name", default="", help="The model's name in the registry; else its class's.")
 @click.option("--yes", is_flag=True, help="Ask nothing: the class's name, the example's ranges.")
 @quiet_option

@@ -56,7 +56,7 @@ def diff(before: str, after: str, page: Path | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=complete_model, metavar="NAME@ALIAS")
-@click.option("--to", "folder", type=click.Path(path_type=Path), help="New folder.")
+@click.option("--to", "folder", type=click.Path(path_type=Path), help="A new folder.")
 @click.option(
     "--for", "--target", "target", default="auto", show_default=True,
     help="A target, for another machine; or this machine's.",

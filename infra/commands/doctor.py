@@ -207,13 +207,13 @@ def _confinement() -> Check:
     """Tell what a process that holds a delivery or compiled code could do, as one has tried."""
     if possible := still_possible():
         return Check(
-            "confinement", "note", "what holds a delivery or compiled code "
+            "confinement", "note", "a process that holds a delivery or compiled code "
             + ", ".join(possible), "Run Linux 6.12 or newer with landlock among its security "
             "modules; in a container, permit Landlock, seccomp and network namespaces",
         )  # fmt: skip
     return Check(
-        "confinement", "ok", "what holds a delivery or compiled code has its own files, no "
-        "sockets, no network, and no other process in reach",
+        "confinement", "ok", "processes that hold a delivery or compiled code reach only their "
+        "own files: no sockets, no network, no other process",
     )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def show_history(name: str, page: Path | None, *, as_json: bool) -> None:
         )
         for entry in reversed(entries)
     ]
-    print_table(f"{model}: {len(entries)} entries, signed and in one chain", columns, rows)
+    print_table(f"{model}: {len(entries)} entries, each signed, none missing", columns, rows)
 
 
 def _told_entry(entry: LedgerEntry) -> str:

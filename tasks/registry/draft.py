@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.errors import BlessingRefused, RegistryFailed, UsageProblem
+from handoff.artifacts.errors import PromotionRefused, RegistryFailed, UsageProblem
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import Action, LedgerEntry, Pointer
@@ -43,7 +43,7 @@ class _Version:
 def run(job: DraftJob) -> Draft:
     """Return the entry that does what is asked for, or none where it is so already.
 
-    Raises `BlessingRefused` for a version that may not be promoted, `RegistryFailed` for one that
+    Raises `PromotionRefused` for a version that may not be promoted, `RegistryFailed` for one that
     isn't there and where another has moved the alias since the first draft, `UsageProblem` for
     what can't be asked for, and `PackageRefused` for what isn't signed as it should be.
     """
@@ -116,21 +116,21 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
     replaced = releases.read(request.model, held).manifest if held else None
     broken = broken_rules(wanted, replaced, request.measured)
     if broken and not request.override:
-        raise BlessingRefused(
+        raise PromotionRefused(
             f"{request.model} version {target.version} is not promoted to {request.alias}",
-            expected="a version that is as right and as fast as what it replaces",
+            expected="a version as accurate and as fast as the one it replaces",
             got="; ".join(broken),
-            remedy="Nothing was moved. --override with a --reason promotes it all the same, and "
-            "the ledger keeps both",
+            remedy="Nothing was moved. --override with a --reason promotes it anyway, and the "
+            "ledger keeps both",
         )
     lost = refused_requests(replaced.signature, wanted.signature) if replaced else ()
     if lost and not request.narrower:
-        raise BlessingRefused(
+        raise PromotionRefused(
             f"{request.model} version {target.version} is not promoted to {request.alias}",
-            expected="a version that takes every request which what it replaces takes",
+            expected="a version that accepts every request that the one it replaces accepts",
             got=f"one that refuses {'; '.join(lost)}",
-            remedy="Nothing was moved. --narrower promotes it all the same; a range that nobody "
-            "meant is declared in the delivery, and released again",
+            remedy="Nothing was moved. --narrower promotes it anyway; if the narrower range wasn't "
+            "meant, declare the right one in the delivery and release it again",
         )
     version = _version(releases, request.model, target)
     entry = _entry(head, job, "promote", version, request.alias)
@@ -208,7 +208,7 @@ def _nothing(head: Head, version: int) -> Draft:
 def _require_trial(manifest: Manifest, alias: str) -> None:
     unverified = [target.slug for target in manifest.targets if target.unverified]
     if unverified and alias not in TRIAL_ALIASES:
-        raise BlessingRefused(
+        raise PromotionRefused(
             f"the alias {alias} can't be set on this release",
             expected=f"{TRIAL_ALIAS}, as long as {', '.join(unverified)} is not yet verified",
             got=alias, remedy="Verify the package on its GPU before it gets another alias",

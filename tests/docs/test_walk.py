@@ -28,5 +28,5 @@ def test_the_walk_ends_with_the_versions_that_it_says(tmp_path: Path) -> None:
     assert "mymodel version 2: cpu-" in told
     assert "torch.Size([3, 4])" in told
     assert "mymodel: production points to version 1 (was 2)" in told
-    assert "5 entries, signed and in one chain" in told
+    assert "5 entries, each signed, none missing" in told
     assert "worse than it looked" in told

@@ -50,6 +50,7 @@ from tests.studies.outages.registries import make_place, release, show
 from tests.tasks.deliveries import write_delivery
 from tests.tasks.fetch.samples import ARCHIVES, fetched
 from tests.tasks.registry.registering import some_registry
+from tests.tasks.registry.test_promoting import slower
 from tests.tls_server import body, tls_server
 
 CONTRACT = """
@@ -225,6 +226,19 @@ def moved_meanwhile(folder: Path, *, done: bool) -> None:
     assert registry.releases.find("toy", "production").version == 3
 
 
+def slower_successor(folder: Path, *, done: bool) -> None:
+    """What is slower is refused, and promoted with a reason once somebody has decided that."""
+    if not done:
+        registry = some_registry(folder)
+        KEPT["slower"] = registry
+        registry.release(timings=slower(2.0))
+        registry.promote(1)
+        registry.release("2026-11-22T00:00:00+00:00", timings=slower(1.5))
+    registry = KEPT["slower"]
+    registry.promote(2, override=done, reason="the old one leaks memory" if done else "")
+    assert registry.releases.find("toy", "production").version == 2
+
+
 def mlflow_is_down(folder: Path, *, done: bool) -> None:
     """Release with nobody listening where MLflow should be; then do what `handoff sync` does."""
     if not done:
@@ -271,6 +285,7 @@ WALKED: list[tuple[str, Case, str]] = [
     ("DeliveryUnreachable", certificate_of_ones_own, "SSL_CERT_FILE"),
     ("DeliveryUnreachable", login_asked_for, "~/.netrc"),
     ("BlessingRefused", alias_of_what_nobody_ran, "Leave --alias out"),
+    ("PromotionRefused", slower_successor, "--override with a --reason promotes it"),
     ("PackageRefused", nothing_pulled, "Pull one with"),
     ("StoreFailed", two_nights_in_a_second, "Run one night at a time"),
     ("EnvironmentLacking", no_compiler, "set CXX to a compiler"),

@@ -21,7 +21,7 @@ from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import StepTimes
 times = StepTimes({step: (took_s,) for step, took_s in json.loads(sys.argv[1]).items()})
 with shown_progress(times):
-    with announced("take in"):
+    with announced("take in", does="copy it"):
         pass
     with announced("compile cpu"):
         time.sleep(1.0)
@@ -57,9 +57,9 @@ def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
     printed, told = piped(times={"compile cpu": 12.0})
     assert printed == "the result\n"
     lines = told.splitlines()
-    assert lines[0] == "take in: 0.0 s"
-    assert lines[1] == "compile cpu ... 12 s before"
-    assert re.fullmatch(r"compile cpu: 1\.\d s \(12 s before\)", lines[2])
+    assert lines[0] == "take in: 0.0 s  copy it"
+    assert lines[1] == "compile cpu ... (last time: 12 s)"
+    assert re.fullmatch(r"compile cpu: 1\.\d s \(last time: 12 s\)", lines[2])
     assert lines[3].startswith("verify cpu: refused after")
     assert "\x1b" not in told
     assert "\r" not in told
@@ -81,7 +81,7 @@ with shown_progress(), announced("localize cpu", "at most 10 compiles and 240 s"
 
 def test_the_first_run_says_nothing_of_earlier_ones() -> None:
     _, told = piped()
-    assert "before" not in told
+    assert "last time" not in told
     assert "about" not in told
 
 
@@ -98,8 +98,8 @@ def test_a_terminal_has_one_line_that_is_redrawn_and_fits(columns: int) -> None:
     assert any("compile cpu" in line for line in drawn)
     assert all(len(line) <= columns for line in drawn)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
-    assert "✓ take in 0.0 s" in plain
-    assert re.search(r"✓ compile cpu 1\.\d s \(12 s before\)", plain)
+    assert "✓ take in 0.0 s  copy it" in plain
+    assert re.search(r"✓ compile cpu 1\.\d s \(last time: 12 s\)", plain)
     assert "refused verify cpu" in plain
     assert plain.endswith("the result\r\n")
 
