@@ -11,6 +11,7 @@ from handoff.infra.cli import guide as guide_cli
 from handoff.infra.cli import registry as registry_cli
 from handoff.infra.cli import stack as stack_cli
 from handoff.infra.cli.group import HandoffGroup, debug_option, json_option, quiet_option
+from handoff.infra.metrics import cli as metrics_cli
 from handoff.infra.telling import cli as telling_cli
 from handoff.infra.terminal.echoing import echo, on_terminal
 from handoff.infra.triggers import cli as arrivals_cli
@@ -225,6 +226,7 @@ for registered in (
     *stack_cli.COMMANDS,
     *arrivals_cli.COMMANDS,
     *telling_cli.COMMANDS,
+    *metrics_cli.COMMANDS,
     *guide_cli.COMMANDS,
 ):
     main.add_command(registered)

@@ -101,6 +101,9 @@ _PORT = click.IntRange(1, 65535)
 @click.option("--webhook-port", type=_PORT, help="Its port.  [default: 8787]")
 @click.option("--watch", multiple=True, metavar="PLACE", help="Watch a folder or s3://BUCKET/PREFIX"
               " for deliveries, too; may be said again.  [default: off]")  # fmt: skip
+@click.option("--metrics/--no-metrics", default=None,
+              help="Serve figures to Prometheus, too, on this machine's own address.")  # fmt: skip
+@click.option("--metrics-port", type=_PORT, help="Their port.  [default: 9464]")
 @click.option("--use", type=click.Choice(["kept", "shell"]),
               help="Whose settings count, where this shell's are not those that it was set up "
               "with.")  # fmt: skip

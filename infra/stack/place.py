@@ -34,6 +34,8 @@ class Choices:
     webhook: str | None = None
     webhook_port: int | None = None
     watch: tuple[str, ...] | None = None
+    metrics: bool | None = None
+    metrics_port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class Stack:
     webhook: str = ""
     webhook_port: int = 8787
     watch: tuple[str, ...] = ()
+    # Whether figures are served to Prometheus, and the port.
+    metrics: bool = False
+    metrics_port: int = 9464
 
     @property
     def prefect_api(self) -> str:
@@ -64,6 +69,11 @@ class Stack:
     def mlflow(self) -> str:
         """The address of MLflow, as this machine reaches it."""
         return f"http://{reachable(self.host)}:{self.mlflow_port}"
+
+    @property
+    def metrics_address(self) -> str:
+        """The address of the figures for Prometheus, on loopback as the webhook."""
+        return f"http://127.0.0.1:{self.metrics_port}"
 
     @property
     def s3_endpoint(self) -> str:

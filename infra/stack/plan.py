@@ -72,6 +72,8 @@ def choose(choices: Choices, settings: Settings, served: ServedSettings) -> Stac
         webhook=chosen_webhook(choices),
         webhook_port=choices.webhook_port or 8787,
         watch=chosen_places(choices),
+        metrics=bool(choices.metrics),
+        metrics_port=choices.metrics_port or 9464,
     )
 
 
@@ -104,6 +106,7 @@ def make_plan(stack: Stack, place: Place, served: ServedSettings, logins: Logins
         _worker("build", BUILD_POOL, client, "--limit", str(stack.builds)),
         *([_tell(client)] if served.tells else []),
         *services_of_arrivals(stack, client),
+        *([_metrics(stack, client)] if stack.metrics else []),
     ]  # fmt: skip
     return Plan(stack, services, client, programs)
 
@@ -119,6 +122,11 @@ def require_free_ports(stack: Stack) -> None:
             if stack.webhook
             else []
         ),
+        *(
+            [("--metrics-port", "127.0.0.1", stack.metrics_port, "the metrics")]
+            if stack.metrics
+            else []
+        ),
     ]
     for option, host, port, name in wanted:
         require_free_port(host, port, name, option)
@@ -132,6 +140,8 @@ def _prefect(stack: Stack, place: Place, served: ServedSettings, logins: Logins)
         # With the default one a restart of the server leaks every slot that is held, for ever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
     }  # fmt: skip
+    if stack.metrics:
+        environment["PREFECT_SERVER_METRICS_ENABLED"] = "true"
     if stack.host not in LOOPBACK:
         # Where browsers elsewhere find the API.
         name = socket.gethostname() if is_any(stack.host) else reachable(stack.host)
@@ -228,6 +238,14 @@ def _tell(client: dict[str, str]) -> Service:
     # Stopped first: that workers leave with the stack is nothing to tell.
     return Service(
         "tell", tuple(isolated("handoff", "tell")), client, keeps="token", stage=30,
+    )  # fmt: skip
+
+
+def _metrics(stack: Stack, client: dict[str, str]) -> Service:
+    command = isolated("handoff", "metrics", "--port", str(stack.metrics_port))
+    return Service(
+        "metrics", tuple(command), client, keeps="all", stage=30,
+        address=f"{stack.metrics_address}/metrics",
     )  # fmt: skip
 
 

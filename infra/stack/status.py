@@ -44,6 +44,8 @@ def is_healthy(service: Service, stack: Stack, place: Place, login: str, started
             return looked >= started and time.time() - looked < _LOOKED_S
         case arrivals.WEBHOOK:
             return get_status(f"{arrivals.webhook_address(stack)}/health") == 200
+        case "metrics":
+            return get_status(f"{stack.metrics_address}/metrics") == 200
         case name if name.startswith(arrivals.WATCH):
             # It has nothing to ask: its log tells what it can't see.
             return time.time() - started >= arrivals.SETTLED_S

@@ -48,6 +48,10 @@ class StepTimes:
         known = self._times.get(step)
         return statistics.median(known) if known else None
 
+    def medians(self) -> dict[str, float]:
+        """Return the median of each step's last times, in seconds."""
+        return {step: statistics.median(known) for step, known in self._times.items() if known}
+
 
 def times_folder(settings: Settings) -> Path:
     """Return the folder of all models' times."""

@@ -1,0 +1,1 @@
+"""What a monitoring system sees of a stack: figures in Prometheus' text format."""

@@ -1,0 +1,78 @@
+"""`handoff metrics`: serve the figures to Prometheus, or print them once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.release.manifest import Manifest
+from handoff.infra.engine.environments import prepare_prefect
+from handoff.infra.metrics.collecting import LOGGER, Figures, Source
+from handoff.infra.metrics.sources import of_home, of_prefect, of_store
+from handoff.infra.servers import require_free_port
+from handoff.infra.settings import Settings, read_settings
+from handoff.infra.terminal.echoing import echo, log_lines
+
+_TIMEOUT_S = 5.0
+
+
+@contextmanager
+def figures_of(settings: Settings) -> Iterator[Figures]:
+    """Give the figures of this home, its store and its Prefect server, where there is one."""
+    kept: dict[Digest, Manifest] = {}
+    sources: dict[str, Source] = {
+        "home": lambda: of_home(settings), "store": lambda: of_store(settings, kept)
+    }  # fmt: skip
+    if settings.is_embedded:
+        yield Figures(sources)
+        return
+    prepare_prefect(settings, retries=1)
+    from prefect.client.orchestration import get_client
+
+    with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
+        yield Figures({**sources, "prefect": lambda: of_prefect(client)})
+
+
+def print_metrics() -> None:
+    """Print the figures once, in Prometheus' text format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    with figures_of(read_settings()) as figures:
+        registry.register(figures)
+        echo(generate_latest(registry).decode(), nl=False)
+
+
+def serve_metrics(host: str, port: int) -> None:
+    """Answer `GET /metrics` until Ctrl-C or SIGTERM.
+
+    There is no login: whoever reaches the address reads the models' names and figures. Raises
+    `UsageProblem` for a port that is taken.
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    log_lines(LOGGER)
+    require_free_port(host, port, "the metrics", "--port")
+    registry = CollectorRegistry()
+    with figures_of(read_settings()) as figures:
+        registry.register(figures)
+        try:
+            server, thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise EnvironmentLacking(
+                f"the metrics can't be served at {host}:{port}", expected="a free address",
+                got=error.strerror or str(error), remedy="Name another one with --port",
+            ) from error  # fmt: skip
+        LOGGER.info("metrics at http://%s:%d/metrics", host, port)
+        try:
+            ended.wait()
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()

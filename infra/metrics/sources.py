@@ -1,0 +1,143 @@
+"""Where the figures come from: the Prefect server, the release store, and this machine's home."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from handoff.artifacts.digest import Digest
+from handoff.artifacts.night import read_nights
+from handoff.artifacts.release.manifest import Manifest
+from handoff.artifacts.stores.store import open_store
+from handoff.flows.site import CONFORMANCE, RECOMPILE, RECOMPILE_MODEL, RELEASE
+from handoff.infra.commands.registry import releases_of
+from handoff.infra.metrics import families as known
+from handoff.infra.metrics.families import Sample
+from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.settings import Settings
+from handoff.infra.terminal.step_times import read_times, times_folder
+from handoff.infra.triggers.spool import Spool
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+_FLOWS = tuple(
+    name.partition("/")[0] for name in (RELEASE, RECOMPILE, RECOMPILE_MODEL, CONFORMANCE)
+)
+_POOLS = "handoff-"
+_PAGE = 200
+# A look has to end before the next one.
+_PATIENCE_S = 5.0
+_MODELS = 500
+# What is served by; figures of a candidate say nothing about what callers get.
+_SERVED = "production"
+
+
+def of_prefect(client: SyncPrefectClient) -> Iterator[Sample]:
+    """Give runs by flow and state, and queue and workers of each pool.
+
+    Raises `EnvironmentLacking` where the server can't be asked.
+    """
+    from prefect.client.schemas.objects import StateType, WorkerStatus
+
+    with told_in_sentences("to be asked for its runs", "a question that it knows", "It is asked "
+                           "again"):  # fmt: skip
+        for flow in _FLOWS:
+            for state in StateType:
+                count = _count(client, flow=flow, states=(state,))
+                yield Sample(known.FLOW_RUNS, (flow, state.value.lower()), count)
+        for pool in client.read_work_pools(limit=_PAGE):
+            if not pool.name.startswith(_POOLS):
+                continue
+            yield Sample(known.QUEUED, (pool.name,), _queued(client, pool.name))
+            workers = client.read_workers_for_work_pool(pool.name)
+            online = sum(worker.status == WorkerStatus.ONLINE for worker in workers)
+            yield Sample(known.WORKERS, (pool.name,), online)
+
+
+def _queued(client: SyncPrefectClient, pool: str) -> int:
+    """Return how many runs of a pool are due and aren't running."""
+    from prefect.client.schemas.objects import StateType
+
+    due = _count(client, pool=pool, states=(StateType.SCHEDULED,), before=datetime.now(UTC))
+    return due + _count(client, pool=pool, states=(StateType.PENDING,))
+
+
+def _count(
+    client: SyncPrefectClient, *, states: tuple[Any, ...], flow: str = "", pool: str = "",
+    before: datetime | None = None,
+) -> int:  # fmt: skip
+    from prefect.client.schemas import filters
+
+    wanted: dict[str, Any] = {
+        "state": filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(states)))
+    }
+    if before is not None:
+        wanted["next_scheduled_start_time"] = filters.FlowRunFilterNextScheduledStartTime(
+            before_=before
+        )
+    narrowed: dict[str, Any] = {}
+    if flow:
+        narrowed["flow_filter"] = filters.FlowFilter(name=filters.FlowFilterName(any_=[flow]))
+    if pool:
+        name = filters.WorkPoolFilterName(any_=[pool])
+        narrowed["work_pool_filter"] = filters.WorkPoolFilter(name=name)
+    return client.count_flow_runs(flow_run_filter=filters.FlowRunFilter(**wanted), **narrowed)
+
+
+def of_store(settings: Settings, kept: dict[Digest, Manifest]) -> Iterator[Sample]:
+    """Give each model's versions, aliases and figures, and the newest night.
+
+    `kept` has the records that were read before, by the signed releases' digests: they don't
+    change. Raises `StoreFailed` or `RegistryFailed` where the store can't be read.
+    """
+    releases = releases_of(settings, patience_s=_PATIENCE_S)
+    for model in releases.models():
+        entry = releases.require_head(model).entry
+        yield Sample(known.VERSIONS, (model,), len(entry.kept))
+        yield Sample(known.LEDGER, (model,), datetime.fromisoformat(entry.at).timestamp())
+        for alias, pointer in entry.aliases.items():
+            yield Sample(known.ALIAS, (model, alias), pointer.version)
+        if served := entry.aliases.get(_SERVED):
+            if served.release not in kept:
+                kept[served.release] = releases.read(model, served).manifest
+            yield from _of_version(kept[served.release], model)
+    for night in read_nights(open_store(settings.stores.objects), 1):
+        yield Sample(known.NIGHT_ENDED, (), datetime.fromisoformat(night.ended).timestamp())
+        for outcome, count in Counter(row.outcome for row in night.rows).items():
+            yield Sample(known.NIGHT_MODELS, (outcome,), count)
+
+
+def _of_version(manifest: Manifest, model: str) -> Iterator[Sample]:
+    for target in manifest.targets:
+        labels = (model, _SERVED, target.slug)
+        if target.speedup is not None:
+            yield Sample(known.SPEEDUP, labels, target.speedup)
+        if target.rmse_ratio is not None:
+            yield Sample(known.RMSE, labels, target.rmse_ratio)
+
+
+def of_home(settings: Settings) -> Iterator[Sample]:
+    """Give disks, commits that wait, and the steps' times.
+
+    Raises `OSError` where a folder can't be looked at.
+    """
+    folders = {"home": settings.home}
+    if "://" not in settings.stores.objects:
+        folders["store"] = Path(settings.stores.objects)
+    for name, folder in folders.items():
+        if folder.is_dir():
+            disk = shutil.disk_usage(folder)
+            yield Sample(known.DISK_FREE, (name,), disk.free)
+            yield Sample(known.DISK_SIZE, (name,), disk.total)
+    models = sorted(path.stem for path in times_folder(settings).glob("*.json"))
+    for model in models[:_MODELS]:
+        for step, took_s in read_times(times_folder(settings), model).medians().items():
+            yield Sample(known.STEP, (model, step), took_s)
+    spool = Spool(settings.home)
+    yield Sample(known.WAITING, (), len(spool.waiting()))
+    yield Sample(known.SET_ASIDE, (), len(spool.set_aside()))
