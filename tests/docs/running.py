@@ -23,15 +23,17 @@ def run_blocks(
     programs = _make_programs(scratch)
     home = scratch / "home"
     share_built(home / "builds")
+    kept_at = scratch / "blocks"
+    kept_at.mkdir()
     lines = ["set -euo pipefail"]
     for number, block in enumerate(blocks):
         lines.append(f"echo '== {block.place}' >&2")
-        if block.kind == "file":
-            (scratch / block.argument).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            name = f"block_{number}.py"
-            (scratch / name).write_text(block.text, encoding="utf-8")
-            lines.append(f".venv/bin/python {name}")
+        if block.kind == "file" or block.language == "python":
+            # Into the folder that the page is in by then, whose modules a script imports.
+            name = block.argument if block.kind == "file" else f"block_{number}.py"
+            (kept_at / str(number)).write_text(block.text, encoding="utf-8")
+            lines.append(f"cp {kept_at / str(number)} {name}")
+            lines.extend([f"python {name}"] if block.kind != "file" else [])
         else:
             assert block.language == "sh", f"{block.place}: {block.language} can't be run"
             lines.append(block.text)

@@ -91,7 +91,7 @@ def test_the_page_tells_every_deployment_with_its_pool() -> None:
 
 def test_the_page_names_every_folder_of_the_tests() -> None:
     page = (DOCS / "contributing.md").read_text(encoding="utf-8")
-    section = page.split("## The rooms\n")[1].split("\n## ")[0]
+    section = page.split("## The folders\n")[1].split("\n## ")[0]
     files = [path.relative_to(ROOT).parts for path in (ROOT / "tests").rglob("*") if path.is_file()]
     folders = {parts[1] for parts in files if len(parts) > 2 and "__pycache__" not in parts}
     mirrored = {"artifacts", "tasks", "flows", "infra", "examples"}
