@@ -1,4 +1,4 @@
-"""The webhook and watched places as services of the stack: kept with it, killed, left out again."""
+"""Webhook, watched places and metrics as services of the stack: kept, killed, left out again."""
 
 from __future__ import annotations
 
@@ -77,24 +77,33 @@ def test_they_are_kept_with_what_a_stack_was_set_up_with(tmp_path: Path) -> None
 def test_they_run_with_the_stack_come_back_when_killed_and_are_left_out_when_switched_off(
     tmp_path: Path,
 ) -> None:
-    hooks, port = write_hooks(tmp_path), free_port()
+    hooks, port, figures = write_hooks(tmp_path), free_port(), free_port()
     (tmp_path / "in").mkdir()
     with handoff_home({}) as home:
         up = home.up(
             "--sqlite", "--webhook", str(hooks), "--webhook-port", str(port),
-            "--watch", str(tmp_path / "in"), "--json",
+            "--watch", str(tmp_path / "in"), "--metrics", "--metrics-port", str(figures), "--json",
         )  # fmt: skip
         assert up.returncode == 0, up.stderr
         services = {one["service"]: one for one in json.loads(up.stdout)["services"]}
-        assert {services[name]["state"] for name in ("webhook", "watch-1")} == {"healthy"}
-        for name in ("webhook", "watch-1"):
+        added = ("webhook", "watch-1", "metrics")
+        assert {services[name]["state"] for name in added} == {"healthy"}
+        for name in added:
             os.kill(services[name]["process"], signal.SIGKILL)
         wait_until("all healthy again", lambda: home.run("status").returncode == 0)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
             assert answer.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{figures}/metrics", timeout=30) as answer:
+            told = answer.read().decode()
+        for source in ("prefect", "store", "home"):
+            assert f'handoff_source_up{{source="{source}"}} 1.0' in told
+        assert 'handoff_workers_online{pool="handoff-build"} 1.0' in told
+        own = services["prefect"]["address"] + "/api/metrics"
+        with urllib.request.urlopen(own, timeout=30) as answer:
+            assert b"# HELP" in answer.read()
         assert home.run("down").returncode == 0
         assert home.left() == []
-        up = home.up("--webhook", "off", "--watch", "off", "--json")
+        up = home.up("--webhook", "off", "--watch", "off", "--no-metrics", "--json")
         assert up.returncode == 0, up.stderr
         names = {one["service"] for one in json.loads(up.stdout)["services"]}
         assert names == {"prefect", "mlflow", "control", "build"}
