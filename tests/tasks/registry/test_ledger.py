@@ -174,7 +174,7 @@ def test_what_an_interrupted_release_left_unwritten_the_next_writer_writes(
 
 def test_a_version_is_retired_only_when_no_alias_stands_for_it(local: SomeRegistry) -> None:
     local.release()
-    with pytest.raises(UsageProblem, match="expected a version that no alias stands for, got cand"):
+    with pytest.raises(UsageProblem, match="expected a version that no alias points to, got cand"):
         local.retire(1)
     local.release("2026-11-22T00:00:00+00:00")
     local.retire(1)

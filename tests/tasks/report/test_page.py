@@ -88,7 +88,7 @@ def test_the_verdict_comes_first_and_then_what_it_rests_on(text: str) -> None:
         "the recipe, gcc 13 is now 14", "unused-input", "module.py:7", "What captures it",
         "1.40 (1.30 to 1.50)", "2 of 3", "batch 5: other shape", "onnxscript is not installed",
         "torch.export captures it and is right on all 3 other inputs", "fold-batch-norm",
-        "Ordinary inputs: tolerance needed beside the agreed one", "Special inputs", "Latency",
+        "Ordinary inputs: tolerance needed, and agreed", "Special inputs", "Latency",
         "version 4, when it was released", "5.50 (5.40 to 5.60)",
         "6.00 (5.90 to 6.10)", "freezing", "8 threads 12,346 calls/s", "ids:last=9",
         "handoff verify release",
