@@ -21,7 +21,7 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.infra.engine.looking import hidden_names, searched
-from handoff.tasks.deliver.golden import one_line
+from handoff.tasks.deliver.capture.lines import one_line
 
 OPTIONS = (
     "name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage",

@@ -42,13 +42,13 @@ from handoff.tasks.deliver.beside import (
 )
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import gravest
+from handoff.tasks.deliver.capture.lines import one_line
+from handoff.tasks.deliver.capture.not_running import DoesNotRun
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.factory import Made, default_name, take_model
 from handoff.tasks.deliver.golden import (
-    DoesNotRun,
     Goldens,
     make_goldens,
-    one_line,
     other_size,
     undisturbed,
 )
@@ -308,7 +308,7 @@ def _make_goldens(
             goldens = make_goldens(module, call, inputs, signature)
         except DeliveryUnsound:
             raise refusal from None
-        note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.got}"
+        note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.why}"
         return signature, replace(goldens, notes=(note, *goldens.notes))
 
 
