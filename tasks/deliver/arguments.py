@@ -15,7 +15,7 @@ from handoff.artifacts.delivery.signature import (
     ModelSignature,
     TensorSpec,
 )
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, did_you_mean
 from handoff.tasks.deliver.capture.calls import Tensors
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -117,7 +117,7 @@ def _require_known(what: str, given: Mapping[str, object], known: Sequence[str])
     if unknown:
         raise UsageProblem(
             f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
-            got=str(unknown[0]), remedy="Mend that name",
+            got=str(unknown[0]), remedy=did_you_mean(str(unknown[0]), known, "Fix that name"),
         )  # fmt: skip
 
 

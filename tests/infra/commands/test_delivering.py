@@ -16,6 +16,9 @@ from handoff.artifacts.delivery.signature import DECLARED
 from tests.infra.commands.test_cli import assert_is_a_sentence
 
 FACTORY = """
+import os
+import sys
+
 import torch
 from torch import nn
 
@@ -38,6 +41,19 @@ def build():
 
 def named():
     return *build(), {"name": "ranker", "ranges": {"counts": (0, 50), "dense": (0, 1)}}
+
+
+def trained():
+    print("\\x1b[32m91 of 100\\x1b[0m are right", end="\\x1b[2J")
+    for epoch in range(3):
+        print(f"\\repoch {epoch}", end="", file=sys.stderr)
+    os.system("echo; echo told by another program")
+    return build()
+
+
+def fails():
+    print("begun")
+    raise ValueError("no weights")
 """
 
 
@@ -95,6 +111,26 @@ def test_a_folder_that_is_taken_is_told_before_the_model_is_made(training: Path)
     (training / "out" / "mine").touch()
     result = deliver(training, "towers:build", "--to", "out")
     assert_is_a_sentence(result, 64, "a new or an empty folder")
+
+
+def test_what_a_factory_prints_is_shown_beside_what_the_command_gives(training: Path) -> None:
+    result = deliver(training, "towers:trained", "--to", "out", "--json")
+    assert json.loads(result.stdout)["contract"]["model"]["name"] == "two-tower"
+    lines = result.stderr.splitlines()
+    # Colours are left out, as is what a progress bar wrote over.
+    assert "91 of 100 are right" in result.stderr
+    assert "\x1b" not in result.stderr
+    assert "epoch 2" in result.stderr
+    assert "epoch 1" not in result.stderr
+    assert "told by another program" in lines
+    quiet = deliver(training, "towers:trained", "--to", "quiet", "--quiet")
+    assert (quiet.stdout.strip(), quiet.stderr) == (str(training / "quiet"), "")
+
+
+def test_what_a_factory_printed_before_it_failed_comes_before_the_refusal(training: Path) -> None:
+    first, refusal = deliver(training, "towers:fails", "--to", "out").stderr.splitlines()
+    assert first == "begun"
+    assert "ValueError: no weights" in refusal
 
 
 def test_on_a_terminal_the_name_and_what_nothing_tells_are_asked(training: Path) -> None:
