@@ -30,7 +30,7 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
     wanted = read_recipe(recipe) if recipe else Recipe()
-    require_known_names(wanted, contract_in(delivery))
+    require_known_names(wanted, contract_in(delivery), recipe)
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = judge_delivery(delivery, staging, wanted)
