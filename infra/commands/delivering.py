@@ -40,7 +40,7 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
         asks_name = asks and not (name or prepared.is_chosen)
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
         if tells:
-            named = "" if name or asks_name else f", by the name of {prepared.named_by}"
+            named = "" if name or asks_name else f" (the name comes from {prepared.named_by})"
             echo(f"{chosen}: delivering {factory}{named}")
         ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
         job = DeliverJob(factory, search_path, place, chosen, ranges)

@@ -238,5 +238,5 @@ def _content(batch: Batch) -> bytes:
 def _refuse(where: str, expected: str, got: str) -> UsageProblem:
     return UsageProblem(
         f"{where} can't be delivered", expected=expected, got=got,
-        remedy="Give batches as forward is called with them, as many as show what is served",
+        remedy="Give each batch as forward takes it, and enough to represent what is served",
     )  # fmt: skip

@@ -152,7 +152,7 @@ def _require_reachable(module_name: str, search_path: Path) -> None:
         raise _refuse(
             f"{top} in {search_path} is hidden by the library of that name",
             expected="a factory in a module with a name of its own", got=module_name,
-            remedy="Put the function that makes the model into a module of another name, such as "
+            remedy="Move the function that makes the model to a module of another name, such as "
             "deliver_model.py",
         )  # fmt: skip
 
@@ -179,7 +179,7 @@ def _check_made(factory: str, made: object) -> Made:
         raise _refuse(
             f"{factory} returned a lineage that can't be used",
             expected="a value of handoff.Lineage", got=type(options["lineage"]).__name__,
-            remedy="Make one, or leave it out: then git is asked",
+            remedy="Make one, or leave it out to take it from git",
         )  # fmt: skip
     return Made(parts[0], tuple(inputs), dict(options))
 

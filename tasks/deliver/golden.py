@@ -109,7 +109,7 @@ def make_goldens(
             more = _run_others(module, call, signature, inputs, None, finite=True)
             return Goldens(call, (example, *more), structure, "random")
         except DoesNotRun as error:
-            note = f"further inputs are rows of the example, since on random ones {error.why}"
+            note = f"further inputs are rows of the example: random ones give {error.why}"
     else:
         note = "further inputs are rows of the example, which gives NaN or infinity itself"
     more = _run_others(module, call, signature, inputs, inputs, finite=False)

@@ -187,15 +187,15 @@ def _described(spec: TensorSpec, reading: Reading) -> TensorSpec:
 
 
 def _notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
-    say = f"ranges={{'{spec.name}': (LOW, HIGH)}} says so"
+    say = f"ranges={{'{spec.name}': (LOW, HIGH)}}"
     if spec.is_guessed:
         return (
-            f"{spec.name} takes {spec.values} because its example does ({reading.told}), and "
-            f"whatever else is refused: {say}",
+            f"{spec.name} takes {spec.values} only, as in its example ({reading.told}): other "
+            f"values will be refused. Declare what is served: {say}",
         )
     if reading.narrowed or reading.widened:
-        return (f"{spec.name} takes {spec.values}, {spec.origin}: {say}, or give each column an "
-                "input of its own",)  # fmt: skip
+        return (f"{spec.name} takes {spec.values}, {spec.origin}: declare another range, {say}, or "
+                "give each column an input of its own",)  # fmt: skip
     return ()
 
 
@@ -310,7 +310,7 @@ def _make_goldens(
             goldens = make_goldens(module, call, inputs, signature)
         except DeliveryUnsound:
             raise refusal from None
-        note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.why}"
+        note = f"{', '.join(later)} from 2 on: at 1 the model fails with {refusal.why}"
         return signature, replace(goldens, notes=(note, *goldens.notes))
 
 

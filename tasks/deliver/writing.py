@@ -206,8 +206,8 @@ def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
             f"{what} computes something else than the model",
             expected=f"the model's own outputs for inputs of the shapes {shapes_of(case.inputs)}",
             got=got,
-            remedy="The forward decides something by a value or a size that the capture has fixed: "
-            "use torch.where, and x.shape instead of a number; or declare dynamic={}",
+            remedy="Forward decides something by a value or a size, which the capture has fixed: "
+            "use torch.where, and x.shape in place of a number; or declare dynamic={}",
         )
 
 
@@ -236,7 +236,7 @@ def _write(
         except Exception as error:
             raise DeliveryUnreadable(
                 "torch.fx can't write the captured graph", expected="a graph that to_folder writes",
-                got=one_line(error), remedy="Take what can't be pickled out of the model",
+                got=one_line(error), remedy="Remove from the model what can't be pickled",
             ) from error  # fmt: skip
     tensors = {}
     for index, case in enumerate(cases):

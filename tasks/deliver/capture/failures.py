@@ -139,7 +139,7 @@ def describe_detour(road: str, failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return a note on why the first road wasn't taken, if it wasn't."""
     if not failures:
         return ()
-    return (f"captured by {road}, since torch.fx didn't do: {_told(failures[0].error)}",)
+    return (f"captured by {road}, since torch.fx failed: {_told(failures[0].error)}",)
 
 
 def describe_fixing(
@@ -154,7 +154,7 @@ def describe_fixing(
     )
     sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
     return (
-        f"takes {sizes} alone, as in the example, since no capture holds for other sizes: "
+        f"takes {sizes} only, as in the example: no capture works for other sizes: "
         f"{_told(failures[-1].error)}"
     )
 

@@ -78,7 +78,7 @@ def test_the_name_comes_first_and_the_contract_says_where_each_range_comes_from(
     result = deliver(training, "towers:build", "--to", "out")
     assert result.returncode == 0, result.stderr
     first, *lines = result.stdout.splitlines()
-    assert first == "two-tower: delivering towers:build, by the name of its class TwoTower"
+    assert first == "two-tower: delivering towers:build (the name comes from its class TwoTower)"
     rows = {line.split()[0]: line for line in reversed(lines) if line.strip()}
     assert "0 to 49999" in rows["user"]
     assert "table user_embedding of 50000 rows" in rows["user"]
@@ -86,13 +86,15 @@ def test_the_name_comes_first_and_the_contract_says_where_each_range_comes_from(
     assert "example: computed with as a number" in rows["counts"]
     assert rows["batch:"].strip() == "batch: 1 to 1024, by default"
     assert "verification will draw dense from a standard normal distribution" in result.stdout
-    assert "ranges={'counts': (LOW, HIGH)} says so" in result.stdout
+    assert "Declare what is served: ranges={'counts': (LOW, HIGH)}" in result.stdout
 
 
 def test_what_was_declared_is_said_to_be_and_nothing_is_left_open(training: Path) -> None:
     result = deliver(training, "towers:named", "--to", "out")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("ranker: delivering towers:named, by the name of its factory's")
+    assert result.stdout.startswith(
+        "ranker: delivering towers:named (the name comes from its factory's"
+    )
     assert "normal distribution" not in result.stdout
     assert "(LOW, HIGH)" not in result.stdout
     given = {spec.name: spec for spec in read_contract(training / "out").inputs}

@@ -320,6 +320,6 @@ class Squeezes(nn.Module):
 def test_a_model_that_does_not_run_on_one_row_begins_at_two(tmp_path: Path) -> None:
     result = deliver_it(Squeezes(), tmp_path / "toy", USER)
     assert result.contract.dimensions["batch"].min == 2
-    assert any("batch from 2 on, since on 1" in note for note in result.notes)
+    assert any("batch from 2 on: at 1 the model fails" in note for note in result.notes)
     with pytest.raises(DeliveryUnsound, match=r"another size .* batch = 1: .*\[1, 8\]"):
         deliver_it(Squeezes(), tmp_path / "other", USER, dimensions={"batch": (1, 9)})
