@@ -301,10 +301,7 @@ def test_refuses_ids_in_the_example_beyond_their_range(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "match"),
     [
-        (
-            (),
-            ((), r"arguments of forward.*got 0 positional and no keyword.*required argument: 'x'"),
-        ),
+        ((), r"arguments of forward.*got 0 positional and no keyword.*required argument: 'x'"),
         ((X, X), r"got 2 .*too many positional arguments\. Give one input for"),
         (([X],), r"fails on its example inputs.*must be Tensor, not list"),
         ((object(),), "example input x can't be delivered.*got builtins.object"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import UserDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -241,6 +244,26 @@ def test_random_numbers_in_forward_are_named_with_their_line(tmp_path: Path) -> 
     assert file.endswith("test_deliver_structures.py")
     text = Path(__file__).read_text().splitlines()[int(line) - 1]
     assert "torch.rand(8)" in text
+
+
+class DrawsElsewhere(nn.Module):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.draw()
+
+
+@pytest.mark.parametrize(
+    ("draw", "told"),
+    [(random.random, "Python's random"), (np.random.rand, "numpy.random")],
+)
+def test_random_numbers_of_other_libraries_are_told_as_such(
+    draw: Callable[[], float], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeliveryUnsound, match=rf"draws random numbers \({told}\)"):
+        deliver_it(DrawsElsewhere(draw), tmp_path / "toy", USER)
 
 
 def test_state_outside_of_the_model_is_told_from_random_numbers(tmp_path: Path) -> None:
