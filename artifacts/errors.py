@@ -8,6 +8,8 @@ reaches the command line as the same refusal.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar
 
 from handoff.artifacts.printable import one_line, printable
@@ -56,9 +58,13 @@ class HandoffError(Exception):
         return (error_from_record, (self.as_record(),))
 
     def as_record(self) -> dict[str, str]:
-        """Return the error as a plain mapping that JSON can hold."""
+        """Return the error as a plain mapping that JSON can hold.
+
+        A class that isn't in `ERRORS` is recorded as the nearest above it that is.
+        """
+        names = [kind.__name__ for kind in type(self).__mro__]
         return {
-            "class": type(self).__name__,
+            "class": next((name for name in names if name in ERRORS), HandoffError.__name__),
             "what": self.what,
             "expected": self.expected,
             "got": self.got,
@@ -95,6 +101,10 @@ class DeliveryUnreadable(HandoffError):
     """The folder is not a delivery, or holds something that is never executed or unpickled."""
 
     exit_code = 3
+
+
+class NotCapturable(DeliveryUnreadable):
+    """A model can't be captured as a graph: its forward holds what no graph can say."""
 
 
 class DeliveryUnreachable(HandoffError):
@@ -162,6 +172,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         BudgetSpent,
         DeliveryUnsound,
         DeliveryUnreadable,
+        NotCapturable,
         DeliveryUnreachable,
         BlessingRefused,
         BuildCrashed,
@@ -179,6 +190,15 @@ ERRORS: dict[str, type[HandoffError]] = {
 def first_line(error: BaseException, limit: int = 300) -> str:
     """Return the first line of an error's message, cut at `limit`; its class where it has none."""
     return one_line((str(error).strip().splitlines() or [type(error).__name__])[0][:limit])
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return what to do about an unknown `word`: write the known one that it is like.
+
+    Where it is like none, `otherwise`.
+    """
+    close = get_close_matches(word, list(known), n=1)
+    return f"Did you mean {close[0]}?" if close else otherwise
 
 
 def expected_and_got(text: str) -> tuple[str, str]:

@@ -174,6 +174,9 @@ class PromoteParameters(_Form):
     narrower: bool = Field(
         default=False, description="Even if it takes less than what it replaces."
     )
+    new_alias: bool = Field(
+        default=False, description="Create the alias, even if it is like one that is there."
+    )
     by: str = Field("", max_length=200, description="Who asks for it, as the ledger names them.")
 
     @property

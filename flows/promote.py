@@ -37,6 +37,7 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
         parameters.alias,
         parameters.override,
         narrower=parameters.narrower,
+        new_alias=parameters.new_alias,
     )
     appended = move_alias(site, wanted, author)
     return {

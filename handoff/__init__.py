@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         HandoffError,
         InputsRefused,
         NightFailed,
+        NotCapturable,
         NotShownYet,
         PackageRefused,
         RegistryFailed,
@@ -75,8 +76,8 @@ _PLACES = {
     "artifacts.errors": (
         "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
         "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
-        "InputsRefused", "NightFailed", "NotShownYet", "PackageRefused", "RegistryFailed",
-        "StepCrashed", "StoreFailed", "UsageProblem",
+        "InputsRefused", "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused",
+        "RegistryFailed", "StepCrashed", "StoreFailed", "UsageProblem",
     ),
     "artifacts.release.evidence": ("Finding",),
     "artifacts.serve.loader": ("LoadedModel", "load"),
@@ -101,9 +102,10 @@ __all__ = [
     "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliverResult", "DeliveryUnreachable",
     "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "FollowedModel",
     "HandoffError", "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric",
-    "NightFailed", "NotShownYet", "PackageRefused", "Pass", "PatternPass", "PullResult", "Recipe",
-    "RegistryFailed", "Released", "Serving", "StepCrashed", "StoreFailed", "Trust", "UsageProblem",
-    "deliver", "follow", "inspect", "load", "promote", "pull", "release", "trusted_keys",
+    "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused", "Pass", "PatternPass",
+    "PullResult", "Recipe", "RegistryFailed", "Released", "Serving", "StepCrashed", "StoreFailed",
+    "Trust", "UsageProblem", "deliver", "follow", "inspect", "load", "promote", "pull", "release",
+    "trusted_keys",
 ]  # fmt: skip
 
 

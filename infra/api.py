@@ -157,14 +157,17 @@ def release(
 
 @naming_extras()
 def promote(
-    reference: str, to: str = "production", *, reason: str = "", narrower: bool = False
-) -> int:
+    reference: str, to: str = "production", *, reason: str = "", narrower: bool = False,
+    new_alias: bool = False,
+) -> int:  # fmt: skip
     """Let the alias `to` stand for `NAME@VERSION` or `NAME@ALIAS`; return the version's number.
 
     It has to have passed both gates, and to be no slower, no less accurate and for no fewer targets
     than what it replaces, and to take every request that this takes, unless it is meant to be
-    `narrower`. Raises `BlessingRefused` for one that isn't, `RegistryFailed` where
-    another promotion was quicker.
+    `narrower`. An alias that isn't there yet is created; one that is like another (`prod` beside
+    `production`) only as a `new_alias`. Raises `BlessingRefused` for a version that isn't as it has
+    to be, `RegistryFailed` where another promotion was quicker, and `UsageProblem` for an alias
+    that may be a mistake.
     """
     from handoff.infra.commands.registry import parse_version, require_alias
     from handoff.infra.settings import author_name, read_settings, read_site, require_writable_home
@@ -176,7 +179,7 @@ def promote(
     require_alias(to)
     settings = read_settings()
     require_writable_home(settings)
-    promotion = Promotion(name, wanted, to, narrower=narrower)
+    promotion = Promotion(name, wanted, to, narrower=narrower, new_alias=new_alias)
     author = Author(author_name(), reason.strip())
     return promote_version(read_site(settings), promotion, author).version
 

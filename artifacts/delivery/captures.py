@@ -98,7 +98,7 @@ def recommend(rows: tuple[CaptureRow, ...]) -> str:
     elif compiled is not None and compiled.is_right:
         parts.append("torch.compile is right, for a service that has Python")
     else:
-        parts.append("nothing is right on every input: serve it in eager until that is mended")
+        parts.append("nothing is right on every input: serve it in eager until that is fixed")
     return "No capture that can be compiled ahead of time: " + "; ".join(parts) + "."
 
 

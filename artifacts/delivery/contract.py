@@ -208,7 +208,7 @@ class DeliveryContract:
                 f"the metric {self.metric.name} is of an output that the model doesn't have",
                 expected=f"one of {', '.join(self.structure.names_of(count))}",
                 got=one_line(self.metric.output)[:60], where=CONTRACT_FILE,
-                remedy="Mend the output under [metric] in delivery.toml, or leave it out",
+                remedy="Fix the output under [metric] in delivery.toml, or leave it out",
             ) from error  # fmt: skip
 
 
@@ -238,7 +238,7 @@ def read_contract(folder: Path) -> DeliveryContract:
             f"{CONTRACT_FILE} is not a delivery contract" + (f", at {key}" if key else ""),
             expected=expected or "the keys that 'handoff deliver' writes",
             got=got,
-            remedy="Mend that line, or deliver the model again",
+            remedy="Fix that line, or deliver the model again",
             where=str(path),
         ) from error
 

@@ -112,7 +112,9 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     try:
         value = tomllib.loads(text, parse_float=_finite_float)
     except tomllib.TOMLDecodeError as error:
-        raise RecordInvalid(f"expected TOML, got: {error}") from error
+        end = f"(at line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))})"
+        told = str(error).replace("(at end of document)", end)
+        raise RecordInvalid(f"expected TOML, got: {told}") from error
     except RecursionError as error:
         raise RecordInvalid(f"expected at most {_MOST_TOML_LEVELS} levels, got more") from error
     except RecordInvalid:

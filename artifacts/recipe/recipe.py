@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.delivery.signature import require_identifier
-from handoff.artifacts.errors import UsageProblem, told_place
+from handoff.artifacts.errors import UsageProblem, did_you_mean, told_place
 from handoff.artifacts.files.strict import parse_toml
 from handoff.artifacts.recipe.target import TARGETS, Target, parse_target
 from handoff.artifacts.recipe.tolerance import (
@@ -27,6 +26,9 @@ from handoff.artifacts.record import RecordInvalid, from_plain, later
 from handoff.artifacts.release.evidence import Goal
 
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(@sha256:[0-9a-f]{64})?")
+
+# As tomllib ends a message.
+_SYNTAX = re.compile(r"(?P<told>.+) \(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
 
 _TORCH = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}")
 
@@ -338,7 +340,9 @@ class Recipe:
                 "the recipe has a tolerance for an output that the model doesn't have",
                 expected=f"a dtype or an output among {', '.join(known)}",
                 got=unknown[0],
-                remedy="Mend that table's name under [tolerance] in the recipe",
+                remedy=did_you_mean(
+                    unknown[0], known, "Fix that table's name under [tolerance] in the recipe"
+                ),
             )
 
     def require_attainable(self, outputs: Iterable[tuple[str, str, float]] = ()) -> None:
@@ -358,7 +362,7 @@ class Recipe:
                     f"the recipe's tolerance for {name} is finer than {dtype} is",
                     expected=expected,
                     got=got,
-                    remedy=f"Mend it under [tolerance.{where}]; without it, {dtype} has "
+                    remedy=f"Fix it under [tolerance.{where}]; without it, {dtype} has "
                     f"rtol = {usual.rtol:g} and atol = {usual.atol:g}",
                 )
 
@@ -377,23 +381,29 @@ def read_recipe(path: Path) -> Recipe:
         ) from error
     except RecordInvalid as error:
         place, expected, got = told_place(str(error))
+        if syntax := _SYNTAX.fullmatch(got):
+            raise UsageProblem(
+                "the recipe is no TOML", expected="TOML", got=syntax["told"],
+                remedy="Fix that line, or the one before it",
+                where=f"{path}:{syntax['line']}:{syntax['column']}",
+            ) from error  # fmt: skip
         key = place.removeprefix(path.name).lstrip(".")
         raise UsageProblem(
             "the recipe is not valid" + (f" at {key}" if key else ""),
             expected=expected or "a recipe in TOML",
             got=got,
-            remedy=_mend(expected, got),
+            remedy=_fix(expected, got),
             where=str(path),
         ) from error
     recipe.require_attainable()
     return recipe
 
 
-def _mend(expected: str, got: str) -> str:
+def _fix(expected: str, got: str) -> str:
     """Return what to do about a wrong entry: to write the word that was meant, if one is near."""
     word = re.fullmatch(r"'([^']{1,60})'", got)
-    close = get_close_matches(word[1], re.split(r"[ ,']+", expected), n=1) if word else []
-    return f"Did you mean {close[0]}?" if close else "Mend that entry"
+    known = re.split(r"[ ,']+", expected)
+    return did_you_mean(word[1], known, "Fix that entry") if word else "Fix that entry"
 
 
 def recipe_for(folder: Path, model: str) -> Recipe:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes
-from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed
+from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, did_you_mean
 from handoff.artifacts.release.layout import (
     ENTRY_FILE,
     MODELS,
@@ -266,16 +266,20 @@ class Releases:
         """Return the refusal for what was never released, with what there is."""
         known = self.models()
         head = self.head(model) if model in known else None
+        remedy = "See 'handoff list'; 'handoff promote' sets an alias"
         if head is None:
             there = ", ".join(known[:20]) or "nothing"
             got = f"{there} registered in {self.store.location}"
+            remedy = did_you_mean(model, known, remedy)
         else:
-            aliases = ", ".join(sorted(head.entry.aliases)) or "none"
-            got = f"versions {', '.join(map(str, head.entry.kept[-20:]))}; aliases {aliases}"
+            aliases = sorted(head.entry.aliases)
+            versions = ", ".join(map(str, head.entry.kept[-20:]))
+            got = f"versions {versions}; aliases {', '.join(aliases) or 'none'}"
+            remedy = did_you_mean(str(reference), aliases, remedy)
         wanted = model if reference is None else f"{model}@{reference}"
         return RegistryFailed(
             f"{wanted} is not registered", expected="a released model, and an alias or version of "
-            "it", got=got, remedy="See 'handoff list'; 'handoff promote' sets an alias",
+            "it", got=got, remedy=remedy,
         )  # fmt: skip
 
     def last(self, model: str, since: int) -> int:

@@ -16,14 +16,15 @@ from handoff.infra.terminal.echoing import echo
 def explain(code: str, as_json: bool) -> None:
     """Say what a finding, an error or an exit code means, what causes it, and what to do.
 
-    CODE is what stands in brackets behind a finding, an error's class, or a number; without one,
-    all are listed.
+    CODE is what stands in brackets behind a finding, an error's class, a number, or a graph pass,
+    of which it says what it does; without one, all but the passes are listed.
 
     \b
     handoff explain
     handoff explain unmoved-output
     handoff explain DeliveryUnsound
     handoff explain 4
+    handoff explain contiguous-linear
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.explaining.telling import explain as tell
 

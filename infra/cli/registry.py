@@ -116,6 +116,9 @@ def pull(
     "--override", is_flag=True, help="Set the rules of a promotion aside; needs --reason."
 )
 @click.option("--narrower", is_flag=True, help="Even if it takes less than what it replaces.")
+@click.option(
+    "--new-alias", is_flag=True, help="Create the alias, even if it is like one that is there."
+)
 @reason_option
 @json_option
 @debug_option
@@ -124,7 +127,9 @@ def promote(
 ) -> None:
     """Let an alias stand for a version that is as right and as fast as what it replaces.
 
-    It has to take every request that what it replaces takes, too. Exit code 4: a rule of the
+    It has to take every request that what it replaces takes, too. An alias that isn't there yet is
+    created, and said to be new; one that is like another (prod, production) needs --new-alias.
+    Exit code 4: a rule of the
     recipe's [promotion] is broken, or a request would be refused; 5: another was quicker.
 
     \b

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import click
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.delivery.signature import Dimension, TensorSpec
@@ -18,6 +21,7 @@ from handoff.infra.terminal.console import fitted, print_json, print_table
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult, PrepareJob
 
+_LOOKS_EVERY_S = 0.2
 _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
 
 
@@ -30,12 +34,13 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     place, search_path = whole_path(folder), Path.cwd()
     asks, tells = ask and not as_json, not (as_json or is_quiet())
     with _process() as process:
-        preparing = PrepareJob(factory, search_path, place, reads_ranges=asks)
-        prepared = process.run(preparing)
+        with _prints_shown(process.log.with_name("printed")) as prints:
+            preparing = PrepareJob(factory, search_path, place, reads_ranges=asks, prints=prints)
+            prepared = process.run(preparing)
         asks_name = asks and not (name or prepared.is_chosen)
         chosen = name or (ask_name(prepared.name) if asks_name else prepared.name)
         if tells:
-            named = "" if name or asks_name else f", by the name of {prepared.named_by}"
+            named = "" if name or asks_name else f" (the name comes from {prepared.named_by})"
             echo(f"{chosen}: delivering {factory}{named}")
         ranges = {spec.name: _ask_range(spec) for spec in prepared.guessed}
         job = DeliverJob(factory, search_path, place, chosen, ranges)
@@ -66,6 +71,42 @@ def _tell(result: DeliverResult) -> None:
     print_contract(contract)
     for note in result.notes:
         echo(f"  {fitted(note, 2)}")
+
+
+@contextmanager
+def _prints_shown(file: Path) -> Iterator[Path]:
+    """Print on standard error what is written to `file` during the body: the factory's own output.
+
+    An accuracy that a training script ends with is what its delivery is chosen by. With `--quiet`
+    it isn't printed.
+    """
+    file.touch()
+    ended = threading.Event()
+    follower = threading.Thread(target=_follow, args=(file, ended), daemon=True)
+    if not is_quiet():
+        follower.start()
+    try:
+        yield file
+    finally:
+        ended.set()
+        if follower.is_alive():
+            follower.join()
+
+
+def _follow(file: Path, ended: threading.Event) -> None:
+    """Print the lines of a file that grows until `ended`, without their colours."""
+    with file.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+        rest = ""
+        while True:
+            is_last = ended.is_set()
+            *whole, rest = (rest + lines.read()).split("\n")
+            for line in [*whole, rest] if is_last and rest else whole:
+                # A progress bar writes over its line: what is seen is what it wrote last.
+                shown = line.rstrip("\r").rpartition("\r")[2]
+                echo(click.unstyle(shown), err=True)
+            if is_last:
+                return
+            ended.wait(_LOOKS_EVERY_S)
 
 
 @contextmanager

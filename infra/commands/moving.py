@@ -34,6 +34,7 @@ def promote(
     reason: str,
     override: bool,
     narrower: bool,
+    new_alias: bool,
     expected: int | None,
     as_json: bool,
 ) -> None:
@@ -44,7 +45,7 @@ def promote(
     """
     name, wanted = parse_version(reference)
     require_alias(alias)
-    promotion = Promotion(name, wanted, alias, override, expected, narrower)
+    promotion = Promotion(name, wanted, alias, override, expected, narrower, new_alias)
     appended = promote_version(_writable_site(), promotion, _author(reason))
     _tell(name, appended, f"{alias} points to version {appended.version}", as_json=as_json)
 
@@ -114,6 +115,14 @@ def collect_garbage(grace_h: float, *, pretend: bool, as_json: bool) -> None:
         echo(f"{found.abandoned} uploads that never ended were given up")
 
 
+def _told_new(entry: LedgerEntry) -> str:
+    """Return that the entry's alias is a new one, and which others there are; '' where none is."""
+    if entry.action != "promote":
+        return ""
+    others = ", ".join(sorted(set(entry.aliases) - {entry.alias}))
+    return f" (a new alias; existing: {others})" if others else " (a new alias)"
+
+
 def _change(request: Request, reason: str) -> Appended:
     return change_ledger(_writable_site(), request, _author(reason))
 
@@ -136,7 +145,7 @@ def _tell(name: str, appended: Appended, what: str, *, as_json: bool) -> None:
     if entry is None:
         echo(f"{name}: {what} already")
         return
-    was = f" (was {entry.replaced})" if entry.replaced else ""
+    was = f" (was {entry.replaced})" if entry.replaced else _told_new(entry)
     echo(f"{name}: {what}{was}, entry {entry.sequence} of its ledger")
     for measured in entry.measured:
         echo(f"  {measured}")

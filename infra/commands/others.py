@@ -30,7 +30,7 @@ def inspect_delivery(delivery: Path, recipe: Path | None, *, captures: bool, as_
     """Print the verdict on a delivery; return 2 for an unsound one, else 0."""
     delivery = require_folder(delivery)
     wanted = read_recipe(recipe) if recipe else Recipe()
-    require_known_names(wanted, contract_in(delivery))
+    require_known_names(wanted, contract_in(delivery), recipe)
     with tempfile.TemporaryDirectory(prefix="handoff-inspect-") as scratch:
         staging = Path(scratch) / "staging"
         taken, judged = judge_delivery(delivery, staging, wanted)
@@ -74,9 +74,15 @@ def _tell_inspection(
 def _origin(taken: IntakeResult) -> str:
     """Return who delivered what from where, as far as the delivery says it."""
     source = taken.contract.source
-    commit = f"{source.repository} {source.short_commit()}".strip()
-    told = [commit, source.training_run, source.author, source.created]
-    return one_line(", ".join([taken.digest.short, *(part for part in told if part)]))
+    told = {
+        "delivery": taken.digest.short,
+        "repository": source.repository,
+        "commit": source.short_commit(),
+        "training run": source.training_run,
+        "author": source.author,
+        "created": source.created,
+    }
+    return one_line(", ".join(f"{label} {value}" for label, value in told.items() if value))
 
 
 def _inspection(

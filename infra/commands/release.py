@@ -55,7 +55,7 @@ def release_delivery(
     delivery = require_folder(delivery)
     recipe = read_recipe(recipe_file) if recipe_file else Recipe()
     _check(recipe, alias)
-    require_known_names(recipe, contract_in(delivery))
+    require_known_names(recipe, contract_in(delivery), recipe_file)
     if dry_run:
         from handoff.infra.commands.dry_run import tell_dry_run
 

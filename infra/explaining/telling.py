@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from handoff.artifacts.errors import HandoffError, UsageProblem
+from handoff.artifacts.errors import HandoffError, UsageProblem, did_you_mean
+from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.explaining.texts import (
     Explanation,
@@ -19,7 +20,13 @@ from handoff.infra.explaining.texts import (
 )
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo, styled
+from handoff.tasks.optimize.recipe_names import declared_passes
 
+_IN_A_RECIPE = (
+    "The key 'passes' lists the passes that run, in their order: write the list without one to "
+    'leave it out. With broken_passes = "leave out", a pass that changes the numbers is left out '
+    "by itself. 'handoff passes' lists all of them, those by default among them."
+)
 _WIDEST = 100
 _HINTS = 3
 _GRAVITY = {"unsound": 0, "limit": 1, "note": 2}
@@ -37,16 +44,41 @@ def explain(code: str, *, as_json: bool) -> None:
         return
     found = find_explanation(code)
     if found is None:
-        close = difflib.get_close_matches(code, explanations(), n=3, cutoff=0.5)
+        known = {name.casefold(): name for name in (*explanations(), *declared_passes())}
+        if code.casefold() in declared_passes():
+            _explain_pass(code.casefold(), as_json=as_json)
+            return
+        meant = did_you_mean(code.casefold(), known, "Run 'handoff explain', or 'handoff passes'")
         raise UsageProblem(
-            "nothing is known of that code", expected="one that 'handoff explain' lists",
+            "there is no explanation of that",
+            expected="a finding, an error, an exit code or a pass",
             got=code[:80],
-            remedy=f"Did you mean {' or '.join(close)}?" if close else "Run 'handoff explain'",
-        )  # fmt: skip
+            remedy=re.sub(r"(?<=^Did you mean )\S+(?=\?$)", lambda m: known[m[0]], meant),
+        )
     if as_json:
         print_json(_plain(found))
         return
     _tell(found)
+
+
+def _explain_pass(name: str, *, as_json: bool) -> None:
+    """Print what a pass says of itself, in its own docstring, and how a recipe names it."""
+    told = declared_passes()[name]
+    is_default = name in [choice.name for choice in DEFAULT_PASSES]
+    if as_json:
+        plain = {**asdict(told), "code": name, "kind": "pass", "default": is_default}
+        print_json(plain)
+        return
+    when = "by default" if is_default else "where a recipe names it"
+    echo(styled(name, bold=True), f" (a graph pass: runs {when})")
+    title, *paragraphs = told.does.split("\n\n")
+    _paragraph("", title)
+    for paragraph in paragraphs:
+        echo()
+        _paragraph("", paragraph)
+    if told.parameters:
+        _paragraph("Parameters", "; ".join(f"{n}: {m}" for n, m in told.parameters.items()))
+    _paragraph("In a recipe", _IN_A_RECIPE)
 
 
 def hint_for(findings: Iterable[Finding]) -> str:

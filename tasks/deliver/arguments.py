@@ -15,7 +15,7 @@ from handoff.artifacts.delivery.signature import (
     ModelSignature,
     TensorSpec,
 )
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, did_you_mean, told_place
 from handoff.tasks.deliver.capture.calls import Tensors
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -51,7 +51,7 @@ def require_on_cpu(module: nn.Module, inputs: Tensors) -> None:
     devices = {t.device.type for t in (*module.parameters(), *module.buffers(), *inputs)}
     if devices - {"cpu"}:
         raise UsageProblem(
-            "the model can't be delivered from where it lies", expected="weights and inputs on cpu",
+            "the model, or an example input, isn't on the CPU", expected="all of them on cpu",
             got=", ".join(sorted(devices)), remedy="Move both: model.cpu() and x.cpu()",
         )  # fmt: skip
 
@@ -89,10 +89,11 @@ def describe_inputs(
         signature = ModelSignature(specs, (), limits)
         signature.measure({n: tuple(t.shape) for n, t in zip(names, inputs, strict=True)})
     except (ValueError, TypeError) as error:
+        name, expected, got = told_place(str(error))
         raise UsageProblem(
-            "dynamic, dimensions or ranges don't fit the example inputs",
-            expected="what holds for the example",
-            got=str(error),
+            f"{name or 'the example'} doesn't fit the sizes and ranges that are declared",
+            expected=expected or "what holds for the example",
+            got=got,
             remedy="Fix that argument (dynamic={input: {axis: dimension}}, dimensions={dimension: "
             "(min, max)}, ranges={input: (low, high)}), or give another example",
         ) from error
@@ -117,7 +118,7 @@ def _require_known(what: str, given: Mapping[str, object], known: Sequence[str])
     if unknown:
         raise UsageProblem(
             f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
-            got=str(unknown[0]), remedy="Mend that name",
+            got=str(unknown[0]), remedy=did_you_mean(str(unknown[0]), known, "Fix that name"),
         )  # fmt: skip
 
 

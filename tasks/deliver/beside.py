@@ -18,9 +18,9 @@ from handoff.artifacts.delivery.contract import (
     CALIBRATION_BYTES,
     Structure,
 )
-from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYTES, Metric
+from handoff.artifacts.delivery.metric import EVALUATION_BATCHES, EVALUATION_BYTES, KINDS, Metric
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.errors import UsageProblem, expected_and_got
+from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.golden import undisturbed
 from handoff.tasks.verify.float64 import flat_tensors
@@ -158,7 +158,7 @@ def _metric(metric: str | Metric) -> Metric:
         expected, got = expected_and_got(str(error))
         raise UsageProblem(
             "the evaluation can't be delivered", expected=expected, got=got,
-            remedy="Mend the metric's name",
+            remedy=did_you_mean(str(metric), KINDS, "Fix the metric's name"),
         ) from error  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def measure_eager(
         raise UsageProblem(
             f"{metric.name} can't be computed of the evaluation",
             expected=expected, got=got,
-            remedy="Mend the labels, or name the output: Metric('top-1', output='logits')",
+            remedy="Fix the labels, or name the output: Metric('top-1', output='logits')",
         ) from error  # fmt: skip
     return f"{metric.name} of {samples} samples is {value:.4g} by the model itself"
 
@@ -201,7 +201,7 @@ def _covered(metric: Metric, outputs: Tensors, structure: Structure) -> torch.Te
         raise UsageProblem(
             f"{metric.name} is of an output that the model doesn't have",
             expected=f"one of {', '.join(known)}", got=repr(metric.output[:60]),
-            remedy="Mend the metric's output, or leave it out for the first one",
+            remedy="Fix the metric's output, or leave it out for the first one",
         ) from error  # fmt: skip
 
 
@@ -238,5 +238,5 @@ def _content(batch: Batch) -> bytes:
 def _refuse(where: str, expected: str, got: str) -> UsageProblem:
     return UsageProblem(
         f"{where} can't be delivered", expected=expected, got=got,
-        remedy="Give batches as forward is called with them, as many as show what is served",
+        remedy="Give each batch as forward takes it, and enough to represent what is served",
     )  # fmt: skip

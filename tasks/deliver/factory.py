@@ -18,10 +18,10 @@ from typing import Any
 from torch import nn
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, did_you_mean
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.infra.engine.looking import hidden_names, searched
-from handoff.tasks.deliver.golden import one_line
+from handoff.tasks.deliver.capture.lines import one_line
 
 OPTIONS = (
     "name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage",
@@ -98,10 +98,11 @@ def make_model(factory: str, search_path: Path) -> Made:
 
 def _find(factory: str, search_path: Path) -> Callable[[], Any]:
     module_name, separator, name = factory.partition(":")
-    if not (separator and module_name and name.isidentifier()):
+    is_file = module_name.endswith(".py") or "/" in module_name
+    if is_file or not (separator and module_name and name.isidentifier()):
         raise _refuse(
             "that is not the name of a factory", expected="MODULE:FACTORY", got=repr(factory),
-            remedy="Write it as examples.resnet18:build",
+            remedy=f"Write {_meant(factory) or 'it as examples.resnet18:build'}",
         )  # fmt: skip
     _require_reachable(module_name, search_path)
     try:
@@ -110,8 +111,8 @@ def _find(factory: str, search_path: Path) -> Callable[[], Any]:
         raise _refuse(
             f"{module_name} can't be imported", expected=f"a module that imports, in {search_path}",
             got=one_line(error),
-            remedy=f"Try python -c 'import {module_name}' in that folder; a module of yours with "
-            "the name of one of Python's or of torch's libraries is hidden by it",
+            remedy=_missing(module_name, search_path)
+            or f"Try python -c 'import {module_name}' in that folder",
             where=_place(error, search_path),
         ) from error  # fmt: skip
     function = getattr(module, name, None)
@@ -122,9 +123,26 @@ def _find(factory: str, search_path: Path) -> Callable[[], Any]:
             f"{module_name} has no function {name}",
             expected=f"one of {', '.join(sorted(known)[:12])}" if known else "a function in it",
             got="none of that name" if function is None else type(function).__name__,
-            remedy="Name a function that takes no arguments",
+            remedy=did_you_mean(name, known, "Name a function that takes no arguments"),
         )
     return function  # type: ignore[no-any-return]
+
+
+def _meant(factory: str) -> str:
+    """Return MODULE:FACTORY for a file and a function in it, or for two names with a dot."""
+    path, separator, name = factory.partition(":")
+    if separator and name.isidentifier():
+        return f"{path.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+    module, _, function = factory.rpartition(".")
+    return f"{module}:{function}" if module and function != "py" and not separator else ""
+
+
+def _missing(module_name: str, search_path: Path) -> str:
+    """Return which module was meant where the folder has none of that name, but one like it."""
+    top = module_name.partition(".")[0]
+    there = [path.stem for path in search_path.iterdir()
+             if path.suffix == ".py" or (path / "__init__.py").is_file()]  # fmt: skip
+    return "" if top in there else did_you_mean(top, there, "")
 
 
 def _require_reachable(module_name: str, search_path: Path) -> None:
@@ -134,7 +152,7 @@ def _require_reachable(module_name: str, search_path: Path) -> None:
         raise _refuse(
             f"{top} in {search_path} is hidden by the library of that name",
             expected="a factory in a module with a name of its own", got=module_name,
-            remedy="Put the function that makes the model into a module of another name, such as "
+            remedy="Move the function that makes the model to a module of another name, such as "
             "deliver_model.py",
         )  # fmt: skip
 
@@ -154,13 +172,14 @@ def _check_made(factory: str, made: object) -> Made:
         raise _refuse(
             f"{factory} returned options that can't be used", expected=f"a dictionary of "
             f"{', '.join(OPTIONS)}", got=str(wrong[0]) or type(options).__name__,
-            remedy="Mend that name; handoff.deliver says what each means",
+            remedy=did_you_mean(str(wrong[0]), OPTIONS, "Fix that name; "
+            "python -c 'import handoff; help(handoff.deliver)' says what each means"),
         )  # fmt: skip
     if not isinstance(options.get("lineage", Lineage()), Lineage):
         raise _refuse(
             f"{factory} returned a lineage that can't be used",
             expected="a value of handoff.Lineage", got=type(options["lineage"]).__name__,
-            remedy="Make one, or leave it out: then git is asked",
+            remedy="Make one, or leave it out to take it from git",
         )  # fmt: skip
     return Made(parts[0], tuple(inputs), dict(options))
 

@@ -15,7 +15,9 @@ from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelS
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
+from handoff.tasks.deliver.capture.lines import line_raised, one_line
 from handoff.tasks.deliver.capture.losses import LossWatch
+from handoff.tasks.deliver.capture.not_running import DoesNotRun, Given, does_not_run
 from handoff.tasks.deliver.capture.random_draws import not_repeatable
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.verify.float64 import flat_tensors
@@ -101,13 +103,13 @@ def make_goldens(
     Raises `DeliveryUnsound` where the module doesn't run, or not twice alike.
     """
     call = replace(call, losses=_find_losses(module, call, inputs))
-    example, structure = _run_twice(module, call, inputs, "its example")
+    example, structure = _run_twice(module, call, Given(inputs))
     if is_finite(example.outputs):
         try:
             more = _run_others(module, call, signature, inputs, None, finite=True)
             return Goldens(call, (example, *more), structure, "random")
         except DoesNotRun as error:
-            note = f"further inputs are rows of the example, since on random ones {error.got}"
+            note = f"further inputs are rows of the example: random ones give {error.why}"
     else:
         note = "further inputs are rows of the example, which gives NaN or infinity itself"
     more = _run_others(module, call, signature, inputs, inputs, finite=False)
@@ -143,11 +145,10 @@ def _run_others(
     found = []
     for sizes in [second] if smallest in (second, taken) else [second, smallest]:
         drawn = draw_inputs(signature, CaseSpec(f"golden {sizes}", sizes, 0), rows)
-        case, _ = _run_twice(module, call, drawn, "other inputs")
+        given = Given(drawn, drawn=True, sizes=sizes if sizes != taken else {})
+        case, _ = _run_twice(module, call, given)
         if finite and not is_finite(case.outputs):
-            raise _does_not_run(
-                "other inputs", drawn, "NaN or infinity, which its example doesn't give"
-            )
+            raise does_not_run(call, given, "NaN or infinity, which its example doesn't give")
         found.append(case)
     return found
 
@@ -163,26 +164,8 @@ def other_size(limits: Dimension, size: int) -> int:
                 size)  # fmt: skip
 
 
-class DoesNotRun(DeliveryUnsound):
-    """The model fails on inputs; it may run on others."""
-
-
-def _does_not_run(what: str, inputs: Tensors, got: str) -> DoesNotRun:
-    return DoesNotRun(
-        f"the model doesn't run on {what} of the shapes {shapes_of(inputs)} and the dtypes "
-        + ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in inputs),
-        expected="a call that succeeds and gives finite outputs",
-        got=got,
-        remedy="Give inputs that it runs on"
-        if what == "its example"
-        else "Declare which axes are dynamic (dynamic) and from what size on (dimensions), what "
-        "random inputs may hold (ranges), or that all shapes are fixed (dynamic={})",
-    )
-
-
-def _run_twice(
-    module: nn.Module, call: Call, inputs: Tensors, what: str
-) -> tuple[GoldenCase, Structure]:
+def _run_twice(module: nn.Module, call: Call, on: Given) -> tuple[GoldenCase, Structure]:
+    inputs = on.tensors
     left_out: Counter[str] = Counter()
     with undisturbed(module):
         try:
@@ -200,7 +183,7 @@ def _run_twice(
         except Exception as error:
             if is_out_of_memory(error):
                 raise out_of_memory("deliver", error) from error
-            raise _does_not_run(what, inputs, one_line(error)) from error
+            raise does_not_run(call, on, one_line(error), line_raised(error)) from error
         if not first:
             raise DeliveryUnsound(
                 "the model gives no tensor", got="none",
@@ -238,12 +221,6 @@ def _require_real(outputs: Tensors) -> None:
 def shapes_of(tensors: Tensors) -> str:
     """Return the tensors' shapes for a sentence: `[7, 20], [7]`."""
     return ", ".join(str(list(tensor.shape)) for tensor in tensors)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the error's class and the first line of its message."""
-    line = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
 
 
 def agree(got: Tensors, want: Tensors) -> bool:

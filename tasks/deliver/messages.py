@@ -15,13 +15,15 @@ class PrepareJob(Job["Prepared"]):
     """Make the model that `factory` (`module:function`) returns, for the `DeliverJob` that follows.
 
     `search_path` is where the module is looked for first. `folder` is where it is to go. With
-    `reads_ranges`, the model is run to see which ranges nothing tells.
+    `reads_ranges`, the model is run to see which ranges nothing tells. What the factory prints is
+    written to the file `prints`, where one is named.
     """
 
     factory: str
     search_path: Path
     folder: Path
     reads_ranges: bool = False
+    prints: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+
 from handoff.artifacts.delivery.contract import require_model_name
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.engine.looking import searched
@@ -19,7 +26,8 @@ def run(job: PrepareJob) -> Prepared:
     folder that can't be used.
     """
     require_free(job.folder)
-    made = prepare_model(job.factory, job.search_path)
+    with printed_to(job.prints):
+        made = prepare_model(job.factory, job.search_path)
     # What forward imports is looked for when it runs.
     with searched(job.search_path):
         guessed = guessed_inputs(made) if job.reads_ranges else ()
@@ -30,6 +38,42 @@ def run(job: PrepareJob) -> Prepared:
     return Prepared(name, named_by, guessed)
 
 
+@contextmanager
+def printed_to(file: Path | None) -> Iterator[None]:
+    """Write what this process and its children print during the body to `file`, as it comes.
+
+    That is for the whole process, compiled code included. Without a file nothing changes.
+    """
+    if file is None:
+        yield
+        return
+    kept = [os.dup(stream) for stream in (1, 2)]
+    buffered = sys.stdout.line_buffering if isinstance(sys.stdout, TextIOWrapper) else True
+    try:
+        with file.open("ab") as output:
+            _flush()
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+        _buffer_lines(True)
+        yield
+    finally:
+        _flush()
+        _buffer_lines(buffered)
+        for stream, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, stream)
+            os.close(before)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _buffer_lines(wanted: bool) -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=wanted)
+
+
 def _checked(name: str) -> str:
     try:
         require_model_name(name)
@@ -37,6 +81,6 @@ def _checked(name: str) -> str:
         raise UsageProblem(
             "the factory's options have a name that can't be a model's",
             expected="a name for the registry", got=repr(name[:80]),
-            remedy=f"Mend it, or give another one (--name): {error}",
+            remedy=f"Fix it, or give another one (--name): {error}",
         ) from error  # fmt: skip
     return name

@@ -42,13 +42,13 @@ from handoff.tasks.deliver.beside import (
 )
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.capture.failures import gravest
+from handoff.tasks.deliver.capture.lines import one_line
+from handoff.tasks.deliver.capture.not_running import DoesNotRun
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
 from handoff.tasks.deliver.factory import Made, default_name, take_model
 from handoff.tasks.deliver.golden import (
-    DoesNotRun,
     Goldens,
     make_goldens,
-    one_line,
     other_size,
     undisturbed,
 )
@@ -64,17 +64,19 @@ def lineage_from_git(folder: Path, factory: Path | None = None) -> Lineage:
     """Return what git says of `folder`; empty fields for what it doesn't say.
 
     A commit with changes on top is marked `-dirty`, as is one that lacks the file of the factory,
-    and credentials in the remote's address are left out.
+    and credentials in the remote's address are left out. The remote is `origin`, or else the first.
     """
     commit = ask_git(folder, "rev-parse", "HEAD")
     unknown = ("ls-files", "--others", "--exclude-standard", "--", str(factory))
     changed = ask_git(folder, "status", "--porcelain", "--untracked-files=no")
     if commit and (changed or (factory and ask_git(folder, *unknown))):
         commit += DIRTY
-    remote = ask_git(folder, "remote", "get-url", "origin")
+    named = ask_git(folder, "remote").split()
+    remote = "origin" if "origin" in named else next(iter(named), "")
+    address = ask_git(folder, "remote", "get-url", remote) if remote else ""
     name, mail = (ask_git(folder, "config", key) for key in ("user.name", "user.email"))
     return Lineage(
-        repository=re.sub(r"//[^/]*@", "//", remote),
+        repository=re.sub(r"//[^/]*@", "//", address),
         commit=commit,
         author=f"{name} <{mail}>" if name and mail and commit else "",
     )
@@ -185,15 +187,15 @@ def _described(spec: TensorSpec, reading: Reading) -> TensorSpec:
 
 
 def _notes(spec: TensorSpec, reading: Reading) -> tuple[str, ...]:
-    say = f"ranges={{'{spec.name}': (LOW, HIGH)}} says so"
+    say = f"ranges={{'{spec.name}': (LOW, HIGH)}}"
     if spec.is_guessed:
         return (
-            f"{spec.name} takes {spec.values} because its example does ({reading.told}), and "
-            f"whatever else is refused: {say}",
+            f"{spec.name} takes {spec.values} only, as in its example ({reading.told}): other "
+            f"values will be refused. Declare what is served: {say}",
         )
     if reading.narrowed or reading.widened:
-        return (f"{spec.name} takes {spec.values}, {spec.origin}: {say}, or give each column an "
-                "input of its own",)  # fmt: skip
+        return (f"{spec.name} takes {spec.values}, {spec.origin}: declare another range, {say}, or "
+                "give each column an input of its own",)  # fmt: skip
     return ()
 
 
@@ -308,7 +310,7 @@ def _make_goldens(
             goldens = make_goldens(module, call, inputs, signature)
         except DeliveryUnsound:
             raise refusal from None
-        note = f"{', '.join(later)} from 2 on, since on 1 the model fails: {refusal.got}"
+        note = f"{', '.join(later)} from 2 on: at 1 the model fails with {refusal.why}"
         return signature, replace(goldens, notes=(note, *goldens.notes))
 
 
@@ -379,8 +381,16 @@ def _deliver_made(job: DeliverJob, made: Made) -> DeliverResult:
     )
     created = lineage.created or datetime.now(UTC).isoformat(timespec="seconds")
     ranges = {**(options.pop("ranges", None) or {}), **job.ranges}
-    return deliver(
+    result = deliver(
         made.module, made.inputs, job.folder, name=job.name or chosen,
         example_kwargs=options.pop("keywords", None), ranges=cast(Ranges, ranges),
         lineage=replace(lineage, created=created), **options,
     )  # fmt: skip
+    told = (_NO_REMOTE,) if lineage.commit and not lineage.repository else ()
+    return replace(result, notes=(*result.notes, *told))
+
+
+_NO_REMOTE = (
+    "the git checkout has no remote, so the delivery says its commit, but not its repository: "
+    "'git remote add origin URL', or the option \"lineage\": Lineage(repository=..., commit=...)"
+)

@@ -24,18 +24,23 @@ from handoff.artifacts.delivery.contract import (
 )
 from handoff.artifacts.delivery.metric import EVALUATION_FILE
 from handoff.artifacts.delivery.signature import ModelSignature
-from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError
+from handoff.artifacts.errors import (
+    DeliveryUnreadable,
+    DeliveryUnsound,
+    HandoffError,
+    NotCapturable,
+    error_from_record,
+)
 from handoff.tasks.deliver.beside import NOTHING, Beside, Evaluation
-from handoff.tasks.deliver.capture.calls import Call
+from handoff.tasks.deliver.capture.calls import Call, Tensors
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
-from handoff.tasks.deliver.capture.lines import line_of_trace, written_line
+from handoff.tasks.deliver.capture.lines import Line, line_of_trace, one_line, written_line
 from handoff.tasks.deliver.capture.roads import ROADS, Captured, Request, Road
 from handoff.tasks.deliver.golden import (
     GoldenCase,
     Goldens,
     agree,
     changed_places,
-    one_line,
     shapes_of,
     undisturbed,
 )
@@ -98,7 +103,8 @@ class Work:
         try:
             return self._write_checked(captured, contract, road.name)
         except HandoffError as error:
-            self.failures.append(Failure(road.name, error, captured=True))
+            told = _in_their_words(error, captured, self.folder)
+            self.failures.append(Failure(road.name, told, captured=True))
             shutil.rmtree(self.folder, ignore_errors=True)
             return None
 
@@ -137,6 +143,36 @@ class Work:
                 yield f"left out: the change of the input {name} in place, which forward makes"
 
 
+_OF_THEIR_OWN = (
+    "Write that line with torch's operators; an operator of your own has to be registered, and "
+    "its extension named in the recipe"
+)
+
+
+def _in_their_words(error: HandoffError, captured: Captured, folder: Path) -> HandoffError:
+    """Return what the intake says of the folder as it is said to whoever wrote the model.
+
+    That is with the forward's line in place of the one of module.py, which nobody has seen, and
+    without the advice to deliver it by this command: what can't be read back is the model's doing.
+    """
+    record = error.as_record()
+    if type(error) is DeliveryUnreadable:
+        record["class"] = NotCapturable.__name__
+    if "'handoff deliver'" in record["remedy"]:
+        record["remedy"] = _OF_THEIR_OWN
+    file, _, number = record["where"].partition(":")
+    if file == "module.py" and number.isdecimal() and (folder / file).is_file():
+        line = (folder / file).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+        named = line.partition(" = ")[0].strip()
+        lines = [_line_of(node) for node in captured.module.graph.nodes if node.name == named]
+        record["where"] = next((written_line(one) for one in lines if one), record["where"])
+    return error_from_record(record)
+
+
+def _line_of(node: torch.fx.Node) -> Line | None:
+    return node.meta.get("source") or line_of_trace(node.meta.get("stack_trace") or "")
+
+
 def _narrow(contract: DeliveryContract, captured: Captured, road: str) -> DeliveryContract:
     """Return the contract of what was captured: its inputs alone, and their dimensions."""
     kept = [place for place, spec in enumerate(contract.inputs) if spec.name in captured.inputs]
@@ -162,7 +198,7 @@ def _keep(case: GoldenCase, signature: ModelSignature, names: tuple[str, ...]) -
 def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
     try:
         outputs = flat_tensors(module(*[tensor.clone() for tensor in case.inputs]))
-        got = f"outputs of the shapes {shapes_of(outputs)}, or other values"
+        got = _difference(outputs, case.outputs)
     except Exception as error:  # noqa: BLE001 - it is reported as what was got
         outputs, got = (), one_line(error)
     if not agree(outputs, case.outputs):
@@ -170,9 +206,20 @@ def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
             f"{what} computes something else than the model",
             expected=f"the model's own outputs for inputs of the shapes {shapes_of(case.inputs)}",
             got=got,
-            remedy="The forward decides something by a value or a size that the capture has fixed: "
-            "use torch.where, and x.shape instead of a number; or declare dynamic={}",
+            remedy="Forward decides something by a value or a size, which the capture has fixed: "
+            "use torch.where, and x.shape in place of a number; or declare dynamic={}",
         )
+
+
+def _difference(outputs: Tensors, wanted: Tensors) -> str:
+    """Return what tells the outputs from those that were wanted: dtypes and shapes, or values."""
+    got, asked = _described(outputs), _described(wanted)
+    return f"outputs {got} in place of {asked}" if got != asked else "other values"
+
+
+def _described(tensors: Tensors) -> str:
+    told = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors)
+    return ", ".join(told)
 
 
 def _write(
@@ -189,7 +236,7 @@ def _write(
         except Exception as error:
             raise DeliveryUnreadable(
                 "torch.fx can't write the captured graph", expected="a graph that to_folder writes",
-                got=one_line(error), remedy="Take what can't be pickled out of the model",
+                got=one_line(error), remedy="Remove from the model what can't be pickled",
             ) from error  # fmt: skip
     tensors = {}
     for index, case in enumerate(cases):
@@ -245,7 +292,7 @@ def write_sources(module: torch.fx.GraphModule, folder: Path) -> None:
     """Write `sources.json`: for each node of the graph its `file.py:line`, where that is known."""
     lines = {}
     for node in module.graph.nodes:
-        line = node.meta.get("source") or line_of_trace(node.meta.get("stack_trace") or "")
+        line = _line_of(node)
         if line is not None and node.op.startswith("call_"):
             lines[node.name] = written_line(line)
     text = json.dumps(lines, indent=0, sort_keys=True) + "\n"

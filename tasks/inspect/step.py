@@ -43,7 +43,8 @@ def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Fin
             "lineage-incomplete",
             "note",
             f"the delivery doesn't say its {' and '.join(unknown)}",
-            f"Write it under [source] in {CONTRACT_FILE}, or deliver from a git checkout",
+            f"Write it under [source] in {CONTRACT_FILE}, or deliver from a git checkout"
+            + (" that has a remote (git remote add origin URL)" if lineage.commit else ""),
             CONTRACT_FILE,
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.delivery.contract import DeliveryContract, read_contract
-from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem
+from handoff.artifacts.errors import DeliveryUnreadable, UsageProblem, did_you_mean
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.tolerance import DEFAULT_TOLERANCES
 
@@ -48,8 +48,12 @@ _NUMBERED = re.compile(r"output[0-9]+")
 
 @dataclass(frozen=True)
 class Declared:
-    """What a pass says of its parameters: each with what it means, and forms of their values."""
+    """What a pass says of itself: what it does, and of its parameters.
 
+    Each of those has what it means, and `forms` of their values.
+    """
+
+    does: str
     parameters: Mapping[str, str]
     forms: Mapping[str, str]
 
@@ -64,7 +68,11 @@ def declared_passes() -> Mapping[str, Declared]:
     for path in _PASSES.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and "name" in (told := dict(_literals(node))):
-                found[told["name"]] = Declared(told.get("parameters", {}), told.get("forms", {}))
+                found[told["name"]] = Declared(
+                    ast.get_docstring(node) or "",
+                    told.get("parameters", {}),
+                    told.get("forms", {}),
+                )
     return found
 
 
@@ -83,19 +91,32 @@ def contract_in(folder: Path) -> DeliveryContract | None:
         return None
 
 
-def require_known_names(recipe: Recipe, contract: DeliveryContract | None = None) -> None:
-    """Raise `UsageProblem` for a pass, its parameters or a tolerance that are mistakes.
+def require_known_names(
+    recipe: Recipe, contract: DeliveryContract | None = None, file: Path | None = None
+) -> None:
+    """Raise `UsageProblem` for a pass, its parameters or a tolerance that are mistakes in `file`.
 
     With extensions a pass may be theirs, and without the delivery's contract an output's name is
     not known: what is let through here is told by the step that needs it.
     """
+    try:
+        _require_known_names(recipe, contract)
+    except UsageProblem as error:
+        if file is not None:
+            error.where = str(file)
+        raise
+
+
+def _require_known_names(recipe: Recipe, contract: DeliveryContract | None) -> None:
     known = declared_passes()
     wrong = [choice.name for choice in recipe.passes if choice.name not in known]
     if wrong and not recipe.extensions:
         raise UsageProblem(
             "the recipe names a pass that doesn't exist",
             expected=f"one of {', '.join(sorted(known))}", got=wrong[0][:80],
-            remedy="Fix the name in the recipe; 'handoff passes' tells what each does",
+            remedy=did_you_mean(
+                wrong[0], known, "Fix the name; 'handoff passes' tells what each pass does"
+            ),
         )  # fmt: skip
     for choice in recipe.passes:
         if choice.name in known:

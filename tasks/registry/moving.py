@@ -6,13 +6,13 @@ Two processes do it: one that reaches the stores, and one that alone reads the s
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, did_you_mean
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.manifest import Manifest
@@ -39,7 +39,8 @@ class Promotion:
 
     `expected` is a version, 0 for none; None asks for nothing. With `override` the rules that are
     broken are recorded with the author's reason instead. A version that takes less than what it
-    replaces has to be meant to be `narrower`.
+    replaces has to be meant to be `narrower`, and an alias that is like one there is, but isn't
+    there, to be a `new_alias`.
     """
 
     model: str
@@ -48,13 +49,19 @@ class Promotion:
     override: bool = False
     expected: int | None = None
     narrower: bool = False
+    new_alias: bool = False
+
+
+# What a model's first aliases are called.
+_USUAL_ALIASES = ("production", "candidate")
 
 
 def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
     """Make an alias stand for a version, where the rules of a promotion let it.
 
     It is timed beside the one that it replaces where both run here. Raises `BlessingRefused` for
-    a broken rule, `RegistryFailed` where another was quicker.
+    a broken rule, `RegistryFailed` where another was quicker, and `UsageProblem` for an alias that
+    isn't there and looks like a slip of the pen.
     """
     if wanted.override and not author.reason:
         raise UsageProblem(
@@ -62,13 +69,35 @@ def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
             remedy="Say why the rules are set aside: the ledger keeps it",
         )  # fmt: skip
     model, alias = wanted.model, wanted.alias
-    measured, served = race_with_served(site.stores, model, wanted.reference, alias)
+    stores = site.stores
+    releases = open_releases(stores.objects, stores.trusted, stores.seen)
+    if not wanted.new_alias:
+        require_meant(model, alias, releases.require_head(model).entry.aliases)
+    measured, served = race_with_served(stores, model, wanted.reference, alias)
     # What was measured, and what the caller has seen, is about this one.
     expected = (served or 0) if wanted.expected is None else wanted.expected
     request = PromoteRequest(
         model, wanted.reference, alias, wanted.override, measured, wanted.narrower
     )
     return change_ledger(site, request, author, expected)
+
+
+def require_meant(model: str, alias: str, aliases: Collection[str]) -> None:
+    """Raise `UsageProblem` for an alias that isn't there, where one like it is, or is usual.
+
+    `production-eu` beside `production` is an alias of its own; `prod` may well be a mistake.
+    """
+    known = sorted({*aliases, *_USUAL_ALIASES})
+    if alias in known or any(alias.startswith(f"{one}-") for one in known):
+        return
+    shortened = [f"Did you mean {one}?" for one in known if one.startswith(alias)]
+    meant = did_you_mean(alias, known, next(iter(shortened), ""))
+    if meant:
+        raise UsageProblem(
+            f"{model} has no alias {alias}, and one that is like it",
+            expected=f"an alias that is there ({', '.join(aliases)}), or a new one on purpose",
+            got=alias, remedy=f"{meant} Else add --new-alias (new_alias=True)",
+        )  # fmt: skip
 
 
 def change_ledger(

@@ -49,13 +49,16 @@ def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, t
     ("recipe", "told", "mended"),
     [
         ("targtes = ['cpu']", "got 'targtes'. Did you mean targets?", "targets = ['cpu']"),
-        ("[verify]\nseeds = 0", "not valid at verify: expected 1 to 100 seeds, got 0. Mend",
+        ("[verify]\nseeds = 0", "not valid at verify: expected 1 to 100 seeds, got 0. Fix",
          "[verify]\nseeds = 1"),
         ("targets = ['cpu-avx9']", "got 'cpu-avx9'. Did you mean cpu-avx2?",
          "targets = ['cpu-avx2']"),
         ("[tolerance.float32]\nrtoll = 1", "not valid at tolerance.float32: expected no other",
          "[tolerance.float32]\nrtol = 0.1\natol = 0.1"),
-        ("targets = [", "expected TOML, got Invalid value", "targets = ['cpu']"),
+        ("targets = [", "recipe.toml:1:12: the recipe is no TOML: expected TOML, got Invalid value",
+         "targets = ['cpu']"),
+        ("\ntargets = ['cpu'\n[verify]", "recipe.toml:3:1: the recipe is no TOML: expected TOML",
+         "targets = ['cpu']"),
     ],
 )  # fmt: skip
 def test_a_recipes_mistake_is_one_sentence_and_what_it_says_mends_it(

@@ -98,10 +98,11 @@ def describe_call(
         parameters = ", ".join(map(str, signature.parameters.values()))
         raise UsageProblem(
             "the example inputs don't fit the model",
-            expected=f"what forward({parameters}) takes",
-            got=f"{len(args)} and the keywords {', '.join(kwargs) or 'none'}: {error}",
-            remedy="Give one for each argument, in their order; keyword arguments as the option "
-            "'keywords' of the factory (example_kwargs of handoff.deliver)",
+            expected=f"the arguments of forward({parameters})",
+            got=f"{len(args)} positional and {', '.join(kwargs) or 'no'} keyword arguments: "
+            f"{error}",
+            remedy="Give one input for each argument, in order; keyword arguments go into the "
+            "factory's option 'keywords' (example_kwargs of handoff.deliver)",
         ) from error
     arguments = dict(bound.arguments)
     register_dataclasses(arguments)
@@ -132,7 +133,7 @@ def _require_plain(paths: list[str], leaves: list[object], places: list[int]) ->
                 f"the example input {path} can't be delivered",
                 expected="tensors, numbers and text in tuples, lists, dictionaries or dataclasses",
                 got=f"{type(leaf).__module__}.{type(leaf).__name__}",
-                remedy=f"Pass what is in it: dict({path}) for what holds keys, or a dataclass",
+                remedy=f"Pass its contents: dict({path}) if it is a mapping, or a dataclass",
             )
     if not places:
         raise UsageProblem(
@@ -165,7 +166,7 @@ def describe_structure(call: Call, result: object) -> Structure:
             raise UsageProblem(
                 f"the output {path or 'of forward'} can't be delivered",
                 expected="tensors in tuples, lists, dictionaries or dataclasses",
-                got=_full_name(type(leaf)), remedy="Return what is in it from forward",
+                got=_full_name(type(leaf)), remedy="Return its contents from forward",
             )  # fmt: skip
     tensors = [path for path, leaf in entries if isinstance(leaf, torch.Tensor)]
     outputs = call.outputs_of(tensors)

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import linecache
 import logging
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import UnsupportedOperatorException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from handoff.artifacts.delivery.contract import DeliveryContract
-from handoff.artifacts.errors import DeliveryUnreadable, DeliveryUnsound, HandoffError, first_line
-from handoff.tasks.deliver.capture.lines import Line, is_outside, line_outside, lines_of_trace
-from handoff.tasks.deliver.golden import one_line
+from handoff.artifacts.errors import (
+    DeliveryUnreadable,
+    DeliveryUnsound,
+    HandoffError,
+    NotCapturable,
+)
+from handoff.tasks.deliver.capture.kinds import UNKNOWN, causes, kind_of, whole_of
+from handoff.tasks.deliver.capture.lines import (
+    Line,
+    is_outside,
+    is_theirs,
+    line_outside,
+    lines_of_trace,
+    one_line,
+    text_of,
+)
 
 # Torch writes the forward's lines below one of these, the innermost one last.
 _NAMED = re.compile(
     r"^(?:from user code:|The following call raised this error:|Original traceback:)$", re.MULTILINE
 )
 _NODE = re.compile(r"^While executing %(\w+) :", re.MULTILINE)
-_FAKE_QUANTIZE = (
-    "It rounds as in training: convert the model to a quantized one, or turn its fake quantization "
-    "off, before it is delivered"
-)
-_NO_FAKE_KERNEL = (
-    "Compute it with other operators of torch's, or register what shapes it gives "
-    "(torch.library.register_fake)"
-)
-BY_VALUE = (
-    "Take Python control flow on tensor values, len(tensor) and .item() out of the forward "
-    "(torch.where and x.shape do the same)"
-)
 
 
 class _SizeDecisions(logging.Handler):
@@ -94,31 +92,11 @@ def obstacle_of(error: BaseException, files: Collection[str] = ()) -> Obstacle:
 
     Of the lines that torch names it is the innermost in one of `files`, else the innermost.
     """
-    chain = list(_causes(error))
+    chain = list(causes(error))
     texts = [str(one) for one in chain]
-    what, got, remedy = _kind(chain, texts)
+    what, got, remedy = kind_of(chain)
     node = next((found[1] for text in texts if (found := _NODE.search(text))), "")
     return Obstacle(what, got, remedy, _line(chain, texts, files), node)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _kind(chain: list[BaseException], texts: list[str]) -> tuple[str, str, str]:
-    for one in chain:
-        if isinstance(one, UnsupportedOperatorException):
-            operator = str(one.func)
-            remedy = _FAKE_QUANTIZE if "fake_quantize" in operator else _NO_FAKE_KERNEL
-            return "torch.export can't capture one of its operators", operator, remedy
-    if any(isinstance(one, GuardOnDataDependentSymNode) for one in chain) or any(
-        text.startswith("Data-dependent") for text in texts
-    ):
-        said = f"{type(chain[0]).__name__}: {first_line(chain[0]).partition('. ')[0]}"
-        return "torch.export can't follow what a tensor's value decides", said, BY_VALUE
-    return "", f"{type(chain[0]).__name__}: {first_line(chain[0])}", ""
 
 
 def _line(chain: list[BaseException], texts: list[str], files: Collection[str]) -> Line | None:
@@ -130,7 +108,7 @@ def _line(chain: list[BaseException], texts: list[str], files: Collection[str]) 
         (frame.filename, frame.lineno)
         for one in chain
         for frame in traceback.extract_tb(one.__traceback__)
-        if frame.lineno is not None and is_outside(frame.filename)
+        if frame.lineno is not None and is_theirs(frame.filename)
     ]
     for lines in (named, raised):
         own = [line for line in lines if line[0] in files]
@@ -161,7 +139,7 @@ def describe_detour(road: str, failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return a note on why the first road wasn't taken, if it wasn't."""
     if not failures:
         return ()
-    return (f"captured by {road}, since torch.fx didn't do: {_told(failures[0].error)}",)
+    return (f"captured by {road}, since torch.fx failed: {_told(failures[0].error)}",)
 
 
 def describe_fixing(
@@ -176,7 +154,7 @@ def describe_fixing(
     )
     sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
     return (
-        f"takes {sizes} alone, as in the example, since no capture holds for other sizes: "
+        f"takes {sizes} only, as in the example: no capture works for other sizes: "
         f"{_told(failures[-1].error)}"
     )
 
@@ -190,36 +168,48 @@ def _told(error: Exception) -> str:
 
 def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:
     """Return the refusal to raise: of a wrong graph, else of an unreadable folder, else of all."""
+    told = _obstacle(module, failures)
+    what, remedy = whole_of([str(failure.error) for failure in failures])
+    if what and not told.what:
+        return NotCapturable(
+            f"{type(module).__name__} can't be captured as a graph",
+            expected="a forward of torch's operators on tensors",
+            got=what,
+            remedy=remedy,
+            where=_shown(module, None)[0],
+        )
     found = [failure.error for failure in failures if failure.captured]
     for kind in (DeliveryUnsound, DeliveryUnreadable):
         for error in found:
             if isinstance(error, kind):
                 return error
+    where, text = _shown(module, told.line)
+    return NotCapturable(
+        f"{type(module).__name__} can't be captured as a graph"
+        + (f", because {told.what}" if told.what else ""),
+        expected="a model that torch.export can capture",
+        got=text + told.got,
+        remedy=told.remedy or UNKNOWN,
+        where=where,
+    )
+
+
+def _obstacle(module: nn.Module, failures: Sequence[Failure]) -> Obstacle:
+    """Return what tells most of why the model wasn't captured: one that is known, with a line."""
     # What torch.fx stops at is no obstacle: torch.export has to go on, and goes further.
     exports = [failure for failure in failures if failure.road != FIRST_ROAD] or list(failures)
     files = {_source_file(part) for part in module.modules()} - {""}
     files = {file for file in files if is_outside(file)}
     # The road's own sentence adds nothing here to what torch said.
     obstacles = [obstacle_of(one.error.__cause__ or one.error, files) for one in exports]
-    # One that is known for what it is, and has a line, tells most.
-    told = max(obstacles, key=lambda one: (bool(one.what), one.line is not None))
-    where, text = _shown(module, told.line)
-    got = (f"`{text}`: " if text else "") + told.got
-    return DeliveryUnreadable(
-        f"{type(module).__name__} can't be captured as a graph"
-        + (f", because {told.what}" if told.what else ""),
-        expected="a model that torch.export can capture",
-        got=got,
-        remedy=told.remedy or BY_VALUE,
-        where=where,
-    )
+    return max(obstacles, key=lambda one: (bool(one.what), one.line is not None))
 
 
 def _shown(module: nn.Module, line: Line | None) -> tuple[str, str]:
-    """Return a line as `file.py:12`, and its text; the file of the model's class without one."""
+    """Return a line as `file.py:12` with what is written on it, else the class's file."""
     if line is None:
         return Path(_source_file(module)).name, ""
-    return f"{Path(line[0]).name}:{line[1]}", linecache.getline(*line).strip()
+    return f"{Path(line[0]).name}:{line[1]}", text_of(line)
 
 
 def _source_file(module: nn.Module) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +20,11 @@ Line = tuple[str, int]
 # Code in these folders runs for somebody else's line.
 _FOLDERS = [Path(file).parent for file in (torch.__file__, logging.__file__, __file__)]
 _INNER = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<")
+# Ours as a whole, and what was installed: neither is where a person looks for a mistake.
+_HANDOFF = f"{Path(__file__).parents[3]}{os.sep}"
+_INSTALLED = tuple(
+    f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 _TRACE_LINE = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
@@ -34,6 +42,37 @@ def line_outside() -> Line | None:
 def is_outside(file: str) -> bool:
     """Tell whether a file's code is neither torch's nor ours."""
     return not file.startswith(_INNER)
+
+
+def line_raised(error: BaseException) -> Line | None:
+    """Return the innermost line of the training side's own code that `error` came through.
+
+    A line of an installed library's counts where there is no other.
+    """
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and is_theirs(frame.filename)
+    ]
+    own = [line for line in lines if not line[0].startswith(_INSTALLED)]
+    return next(reversed(own or lines), None)
+
+
+def text_of(line: Line | None) -> str:
+    """Return what is written on a line, in backquotes and with a colon; '' where it isn't known."""
+    text = linecache.getline(*line).strip() if line else ""
+    return f"`{text}`: " if text else ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's class and the first line of its message."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
+
+
+def is_theirs(file: str) -> bool:
+    """Tell whether a file's code is the training side's, or a library's that they use."""
+    return is_outside(file) and not file.startswith(_HANDOFF)
 
 
 def line_of_trace(trace: str) -> Line | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,21 +50,32 @@ def _is_active(operator: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any
     return not any(named.get(name, 1.0) == 0 for name in _PROBABILITIES)
 
 
+def _states() -> dict[str, str]:
+    """Return the states of the generators that aren't torch's, by how their module is called."""
+    states = {"Python's random": repr(random.getstate())}
+    if numpy := sys.modules.get("numpy"):
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy.random"] = repr((kind, keys.tobytes(), *rest))
+    return states
+
+
 def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUnsound:
     """Return the refusal of a model that doesn't repeat itself, naming what draws where it does.
 
     `inputs` are those of the call, of any shapes and dtypes.
     """
     drawn: dict[str, Line | None] = {}
+    before = _states()
     with RandomDraws(lambda name: drawn.setdefault(name, line_outside())):
         call.run(module, inputs)
+    drawn |= {name: None for name, state in _states().items() if state != before.get(name)}
     place = next((line for line in drawn.values() if line is not None), None)
     if drawn:
         got = f"a different one: forward draws random numbers ({', '.join(drawn)})"
         remedy = "Take random operators and functional dropout (training=self.training) out of it"
     else:
         got = "a different one, though nothing is drawn: it depends on what the last call left"
-        remedy = "Take counters, caches and buffers that change out of the forward"
+        remedy = "Take counters, caches, clocks and buffers that change out of the forward"
     return DeliveryUnsound(
         "the model gives another output when it is run again",
         expected="the same output for the same input", got=got, remedy=remedy,

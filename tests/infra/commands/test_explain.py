@@ -224,6 +224,21 @@ def test_without_a_code_all_are_listed(tmp_path: Path) -> None:
 def test_an_unknown_code_is_told_with_those_that_are_like_it(tmp_path: Path) -> None:
     result = handoff("explain", "unmoved-outputs", home=tmp_path)
     assert_is_a_sentence(result, 64, "unmoved-outputs", "Did you mean unmoved-output")
+    result = handoff("explain", "contigous-linear", home=tmp_path)
+    assert_is_a_sentence(result, 64, "Did you mean contiguous-linear")
+    result = handoff("explain", "deliveryunsuond", home=tmp_path)
+    assert_is_a_sentence(result, 64, "Did you mean DeliveryUnsound")
+
+
+def test_a_pass_is_explained_by_what_it_says_of_itself(tmp_path: Path) -> None:
+    told = handoff("explain", "contiguous-linear", home=tmp_path)
+    assert told.returncode == 0, told.stderr
+    for part in ("a graph pass: runs by default", "Let linear layers multiply one matrix",
+                 "Before:", "No value", "In a recipe", "broken_passes"):  # fmt: skip
+        assert part in told.stdout
+    plain = json.loads(handoff("explain", "quantize-int8", "--json", home=tmp_path).stdout)
+    assert (plain["code"], plain["kind"], plain["default"]) == ("quantize-int8", "pass", False)
+    assert set(plain["parameters"]) == {"activations", "keep"}
 
 
 def test_the_gravest_findings_are_those_to_read_on_about() -> None:

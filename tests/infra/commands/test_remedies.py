@@ -37,6 +37,7 @@ from handoff.artifacts.stores.store import open_store
 from handoff.infra.commands.release import require_compiler
 from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.tasks.deliver.messages import DeliverJob
+from handoff.tasks.deliver.step import deliver
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.inspect.step import run as inspect
 from handoff.tasks.intake.messages import IntakeJob
@@ -74,6 +75,25 @@ def no_contract(folder: Path, *, done: bool) -> None:
     if done:
         (folder / CONTRACT_FILE).write_text(CONTRACT)
     read_contract(folder)
+
+
+class Branches(torch.nn.Module):
+    """Decides by a value: with an if, or as the refusal says it."""
+
+    def __init__(self, *, is_mended: bool) -> None:
+        super().__init__()
+        self.is_mended = is_mended
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_mended:
+            return torch.where(x.sum() > 0, x, -x)
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+def branches_on_a_value(folder: Path, *, done: bool) -> None:
+    deliver(Branches(is_mended=done), (torch.ones(4, 8),), folder / "out", name="toy")
 
 
 def alias_of_what_nobody_ran(_: Path, *, done: bool) -> None:
@@ -281,6 +301,7 @@ Case = Callable[..., None]
 WALKED: list[tuple[str, Case, str]] = [
     ("UsageProblem", wrong_recipe, "Did you mean cpu-avx2?"),
     ("DeliveryUnreadable", no_contract, "'handoff init FOLDER' writes one"),
+    ("NotCapturable", branches_on_a_value, "torch.where and x.shape do the same"),
     ("DeliveryUnsound", unsound, "Write batch as x.shape[...]"),
     ("DeliveryUnreachable", certificate_of_ones_own, "SSL_CERT_FILE"),
     ("DeliveryUnreachable", login_asked_for, "~/.netrc"),

@@ -36,6 +36,12 @@ def returns_a_model():
 def has_odd_options():
     return nn.Linear(8, 4), (torch.zeros(2, 8),), {"batch": 3}
 
+def has_a_typo():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),), {"range": {"input": (0, 1)}}
+
+def names_no_input():
+    return nn.Linear(8, 4), (torch.zeros(2, 8),), {"ranges": {"inputs": (0, 1)}}
+
 model = nn.Linear(8, 4)
 """
 
@@ -72,14 +78,23 @@ def test_a_factory_is_called_and_its_model_named(
         ("toy_training:", "expected MODULE:FACTORY"),
         (":build", "expected MODULE:FACTORY"),
         ("toy_training:build()", "expected MODULE:FACTORY"),
+        ("toy_training.py:build", r"Write toy_training:build$"),
+        ("./jobs/toy_training.py:build", r"Write jobs\.toy_training:build$"),
+        ("jobs.toy_training.build", r"Write jobs\.toy_training:build$"),
+        ("toy_trainin:build", r"ModuleNotFoundError.*Did you mean toy_training\?"),
         ("no_such_training:build", "no_such_training can't be imported.*ModuleNotFoundError"),
         ("broken_training:build", r"^broken_training.py:1: .*no_such_package_here"),
-        ("toy_training:bild", "has no function bild.*one of breaks, build, build_net"),
+        (
+            "toy_training:bild",
+            r"has no function bild.*one of breaks, build, build_net.*Did you mean build\?",
+        ),
         ("toy_training:model", "got Linear"),
         ("toy_training:breaks", r"^toy_training.py:\d+: .*no weights here"),
         ("toy_training:leaves", "SystemExit: usage"),
         ("toy_training:returns_a_model", "got Linear"),
         ("toy_training:has_odd_options", "got batch"),
+        ("toy_training:has_a_typo", r"got range\. Did you mean ranges\?"),
+        ("toy_training:names_no_input", r"one of input, got inputs\. Did you mean input\?"),
     ],
 )
 def test_a_factory_that_can_not_be_used_is_told_in_a_sentence(

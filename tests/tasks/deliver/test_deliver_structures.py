@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import UserDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -243,6 +246,26 @@ def test_random_numbers_in_forward_are_named_with_their_line(tmp_path: Path) -> 
     assert "torch.rand(8)" in text
 
 
+class DrawsElsewhere(nn.Module):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.draw()
+
+
+@pytest.mark.parametrize(
+    ("draw", "told"),
+    [(random.random, "Python's random"), (np.random.rand, "numpy.random")],
+)
+def test_random_numbers_of_other_libraries_are_told_as_such(
+    draw: Callable[[], float], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeliveryUnsound, match=rf"draws random numbers \({told}\)"):
+        deliver_it(DrawsElsewhere(draw), tmp_path / "toy", USER)
+
+
 def test_state_outside_of_the_model_is_told_from_random_numbers(tmp_path: Path) -> None:
     with pytest.raises(DeliveryUnsound, match=r"nothing is drawn.*counters"):
         deliver_it(CountsCalls(), tmp_path / "toy", USER)
@@ -320,6 +343,6 @@ class Squeezes(nn.Module):
 def test_a_model_that_does_not_run_on_one_row_begins_at_two(tmp_path: Path) -> None:
     result = deliver_it(Squeezes(), tmp_path / "toy", USER)
     assert result.contract.dimensions["batch"].min == 2
-    assert any("batch from 2 on, since on 1" in note for note in result.notes)
-    with pytest.raises(DeliveryUnsound, match=r"doesn't run on other inputs .*\[1, 8\]"):
+    assert any("batch from 2 on: at 1 the model fails" in note for note in result.notes)
+    with pytest.raises(DeliveryUnsound, match=r"another size .* batch = 1: .*\[1, 8\]"):
         deliver_it(Squeezes(), tmp_path / "other", USER, dimensions={"batch": (1, 9)})

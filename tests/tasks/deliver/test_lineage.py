@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.tasks.deliver.step import lineage_from_git
+from handoff.tasks.deliver.messages import DeliverJob
+from handoff.tasks.deliver.step import lineage_from_git, run
+from handoff.tasks.inspect.step import missing_lineage
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -72,6 +74,31 @@ def test_a_commit_that_lacks_the_factory_s_own_file_does_not_hold_the_model(
 def test_credentials_in_the_remote_are_left_out(remote: str, told: str, repository: Path) -> None:
     git(repository, "remote", "add", "origin", remote)
     assert lineage_from_git(repository).repository == told
+
+
+def test_the_first_remote_counts_where_none_is_called_origin(repository: Path) -> None:
+    git(repository, "remote", "add", "upstream", "https://git.example.org/upstream.git")
+    assert lineage_from_git(repository).repository == "https://git.example.org/upstream.git"
+    git(repository, "remote", "add", "origin", "https://git.example.org/own.git")
+    assert lineage_from_git(repository).repository == "https://git.example.org/own.git"
+
+
+def test_a_checkout_without_a_remote_is_told_what_it_lacks(repository: Path) -> None:
+    (repository / "lineage_train.py").write_text(
+        "import torch\ndef build():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
+    )
+    result = run(DeliverJob("lineage_train:build", repository, repository / "out"))
+    assert any("has no remote" in note for note in result.notes)
+    (told,) = missing_lineage(result.contract.source, ())
+    assert "doesn't say its repository" in told.message
+    assert "git remote add origin URL" in told.remedy
+    (told,) = missing_lineage(Lineage(), ())
+    assert "doesn't say its repository and commit" in told.message
+    assert "remote" not in told.remedy
+    git(repository, "remote", "add", "origin", "https://git.example.org/own.git")
+    result = run(DeliverJob("lineage_train:build", repository, repository / "other"))
+    assert not any("remote" in note for note in result.notes)
+    assert list(missing_lineage(result.contract.source, ())) == []
 
 
 def test_the_author_is_who_git_is_set_up_for(repository: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
+
 import pytest
 
 from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection, Structure
@@ -34,6 +37,9 @@ def test_what_is_read_of_the_passes_is_what_they_say() -> None:
     assert {name: dict(one.parameters) for name, one in declared_passes().items()} == {
         name: dict(one.parameters) for name, one in PASSES.items()
     }
+    assert {name: one.does for name, one in declared_passes().items()} == {
+        name: inspect.getdoc(one) for name, one in PASSES.items()
+    }
     assert {name: dict(one.forms) for name, one in declared_passes().items()} == {
         name: dict(one.forms) for name, one in PASSES.items()
     }
@@ -50,6 +56,8 @@ def test_a_pass_that_is_nobodys_is_told_with_those_that_there_are() -> None:
     recipe = Recipe(passes=(PassChoice("fold-batchnorm"),))
     with pytest.raises(UsageProblem, match=r"one of .*fold-batch-norm.*got fold-batchnorm"):
         require_known_names(recipe)
+    with pytest.raises(UsageProblem, match=r"^mine\.toml: .*Did you mean fold-batch-norm\?$"):
+        require_known_names(recipe, None, Path("mine.toml"))
 
 
 def test_a_pass_that_may_be_an_extensions_is_left_to_the_step() -> None:

@@ -198,6 +198,10 @@ def test_unknown_names_say_what_there_is(local: SomeRegistry) -> None:
         local.releases.find("other", None)
     with pytest.raises(RegistryFailed, match=r"toy@production is not registered"):
         local.roll_back()
+    with pytest.raises(RegistryFailed, match=r"toyy is not registered: .*Did you mean toy\?"):
+        local.releases.find("toyy", None)
+    with pytest.raises(RegistryFailed, match=r"toy@candidte .*Did you mean candidate\?"):
+        local.releases.find("toy", "candidte")
 
 
 def test_reading_a_store_that_is_not_there_creates_nothing(local: SomeRegistry) -> None:

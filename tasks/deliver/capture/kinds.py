@@ -1,0 +1,109 @@
+"""What is known of why a forward can't be captured, and what helps against each."""
+
+from __future__ import annotations
+
+import copy
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.utils import rnn
+
+from handoff.artifacts.errors import first_line
+
+_FAKE_QUANTIZE = (
+    "It rounds as in training: convert the model to a quantized one, or turn its fake quantization "
+    "off, before it is delivered"
+)
+_NO_FAKE_KERNEL = (
+    "Compute it with other operators of torch's, or register what shapes it gives "
+    "(torch.library.register_fake)"
+)
+BY_VALUE = (
+    "Take Python control flow on tensor values, len(tensor) and .item() out of the forward "
+    "(torch.where and x.shape do the same)"
+)
+UNKNOWN = (
+    "Write that line with torch's operators on tensors, or do it before: in __init__, or before "
+    "the model is called"
+)
+_PACKED = (
+    "Call the RNN with the padded batch, and take what lies within each length: by a mask "
+    "(torch.arange(x.shape[1]) < lengths[:, None]), or the last step by out[torch.arange("
+    "len(lengths)), lengths - 1]. A second direction reads the padding first: flip each row "
+    "within its length for it"
+)
+_COPIES = "Copy modules in __init__, not in forward; x.clone() copies a tensor"
+_PACKING = ("pack_padded_sequence", "pad_packed_sequence", "pack_sequence")
+
+# What shows in the texts of all failures together, whichever of them is told.
+_WHOLE = (
+    (
+        r"wrap_with_autocast",
+        "torch.autocast, which is turned on in forward",
+        "Take torch.autocast out of forward, and cast there what is to be computed in another "
+        "dtype: x.to(torch.bfloat16)",
+    ),
+    (
+        r"does not require grad and does not have a grad_fn|`torch\.autograd\.grad`",
+        "gradients, which forward computes",
+        "Write the derivative out in forward, or deliver the part that needs none",
+    ),
+    (
+        r"Tried to serialize object __torch__",
+        "a part that is TorchScript already",
+        "Use the nn.Module that it was scripted from",
+    ),
+    (
+        r"torch\._functorch|torch\.func\b|\bvmap\b",
+        "torch.vmap or another transformation of torch.func",
+        "Call the module with the whole batch, and write the rest with operators on whole tensors",
+    ),
+)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and, one after the other, what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def kind_of(chain: Sequence[BaseException]) -> tuple[str, str, str]:
+    """Return what torch.export can't do, what it said, and what helps; '' where that isn't known.
+
+    `chain` is the error and what it was raised from.
+    """
+    said = f"{type(chain[0]).__name__}: {first_line(chain[0])}"
+    for one in chain:
+        if isinstance(one, UnsupportedOperatorException):
+            operator = str(one.func)
+            remedy = _FAKE_QUANTIZE if "fake_quantize" in operator else _NO_FAKE_KERNEL
+            return "torch.export can't capture one of its operators", operator, remedy
+    frames = [frame for one in chain for frame, _ in traceback.walk_tb(one.__traceback__)]
+    if any(_is_about_packing(frame.f_code.co_name, frame.f_locals) for frame in frames):
+        return "torch.export can't follow a packed sequence", said, _PACKED
+    if any(frame.f_code is copy.deepcopy.__code__ for frame in frames):
+        return "torch.export can't follow copy.deepcopy", said, _COPIES
+    by_value = [one for one in chain if isinstance(one, GuardOnDataDependentSymNode)]
+    if by_value or any(str(one).startswith("Data-dependent") for one in chain):
+        # What torch calls the value, such as Eq(u0, 1), is no name of the forward's.
+        told = re.sub(r"(?<=data-dependent expression) .*", "", said)
+        return "torch.export can't follow what a tensor's value decides", told, BY_VALUE
+    return "", said, ""
+
+
+def _is_about_packing(function: str, values: dict[str, object]) -> bool:
+    return function in _PACKING or any(
+        isinstance(value, rnn.PackedSequence) for value in values.values()
+    )
+
+
+def whole_of(texts: Sequence[str]) -> tuple[str, str]:
+    """Return what the texts of several failures show to be the cause, and what helps; else ''."""
+    for pattern, what, remedy in _WHOLE:
+        if any(re.search(pattern, text) for text in texts):
+            return what, remedy
+    return "", ""
