@@ -22,7 +22,7 @@ SCHEMA = 1
 NIGHT_LIMIT_BYTES = 64 << 20
 _KEY = re.compile(re.escape(NIGHTS) + r"[0-9]{8}T[0-9]{6}Z\.json")
 
-# `unchanged`: nothing that matters has changed. `replaced`: the alias stands for the new version
+# `unchanged`: nothing that matters has changed. `replaced`: the alias points to the new version
 # now. `kept`: there is a new version, and the alias stayed where it was. `refused`: the new build
 # may not be released. `failed` and `crashed`: it ended with an error, or without a word. `skipped`:
 # it was left out on purpose.
@@ -40,9 +40,9 @@ LOST = "the model isn't in "
 class NightRow:
     """What happened to one model in `seconds`, and `why`.
 
-    `old` is the version that the alias stood for at first and `new` the one that was made (None
+    `old` is the version that the alias pointed to at first and `new` the one that was made (None
     without). `comparisons` are the targets' three-way comparisons, and `served` the figures of what
-    the alias stands for afterwards, one for each target; left out, they are the comparisons'.
+    the alias points to afterwards, one for each target; left out, they are the comparisons'.
     `made_from` is the fingerprint of what a rebuild was made from, and `run` the page of the flow
     run that worked on it, or its id.
     """
@@ -65,7 +65,7 @@ class NightRow:
 
     @property
     def served_version(self) -> int | None:
-        """The version that the alias stands for afterwards."""
+        """The version that the alias points to afterwards."""
         return self.new if self.outcome == "replaced" else self.old
 
     @property
@@ -84,7 +84,7 @@ class Night:
 
     `started` and `ended` are ISO 8601 with an offset. `toolchain` is what was built with, and
     `rows` are in the order of their models' names. `alias` is the one that may have moved.
-    `conformance` tells in sentences which operators the toolchain breaks and mends.
+    `conformance` tells in sentences which operators the toolchain breaks and fixes.
     """
 
     date: str

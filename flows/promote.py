@@ -25,7 +25,7 @@ def move_alias(site: Site, wanted: moving.Promotion, author: Author) -> Appended
 
 @flow(**policies.PROMOTE)
 def promote(parameters: PromoteParameters) -> dict[str, Any]:
-    """Make an alias stand for a version; return the ledger's entry.
+    """Make an alias point to a version; return the ledger's entry.
 
     Raises `BlessingRefused` for a rule of the recipe's [promotion] that it breaks.
     """

@@ -77,7 +77,7 @@ def register_again(
     fingerprint: Digest,
     known: LookUpResult,
 ) -> dict[str, Any]:
-    """Make the alias stand for a version that was made from the same before."""
+    """Make the alias point to a version that was made from the same before."""
     assert known.manifest is not None
     parameters, site = wanted.parameters, wanted.site
     request = ReleaseRequest(model, known.manifest, fingerprint, parameters.alias)

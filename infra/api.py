@@ -221,11 +221,11 @@ def follow(
     folder: str | Path | None = None,
     on_change: Callable[[Serving], object] | None = None,
 ) -> FollowedModel:
-    """Pull and load what `NAME@ALIAS` stands for, and go along with promotions and roll backs.
+    """Pull and load what `NAME@ALIAS` stands for, and go along with promotions and rollbacks.
 
     The store is asked every `every_s` seconds, give or take the share `jitter` of them, so that
     many processes don't ask at once: with one request where nothing has changed. A version that the
-    alias stands for then is pulled beside the one that is served, verified, opened and called on
+    alias points to then is pulled beside the one that is served, verified, opened and called on
     its examples in a confined process, opened here, called on them once more, and takes over in one
     step; calls that have begun end on the one before, which is closed behind them. Where anything
     fails, the one before is served on, and `serves` says why: a store that is away, a package that

@@ -18,7 +18,7 @@ from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.record import RecordInvalid, from_plain, later, to_plain
 
 SCHEMA = 1
-# Raised whenever other samples or values are asked: a table of fewer questions is made anew.
+# Raised whenever other samples or values are asked: a table of fewer questions is made again.
 QUESTIONS = 1
 
 Standing = Literal["right", "wrong", "crashes", "not compiled"]
@@ -186,19 +186,19 @@ def changed_rows(before: Conformance, after: Conformance) -> list[tuple[Row, Row
 
 
 def told_changes(before: Conformance, after: Conformance) -> tuple[str, ...]:
-    """Return what another toolchain breaks and mends, a sentence each."""
+    """Return what another toolchain breaks and fixes, a sentence each."""
     changed = changed_rows(before, after)
     faulty = ("wrong", "crashes")
     broken = [new for _, new in changed if new.standing in faulty]
-    mended = [new for old, new in changed if old.standing in faulty and new.standing == "right"]
+    fixed = [new for old, new in changed if old.standing in faulty and new.standing == "right"]
     told = []
     since = (
         f"{after.target}: since torch {before.toolchain['torch']}, {before.toolchain['compiler']}"
     )
     if broken:
         told.append(f"{since}, these are wrong: {', '.join(row.pair for row in broken)}")
-    if mended:
-        told.append(f"{since}, these are right again: {', '.join(row.pair for row in mended)}")
+    if fixed:
+        told.append(f"{since}, these are right again: {', '.join(row.pair for row in fixed)}")
     return tuple(told)
 
 

@@ -34,7 +34,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _PASSING_CODES = frozenset({"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED"})
 # What SQLite says of another process that writes, or that is making the tables just now.
 _PASSING_WORDS = re.compile(r"database is locked|table .{0,80}already exists|no such table")
-# What boto3 wraps into words only, and no later attempt mends.
+# What boto3 wraps into words only, and no later attempt fixes.
 _LASTING_WORDS = re.compile(r"AccessDenied|NoSuchBucket|InvalidAccessKeyId|SignatureDoesNotMatch")
 
 

@@ -255,7 +255,7 @@ class Recipe:
     """What to build from a delivery and how exact it has to be."""
 
     # docs/recipe-reference.md is made from this class, what it holds, and the sentences below their
-    # fields: `make reference` writes it anew.
+    # fields: `make reference` writes it again.
     targets: tuple[str, ...] = ("cpu",)
     """What to build for: `cpu` is the best level of the machine that builds; or of those below."""
     passes: tuple[PassChoice, ...] = DEFAULT_PASSES

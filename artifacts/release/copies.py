@@ -1,4 +1,4 @@
-"""The store's copies for people: each version's files by their names, and what aliases stand for.
+"""The store's copies for people: each version's files by their names, and what aliases point to.
 
 They follow from the ledger. An interrupted writer leaves some unwritten, which the next one writes.
 """

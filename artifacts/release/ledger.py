@@ -32,7 +32,7 @@ Action = Literal["release", "promote", "rollback", "retire"]
 
 @dataclass(frozen=True)
 class Pointer:
-    """What an alias stands for: a version, the digest of its signed release, and who put it there.
+    """What an alias points to: a version, the digest of its signed release, and who put it there.
 
     `entry` is the number of the ledger's entry that moved it last, `action` that entry's.
     """
@@ -86,7 +86,7 @@ class LedgerEntry:
 
     @property
     def pointer(self) -> Pointer:
-        """What an alias stands for that this entry moves: its version, as it was signed."""
+        """What an alias points to that this entry moves: its version, as it was signed."""
         return Pointer(self.version, self.release, self.action, self.sequence)
 
     @property

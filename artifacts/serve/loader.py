@@ -23,10 +23,10 @@ Each call's inputs are checked before the package sees them, since a package tha
 its table may end the whole process: its check throws, and nothing can be thrown out of OpenMP's
 threads.
 
-Without that, glibc gives freed memory back to the system beyond a threshold, and gets it anew, page
-by page, in the next call: a package of wav2vec 2.0 met 1568 page faults a call and took 11.6 ms
-with them, and 9.1 without (two threads). Not in every process: a block that happens to lie at the
-heap's end keeps all of it. Other runtimes have an arena of their own.
+Without that, glibc gives freed memory back to the system beyond a threshold, and gets it again,
+page by page, in the next call: a package of wav2vec 2.0 met 1568 page faults a call and took 11.6
+ms with them, and 9.1 without (two threads). Not in every process: a block that happens to lie at
+the heap's end keeps all of it. Other runtimes have an arena of their own.
 
 The threshold isn't fixed: a large block that was mapped and is freed raises it to twice its size
 (mallopt(3), "dynamic mmap threshold"), which one block does here that nothing writes to. Where an

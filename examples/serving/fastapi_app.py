@@ -35,7 +35,7 @@ ROWS = prometheus.Histogram(
 )
 SERVED = prometheus.Gauge("model_version", "What is served.", multiprocess_mode="liveall")
 CURRENT = prometheus.Gauge(
-    "model_is_current", "1 if that is what the alias stands for.", multiprocess_mode="liveall"
+    "model_is_current", "1 if that is what the alias points to.", multiprocess_mode="liveall"
 )
 
 

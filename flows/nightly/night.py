@@ -44,7 +44,7 @@ from handoff.tasks.nightly.messages import NoteRowsJob, ReadRowsJob, ShowNightJo
 def conform_tonight(
     site: Site, registrar: StepProcess, surveyed: Iterable[Surveyed], stamp: str
 ) -> tuple[str, ...]:
-    """Return what today's toolchain breaks and mends of the one before, in sentences.
+    """Return what today's toolchain breaks and fixes of the one before, in sentences.
 
     A table that is missing for a target of the night's models is made, by a worker where there is
     a stack. One that is there costs a look into the store. What can't be made stops no night: it is

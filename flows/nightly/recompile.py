@@ -168,7 +168,7 @@ def _settle(
     pair: _Pair,
     comparisons: tuple[Comparison, ...],
 ) -> NightRow:
-    """Let the alias stand for the new version, unless it is worse, or the alias was moved."""
+    """Let the alias point to the new version, unless it is worse, or the alias was moved."""
     told = NightRow(parameters.model, "kept", pair.old, pair.new, comparisons=comparisons)
     worse = [reason for one in comparisons if one.verdict == "worse" for reason in one.reasons]
     if worse:

@@ -104,7 +104,7 @@ def collect_targets(
     """Wait for the runs, fetch what they made into the release, and put it beside our own.
 
     A run that fails, or answers for something else than was asked, is its target's refusal. What
-    gave no package that can be shipped isn't found again by a later release, which starts anew.
+    gave no package that can be shipped isn't found again by a later release, which starts again.
     """
     ended = wait_for(runs.values(), policies.WAITS_S["elsewhere"])
     records = {record.slug: record for record in own.records}

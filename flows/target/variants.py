@@ -57,7 +57,7 @@ def check(
 ) -> Variant:
     """Verify a variant; return it, accepted or not.
 
-    One that came from the cache and is wrong here is compiled anew once, in `limit_s` seconds:
+    One that came from the cache and is wrong here is compiled again once, in `limit_s` seconds:
     what another machine or torch has left is no verdict on the model.
     """
     checked = _check_once(work, name, job, compiled)

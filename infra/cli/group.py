@@ -44,7 +44,7 @@ def is_quiet() -> bool:
     return "--quiet" in sys.argv
 
 
-# What may end well when the same command is given again, once the machine or a server is mended.
+# What may end well when the same command is given again, once the machine or a server is fixed.
 _WORTH_REPEATING = (EnvironmentLacking, StepCrashed, StoreFailed, DeliveryUnreachable)
 
 

@@ -115,7 +115,7 @@ def conformance(
 @json_option
 @debug_option
 def diff_tables(before: str, after: str, as_json: bool) -> None:
-    """Say what another toolchain would break, and what it would mend.
+    """Say what another toolchain would break, and what it would fix.
 
     A and B are targets (today's toolchain), the first digits of a kept table's toolchain, or files.
 

@@ -24,7 +24,7 @@ reason_option = click.option("--reason", default="", help="Why; the ledger keeps
 @json_option
 @debug_option
 def list_models(as_json: bool) -> None:
-    """List the registered models, and what their aliases stand for."""
+    """List the registered models, and what their aliases point to."""
     from handoff.infra.commands.registry import list_registered
 
     list_registered(as_json=as_json)
@@ -125,7 +125,7 @@ def pull(
 def promote(
     name: str, alias: str, expected: int | None, *, reason: str, as_json: bool, **allowed: bool
 ) -> None:
-    """Let an alias stand for a version that is as right and as fast as what it replaces.
+    """Let an alias point to a version that is as right and as fast as what it replaces.
 
     It has to take every request that what it replaces takes, too. An alias that isn't there yet is
     created, and said to be new; one that is like another (prod, production) needs --new-alias.
@@ -151,7 +151,7 @@ def promote(
 @json_option
 @debug_option
 def rollback(name: str, alias: str, version: int | None, reason: str, as_json: bool) -> None:
-    """Let an alias stand for what it stood for before."""
+    """Let an alias point to what it stood for before."""
     from handoff.infra.commands.moving import roll_back
 
     roll_back(name, alias, version, reason, as_json=as_json)
@@ -199,7 +199,7 @@ def verify_torch(name: str, versions: tuple[str, ...], target: str, as_json: boo
 @json_option
 @debug_option
 def retire(name: str, reason: str, as_json: bool) -> None:
-    """Give up a version that no alias stands for; 'handoff gc' then removes its packages."""
+    """Give up a version that no alias points to; 'handoff gc' then removes its packages."""
     from handoff.infra.commands.moving import retire as give_up
 
     give_up(name, reason, as_json=as_json)

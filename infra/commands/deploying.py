@@ -1,6 +1,6 @@
 """`handoff deploy`: make a Prefect server hold our pools, deployments and automations.
 
-All of it is an upsert by name: to run it again changes nothing, and mends what was changed by hand,
+All of it is an upsert by name: to run it again changes nothing, and fixes what was changed by hand,
 but for schedules and pauses. Those are people's own (`infra.prefect.upsert`).
 """
 

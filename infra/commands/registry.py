@@ -77,7 +77,7 @@ def releases_of(settings: Settings, *, patience_s: float = 60.0) -> Releases:
 
 
 def list_registered(*, as_json: bool) -> None:
-    """Print the newest version of every model, and what its aliases stand for."""
+    """Print the newest version of every model, and what its aliases point to."""
     releases = releases_of(read_settings())
     found = []
     for model in releases.models():

@@ -1,7 +1,7 @@
 """Step processes as their owner has them: a program of its own, or forked from a fork server.
 
 Importing torch, what exports with it and Inductor takes some 14 s of a processor's time, which each
-process of a release would spend anew. A fork server (`infra.engine.forkserver`) spends them once:
+process of a release would spend again. A fork server (`infra.engine.forkserver`) spends them once:
 it imports, runs nothing of anybody's, and forks, as CPython's `multiprocessing.forkserver` does.
 What is forked becomes what a program of its own would have become, by the same limits.
 

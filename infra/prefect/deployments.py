@@ -82,7 +82,7 @@ def deployments(nightly: Schedule, targets: tuple[str, ...] = ()) -> tuple[Deplo
         ),
         Deployment(
             "handoff.flows.promote.promote", BUILD_POOL,
-            "Lets an alias stand for another version, where the rules allow it.",
+            "Lets an alias point to another version, where the rules allow it.",
         ),
         _CONFORMANCE,
         Deployment(

@@ -94,7 +94,7 @@ class Poster:
             except PrefectHTTPStatusError as error:
                 if self._deployment is None or error.response.status_code != 404:
                     raise
-            # The server's database was made anew since it was asked: what is remembered of it is
+            # The server's database was made again since it was asked: what is remembered of it is
             # of the one before.
             self._deployment = None
             self._queues.clear()

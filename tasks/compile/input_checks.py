@@ -5,7 +5,7 @@ unless the serving process sets `AOTI_RUNTIME_CHECK_INPUTS`: another dtype is th
 were the right one. The ranges that it emits are not those that were declared, either: one from 1 is
 checked as one from 2, because `torch.export` takes 1 for a case of its own, and one that the
 compiler had to choose in (`batch < 16`, to pick a convolution's implementation) is cut short. All
-of that is mended in the C++ that is about to be compiled; Inductor has no option for it (torch 2.11
+of that is fixed in the C++ that is about to be compiled; Inductor has no option for it (torch 2.11
 to 2.15). What was assumed is reported, so that it is compared beyond it; a dimension that was fixed
 is refused. `AOTI_RUNTIME_CHECK_INPUTS=0` turns the checks off.
 """
@@ -47,7 +47,7 @@ def checked_inputs(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
 
     The list is filled with what the compiler assumed. Raises `BlessingRefused` where it fixed a
     dimension that is declared as dynamic, and `EnvironmentLacking` where this torch emits something
-    else than what is mended here.
+    else than what is fixed here.
     """
     declared = declared_ranges(program)
     original = AotCodeCompiler.compile
@@ -73,8 +73,8 @@ def turn_on(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[As
         )
     first, *checks = _CHECK.split(code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT))
     assumed: dict[Axis, Dimension] = {}
-    mended = [first, *(_mend(check, declared, assumed) for check in checks)]
-    return "".join(mended), [
+    fixed = [first, *(_mend(check, declared, assumed) for check in checks)]
+    return "".join(fixed), [
         AssumedRange(place, axis, limits.min, limits.max)
         for (place, axis), limits in assumed.items()
     ]

@@ -1,6 +1,6 @@
-"""A model that goes along with an alias: promotions and roll backs reach it while it is called.
+"""A model that goes along with an alias: promotions and rollbacks reach it while it is called.
 
-A thread asks the store at intervals. What the alias stands for then is pulled beside what is
+A thread asks the store at intervals. What the alias points to then is pulled beside what is
 served, verified, tried in a process of its own, opened here, warmed up on its examples and compared
 with what the original model gave; and only then one reference is exchanged. A call takes the
 reference once, so that it is answered by one version from its checks to its outputs; the old
@@ -106,7 +106,7 @@ class _Held:
 class _Failure:
     """What came of a version that could not take over; `until` is when it is tried again.
 
-    None for one that is refused for what it is: it is not tried again while the alias stands for
+    None for one that is refused for what it is: it is not tried again while the alias points to
     it.
     """
 
@@ -124,7 +124,7 @@ class FollowedModel:
     """
 
     def __init__(self, alias: Alias, trust: Trust, options: FollowOptions) -> None:
-        """Open what the alias stands for, and begin to follow it.
+        """Open what the alias points to, and begin to follow it.
 
         Raises as `look`, `pull` and `load` do: what never was served can't be kept.
         """
@@ -180,11 +180,11 @@ class FollowedModel:
 
     @property
     def serves(self) -> Serving:
-        """What is served, since when, and why it isn't what the alias stands for, if it isn't."""
+        """What is served, since when, and why it isn't what the alias points to, if it isn't."""
         return self._told
 
     def look(self) -> Serving:
-        """Ask the store now, take over what the alias stands for if it can be, and tell.
+        """Ask the store now, take over what the alias points to if it can be, and tell.
 
         Nothing is raised for what fails: it is told in `error`, and what is served stays.
         """

@@ -38,11 +38,11 @@ class Alias:
         self._entry: LedgerEntry | None = None
 
     def look(self) -> Pointer:
-        """Return what the alias stands for; where the ledger hasn't gone on, that is one request.
+        """Return what the alias points to; where the ledger hasn't gone on, that is one request.
 
         It lists the ledger from the newest known entry on. Raises `StoreFailed`, `PackageRefused`
-        for a ledger that isn't verified or went back, and `RegistryFailed` where the alias stands
-        for nothing.
+        for a ledger that isn't verified or went back, and `RegistryFailed` where the alias points
+        to nothing.
         """
         entry = self._known() or self._read()
         if self.alias not in entry.aliases:
@@ -77,12 +77,12 @@ class Alias:
 
 @dataclass(frozen=True)
 class Serving:
-    """What is served, since when, and why it isn't what the alias stands for, if it isn't.
+    """What is served, since when, and why it isn't what the alias points to, if it isn't.
 
     `commit` is the training side's commit that the version says it comes from ('' for none),
     `digest` that of its signed record. `since` is when it took over here, and `looked` when the
     store was last asked with success; both have a time zone. `wanted` is the version that the alias
-    stood for then. `error` is '' where `wanted` is served and the store could be asked; else one
+    pointed to then. `error` is '' where `wanted` is served and the store could be asked; else one
     sentence.
     """
 
@@ -99,7 +99,7 @@ class Serving:
 
     @property
     def is_current(self) -> bool:
-        """Tell whether what is served is what the alias stood for at the last look."""
+        """Tell whether what is served is what the alias pointed to at the last look."""
         return self.version == self.wanted and not self.error
 
 

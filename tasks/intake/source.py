@@ -102,7 +102,7 @@ def _parse(data: bytes) -> ast.Module:
         if bare.count("else") + bare.count("lambda") + bare.count("**") > _MAX_CHAIN:
             raise _refuse_text("lines that are not nested deeply", "a deeply nested one", number)
     try:
-        # What Python warns of in a text of theirs is for nobody here to mend.
+        # What Python warns of in a text of theirs is for nobody here to fix.
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
             return ast.parse(text, MODULE)
     except SyntaxError as error:

@@ -27,7 +27,7 @@ def run(job: IntakeJob) -> IntakeResult:
         loaded = read_delivery(job.staging)
     except DeliveryUnreadable as error:
         if is_new:
-            # So that the same staging folder can take the delivery once it is mended.
+            # So that the same staging folder can take the delivery once it is fixed.
             shutil.rmtree(job.staging)
         # It names the delivery's folder, which people know, for our copy of it.
         told = {key: text.replace(str(job.staging), str(job.delivery)) for key, text in

@@ -80,7 +80,7 @@ _NO_ONE_ALONE = "to leave out one of the options alone is not enough"
 def run(job: LocalizeJob) -> LocalizeResult:
     """Compile the program again, and find out what makes it wrong: an option, a node, a lowering.
 
-    Nothing is believed that was not seen: the package is compiled anew and has to be wrong, an
+    Nothing is believed that was not seen: the package is compiled again and has to be wrong, an
     option is named when the package is right without it, a node when it is wrong compiled alone on
     right inputs, a part of the compiler when the node is right without that part.
     """

@@ -136,7 +136,7 @@ def first_difference(before: AnyProgram, after: AnyProgram, inputs: Outputs, rec
     """Return the first node that both have and that differs beyond the tolerance, or ''.
 
     `inputs` are of the programs' own shapes and dtypes. Nodes are matched by name, which a pass
-    keeps for what it doesn't make anew.
+    keeps for what it doesn't make again.
     """
     was, now = _record(before, inputs), _record(after, inputs)
     for node in after.graph.nodes:

@@ -60,8 +60,8 @@ def changes_between(
 ) -> tuple[ModuleChange, ...]:
     """Return which operators `after` lacks and which it has more, by module.
 
-    Nodes are matched by name, which a pass keeps for what it doesn't make anew; what it makes anew
-    in the same module and of the same kind is no change.
+    Nodes are matched by name, which a pass keeps for what it doesn't make again; what it does make
+    again in the same module and of the same kind is no change.
     """
     was, now = memory.scopes_of(before), memory.scopes_of(after)
     removed = _counted(before, was, without=now)

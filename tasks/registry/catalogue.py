@@ -21,8 +21,8 @@ from handoff.artifacts.release.statement import RELEASE_FILE, release_files
 from handoff.tasks.registry.messages import Catalogued, CatalogueJob
 from handoff.tasks.registry.pull import fetch
 
-# A catalogue made anew is not filled with years of nightly versions: these, and those that an alias
-# stands for.
+# A catalogue made again is not filled with years of nightly versions: these, and those that an
+# alias points to.
 _NEWEST = 16
 # Who released a version this long ago is not about to list it any more.
 _ABANDONED = timedelta(minutes=10)

@@ -2,7 +2,7 @@
 
 It takes three steps in two processes: one that reaches the stores drafts the entry, one that alone
 reads the key signs it, and the first one appends it. Where another writer was quicker, it is
-drafted anew.
+drafted again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ Request = ReleaseRequest | PromoteRequest | RollBackRequest | RetireRequest
 class DraftJob(Job["Draft"]):
     """Draft the ledger's next entry for `request`.
 
-    `attempt` counts the drafts. `expected` is the version that the alias stood for at the first
+    `attempt` counts the drafts. `expected` is the version that the alias pointed to at the first
     one, or has to stand for (`is_conditional`): where it was moved meanwhile, that is told.
     """
 

@@ -93,7 +93,7 @@ def _release(releases: Releases, job: DraftJob, request: ReleaseRequest) -> Draf
 def _made_before(releases: Releases, request: ReleaseRequest) -> tuple[Head | None, Pointer | None]:
     """Return the ledger's newest entry, and which version up to it was made from the same.
 
-    What another appends after the copies were published isn't found by them: looked for anew, or
+    What another appends after the copies were published isn't found by them: looked for again, or
     one delivery that two release at once would become two versions.
     """
     while True:
@@ -184,7 +184,7 @@ def _retire(releases: Releases, job: DraftJob, request: RetireRequest) -> Draft:
 
 
 def versions_held(entries: Sequence[LedgerEntry], alias: str) -> list[int]:
-    """Return the versions that an alias stood for and could go back to, the present one last.
+    """Return the versions that an alias pointed to and could go back to, the present one last.
 
     A roll back takes away what it went back over, as an undo does.
     """

@@ -57,7 +57,7 @@ _USUAL_ALIASES = ("production", "candidate")
 
 
 def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
-    """Make an alias stand for a version, where the rules of a promotion let it.
+    """Make an alias point to a version, where the rules of a promotion let it.
 
     It is timed beside the one that it replaces where both run here. Raises `BlessingRefused` for
     a broken rule, `RegistryFailed` where another was quicker, and `UsageProblem` for an alias that

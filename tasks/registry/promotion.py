@@ -23,7 +23,7 @@ def broken_rules(
 ) -> tuple[str, ...]:
     """Return a sentence for each rule that `wanted` breaks, by its own recipe; none if it may go.
 
-    `replaced` is what the alias stands for now, None where it stands for nothing. `measured` are
+    `replaced` is what the alias points to now, None where it stands for nothing. `measured` are
     the targets that were measured beside what they replace, each on one input or on several.
     """
     rules = wanted.recipe.promotion

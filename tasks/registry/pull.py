@@ -83,7 +83,7 @@ def keep_for_triton(
     """Let the version be the one that Triton serves of a model repository; return its folder.
 
     Its folder is there whole before the model's configuration, which is replaced as one file, names
-    it; versions that were pulled before stay beside it, for a roll back. Raises as `run` does, and
+    it; versions that were pulled before stay beside it, for a rollback. Raises as `run` does, and
     `UsageProblem` for a model that Triton's backend doesn't take.
     """
     manifest, version = release.manifest, release.claim.version

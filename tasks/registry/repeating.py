@@ -48,7 +48,7 @@ class Released:
 def repeat_comparison(folder: Path, manifest: Manifest, slug: str, delivery: Path) -> str:
     """Compare the package of one target in `folder` with `delivery` again; return what came out.
 
-    The input plan is made anew and is the recorded one where its digest is. Raises `UsageProblem`
+    The input plan is made again and is the recorded one where its digest is. Raises `UsageProblem`
     for another delivery than the release was made from, and `BlessingRefused` where the package is
     not accepted here.
     """

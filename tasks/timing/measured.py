@@ -3,7 +3,7 @@
 How fast a package is, how much memory it holds and what it does with hostile inputs depends on its
 code, and hardly on the values of its weights, so that a release of a model that was trained on
 takes that over for a month instead of measuring it again, and says so. Its numbers are compared
-anew, in Python and without. Like the compile cache this is a folder of the machine's own; what
+again, in Python and without. Like the compile cache this is a folder of the machine's own; what
 can't be read there, or wouldn't be accepted, counts as none.
 """
 

@@ -114,8 +114,8 @@ def run(job: ThreeWayJob) -> Comparison:
     verdict, reasons = judge(job.after, job.before, job.recipe.promotion, compared.beside)
     if wrong := new.wrong():
         verdict, reasons = "worse", (*wrong, *(reasons if verdict == "worse" else ()))
-    elif verdict == "equal" and (mended := old.wrong()):
-        verdict, reasons = "better", tuple(f"what it replaces is wrong here: {w}" for w in mended)
+    elif verdict == "equal" and (fixed := old.wrong()):
+        verdict, reasons = "better", tuple(f"what it replaces is wrong here: {w}" for w in fixed)
     return replace(compared, verdict=verdict, reasons=reasons or _within_the_rules(compared))
 
 

@@ -109,7 +109,7 @@ def run_in_float64(
     Inputs and outputs may be of any shapes; what isn't floating-point keeps its dtype. `module` may
     also be an exported program's graph module, called with `lifted_inputs`. The inputs are left as
     they are, even by a model that works on them in place. `kept` are the module's `kept_casts`,
-    which are found out anew where they aren't given.
+    which are found out again where they aren't given.
     """
     interpreter = Float64Interpreter(module, kept_casts(module, inputs) if kept is None else kept)
     with torch.no_grad():

@@ -61,7 +61,7 @@ class InferenceTracer(torch.fx.Tracer):
     That holds for one made inside `forward` as well, which `torch.fx` can't trace at all (it looks
     for the module among the root's children). Another module made inside `forward` is traced
     through where it has no weights (`nn.Softmax(-1)(x)`), and refused where it has: they would be
-    drawn anew with each call.
+    drawn again with each call.
 
     `call` says how the root is called: its named tensors become the graph's inputs and its result's
     tensors the outputs, whatever structure the forward takes and gives them in; what is no tensor

@@ -84,7 +84,7 @@ class Archive:
             raise self.refuse(f"{member.name} with checksum {member.crc:08x}", f"{crc:08x}")
 
     def forget(self, member: Member) -> None:
-        """Give the memory of the member's mapped pages back; reading it again maps them anew."""
+        """Give the memory of the member's mapped pages back; reading it again maps them again."""
         first = member.begin // mmap.PAGESIZE * mmap.PAGESIZE
         self.bytes.madvise(mmap.MADV_DONTNEED, first, member.begin + member.size - first)
 

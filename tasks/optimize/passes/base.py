@@ -3,7 +3,7 @@
 A pass changes a graph in place and says honestly whether it did. `requires` and `ensures` raise
 `PassBroken` when the graph that goes in, or the one that came out, is not what the pass promises.
 (`torch.fx.passes.infra.pass_base.PassBase` shows `ensures` the graph that went in; see
-`tests/tasks/optimize/passes/test_base.py`, which notices when that is mended.)
+`tests/tasks/optimize/passes/test_base.py`, which notices when that is fixed.)
 """
 
 from __future__ import annotations

@@ -115,4 +115,4 @@ def _deliver_careless(careless: Careless, folder: Path) -> CarelessRow:
         )
     except HandoffError as error:
         return CarelessRow(careless.name, "refused by the exporter", str(error))
-    return CarelessRow(careless.name, "mended by the exporter", "; ".join(result.notes))
+    return CarelessRow(careless.name, "fixed by the exporter", "; ".join(result.notes))

@@ -98,7 +98,8 @@ def test_its_model_is_listed_and_shown(old: OldStore) -> None:
     listed = command("list", "--json", home=old.home, settings=old.settings)
     assert [row["name"] for row in json.loads(listed.stdout)["models"]] == ["small"], listed.stderr
     shown = command("show", "small@production", home=old.home, settings=old.settings)
-    assert "small version 1 (@candidate, @production): record c8defb9d6ca6, delivery sound" in shown.stdout, shown.stderr
+    title = "small version 1 (@candidate, @production): record c8defb9d6ca6, delivery sound"
+    assert title in shown.stdout, shown.stderr
     assert "cpu-avx2   accepted" in shown.stdout
 
 
