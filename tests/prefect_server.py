@@ -85,6 +85,16 @@ def _served(home: Path, port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
+def client_of(api: str) -> Iterator[Any]:
+    """Give a client of the server; this process's settings name it, too."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as opened:
+        yield opened
+
+
+@contextmanager
 def prefect_client(home: Path) -> Iterator[Any]:
     """Start a server with its database in `home`; give a client, this process being its own."""
     from prefect.client.orchestration import get_client

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.infra.triggers.conftest import deploy
-from tests.prefect_server import prefect_server
+from tests.prefect_server import client_of, prefect_server
 
 
 @pytest.fixture(scope="package")
@@ -22,8 +22,5 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def client(api: str) -> Iterator[Any]:
     """Prefect's own client."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as opened:
+    with client_of(api) as opened:
         yield opened
