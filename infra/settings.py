@@ -15,6 +15,7 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `HANDOFF_SIGNING_PUBLIC_KEY` | its public key, which a KMS's needs | |
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `HANDOFF_RECIPES` | the recipes of models, `MODEL.toml` each | `$HANDOFF_HOME/recipes` |
+| `HANDOFF_LOG` | `json`: progress and services' logs are JSON, an object a line | text |
 | `CXX` | the C++ compiler that Inductor calls | `g++` |
 | `HANDOFF_NOTIFY` | a notification block of Prefect's, `TYPE/NAME`, to tell people by | nobody |
 | `HANDOFF_FORGE` | whose commits get a status: `github`, `gitlab` or `gitea` | nobody's |
@@ -215,6 +216,17 @@ def step_memory_bytes() -> int | None:
             got=text[:60], remedy="Fix it, or unset it: then a step may take all that there is",
         )  # fmt: skip
     return int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
+
+
+def logs_json() -> bool:
+    """Tell whether `HANDOFF_LOG` asks for JSON; raise `UsageProblem` for what is neither."""
+    text = os.environ.get("HANDOFF_LOG", "text")
+    if text not in ("", "text", "json"):
+        raise UsageProblem(
+            "HANDOFF_LOG is no form of log", expected="text or json", got=text[:60],
+            remedy="Fix it, or unset it",
+        )  # fmt: skip
+    return text == "json"
 
 
 def has_gpu() -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from handoff.artifacts.printable import one_line, printable
+from handoff.artifacts.printable import one_line, printable, printable_json
 
 
 class Styled(str):
@@ -51,10 +53,40 @@ class OneLine(logging.Formatter):
         return one_line(super().format(record))
 
 
+# What progress adds to its records.
+_ADDED = ("step", "phase", "seconds", "does")
+
+
+class JsonLine(logging.Formatter):
+    """A record is one object in JSON: `time` in UTC, `level`, `logger`, `message`.
+
+    Those of progress have `step`, `phase`, `seconds` and `does`, too, and those of an exception
+    `trace`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object, in one line."""
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: getattr(record, name) for name in _ADDED if getattr(record, name, "") != ""}
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return printable_json(json.dumps(told, ensure_ascii=False))
+
+
 def log_lines(logger: logging.Logger) -> None:
-    """Let a logger write its records to stderr, with their time, and to nobody else."""
+    """Let a logger write its records to stderr, with their time, and to nobody else.
+
+    Raises `UsageProblem` for a form of log that there isn't.
+    """
+    from handoff.infra.settings import logs_json
+
     handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("%(asctime)s %(message)s"))
+    handler.setFormatter(JsonLine() if logs_json() else OneLine("%(asctime)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -16,7 +16,8 @@ from handoff.artifacts.printable import one_line
 from handoff.artifacts.release.interval import size
 from handoff.flows.progress import LOGGER
 from handoff.infra.cli.group import is_quiet
-from handoff.infra.terminal.echoing import echo
+from handoff.infra.settings import logs_json
+from handoff.infra.terminal.echoing import JsonLine, echo
 from handoff.infra.terminal.step_times import WHOLE, StepTimes
 
 NO_TIMES = StepTimes({})
@@ -114,7 +115,7 @@ def _duration(took_s: float) -> str:
 def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     """Show the steps' progress while the body runs, beside the `times` that they took before.
 
-    With `--quiet` nothing is shown.
+    With `--quiet` nothing is shown. Raises `UsageProblem` for a form of log that there isn't.
     """
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
@@ -124,9 +125,13 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
     console = Console(stderr=True)
     # A dumb terminal can't go back in its line.
     live = None
-    if sys.stderr.isatty() and not console.is_dumb_terminal:
-        live = _LiveProgress(times, console)
-    handler: logging.Handler = live or _PlainProgress(times)
+    if logs_json():
+        handler: logging.Handler = logging.StreamHandler()
+        handler.setFormatter(JsonLine())
+    elif sys.stderr.isatty() and not console.is_dumb_terminal:
+        handler = live = _LiveProgress(times, console)
+    else:
+        handler = _PlainProgress(times)
     LOGGER.addHandler(handler)
     try:
         if live:

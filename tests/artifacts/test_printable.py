@@ -23,7 +23,7 @@ from handoff.artifacts.printable import markdown_text, one_line, printable, prin
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.statement import Claim
 from handoff.infra.terminal.console import print_findings, print_json, print_table
-from handoff.infra.terminal.echoing import OneLine, echo, styled
+from handoff.infra.terminal.echoing import JsonLine, OneLine, echo, styled
 from handoff.tasks.report.page import environment
 from tests.artifacts.samples import write_release
 
@@ -113,6 +113,18 @@ def test_a_log_has_one_line_for_each_record() -> None:
     record = logging.LogRecord("x", logging.INFO, "f", 1, "by %s", ("a\nreleased\x1b[2J",), None)
     handler.emit(record)
     assert stream.getvalue() == "by a\\nreleased\\x1b[2J\n"
+
+
+def test_a_record_in_json_is_one_line_that_says_the_same() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLine())
+    hostile = 'a"b\nreleased\x1b[2J\u202e'
+    handler.emit(logging.LogRecord("x", logging.WARNING, "f", 1, "by %s", (hostile,), None))
+    line = stream.getvalue()
+    assert line.count("\n") == 1
+    assert is_harmless(line)
+    assert json.loads(line)["message"] == f"by {hostile}"
 
 
 def test_a_page_shows_what_a_record_says_and_does_nothing_of_it() -> None:

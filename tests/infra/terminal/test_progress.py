@@ -85,6 +85,29 @@ def test_the_first_run_says_nothing_of_earlier_ones() -> None:
     assert "about" not in told
 
 
+def test_a_log_in_json_has_an_object_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_LOG", "json")
+    printed, told = piped()
+    assert printed == "the result\n"
+    records = [json.loads(line) for line in told.splitlines()]
+    ended = [one for one in records if one["phase"] != "begin"]
+    assert [(one["step"], one["phase"]) for one in ended] == [
+        ("take in", "done"), ("compile cpu", "done"), ("verify cpu", "failed")
+    ]  # fmt: skip
+    assert ended[0]["does"] == "copy it"
+    assert 0.9 < ended[1]["seconds"] < 60
+    assert all(one["level"] == "info" and one["time"].endswith("+00:00") for one in records)
+
+
+def test_a_form_of_log_that_there_is_not_is_refused_in_a_sentence() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "handoff", "metrics"], env=environment(HANDOFF_LOG="xml"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 64
+    assert "HANDOFF_LOG is no form of log: expected text or json, got xml" in result.stderr
+
+
 def test_with_quiet_only_the_result_is_told() -> None:
     assert piped("--quiet", times={"compile cpu": 12.0}) == ("the result\n", "")
 
