@@ -24,8 +24,9 @@ from handoff.tasks.optimize.recipe_names import declared_passes
 
 _IN_A_RECIPE = (
     "The key 'passes' lists the passes that run, in their order: write the list without one to "
-    'leave it out. With broken_passes = "leave out", a pass that changes the numbers is left out '
-    "by itself. 'handoff passes' lists all of them, those by default among them."
+    "leave it out. 'broken_passes' says what happens to one that changes the numbers: it is left "
+    "out, or the release refused; by default the latter for passes that the recipe names. 'handoff "
+    "passes' lists all passes."
 )
 _WIDEST = 100
 _HINTS = 3

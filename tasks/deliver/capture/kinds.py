@@ -31,9 +31,9 @@ UNKNOWN = (
 )
 _PACKED = (
     "Call the RNN with the padded batch, and take what lies within each length: by a mask "
-    "(torch.arange(x.shape[1]) < lengths[:, None]), or the last step by out[torch.arange("
-    "len(lengths)), lengths - 1]. A second direction reads the padding first: flip each row "
-    "within its length for it"
+    "(torch.arange(x.shape[1]) < lengths[:, None]), or the last step by "
+    "out[torch.arange(out.shape[0]), lengths.clamp(1, out.shape[1]) - 1]. A second direction reads "
+    "the padding first: flip each row within its length for it"
 )
 _COPIES = "Copy modules in __init__, not in forward; x.clone() copies a tensor"
 _PACKING = ("pack_padded_sequence", "pad_packed_sequence", "pack_sequence")

@@ -103,22 +103,25 @@ class TakesLastSteps(Packs):
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Any:
         out, _ = self.rnn(self.table(ids))
-        return out[torch.arange(len(lengths)), lengths - 1]
+        return out[torch.arange(out.shape[0]), lengths.clamp(1, out.shape[1]) - 1]
 
 
 def test_packed_sequences_are_refused_with_what_does_the_same(tmp_path: Path) -> None:
     with pytest.raises(NotCapturable, match=r"can't follow a packed sequence.*mask") as caught:
         deliver_it(Packs(), tmp_path / "toy", IDS, LENGTHS)
     assert line_at(caught.value) == "return self.rnn(packed)[1][0][-1]"
-    assert "out[torch.arange(len(lengths)), lengths - 1]" in caught.value.remedy
+    assert "out[torch.arange(out.shape[0]), lengths.clamp(1, out.shape[1]) - 1]" in (
+        caught.value.remedy
+    )
     model = TakesLastSteps().eval()
     deliver_it(
-        model, tmp_path / "toy", IDS, LENGTHS, ranges={"lengths": (1, 6)},
-        dynamic={"ids": {0: "batch"}, "lengths": {0: "batch"}},
+        model, tmp_path / "toy", IDS, LENGTHS, ranges={"lengths": (1, 64)},
+        dynamic={"ids": {0: "batch", 1: "length"}, "lengths": {0: "batch"}},
+        dimensions={"length": (1, 64)},
     )  # fmt: skip
     packing = Packs().eval()
     packing.load_state_dict(model.state_dict())
-    (delivered,) = read_delivery(tmp_path / "toy").module(IDS, LENGTHS)
+    delivered = read_delivery(tmp_path / "toy").module(IDS, LENGTHS)
     torch.testing.assert_close(delivered, packing(IDS, LENGTHS))
 
 
