@@ -12,10 +12,11 @@ from torch import nn
 
 from handoff.artifacts.delivery.contract import Draw, Structure
 from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelSignature
-from handoff.artifacts.errors import DeliveryUnsound, HandoffError
+from handoff.artifacts.errors import DeliveryUnsound, HandoffError, NotCapturable
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_structure
-from handoff.tasks.deliver.capture.lines import line_raised, one_line
+from handoff.tasks.deliver.capture.kinds import PACKED, is_about_packing
+from handoff.tasks.deliver.capture.lines import line_raised, one_line, text_of, written_line
 from handoff.tasks.deliver.capture.losses import LossWatch
 from handoff.tasks.deliver.capture.not_running import DoesNotRun, Given, does_not_run
 from handoff.tasks.deliver.capture.random_draws import not_repeatable
@@ -164,6 +165,17 @@ def other_size(limits: Dimension, size: int) -> int:
                 size)  # fmt: skip
 
 
+def _packs(error: Exception) -> NotCapturable:
+    line = line_raised(error)
+    return NotCapturable(
+        "the model packs sequences, which no graph can follow",
+        expected="a forward that keeps the padded batch",
+        got=text_of(line) + one_line(error),
+        remedy=PACKED,
+        where="" if line is None else written_line(line),
+    )
+
+
 def _run_twice(module: nn.Module, call: Call, on: Given) -> tuple[GoldenCase, Structure]:
     inputs = on.tensors
     left_out: Counter[str] = Counter()
@@ -183,6 +195,9 @@ def _run_twice(module: nn.Module, call: Call, on: Given) -> tuple[GoldenCase, St
         except Exception as error:
             if is_out_of_memory(error):
                 raise out_of_memory("deliver", error) from error
+            if on.sizes and is_about_packing(error):
+                # Lengths of the example don't fit other sizes; nor would the capture follow.
+                raise _packs(error) from error
             raise does_not_run(call, on, one_line(error), line_raised(error)) from error
         if not first:
             raise DeliveryUnsound(

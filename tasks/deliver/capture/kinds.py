@@ -6,6 +6,7 @@ import copy
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -29,7 +30,7 @@ UNKNOWN = (
     "Write that line with torch's operators on tensors, or do it before: in __init__, or before "
     "the model is called"
 )
-_PACKED = (
+PACKED = (
     "Call the RNN with the padded batch, and take what lies within each length: by a mask "
     "(torch.arange(x.shape[1]) < lengths[:, None]), or the last step by "
     "out[torch.arange(out.shape[0]), lengths.clamp(1, out.shape[1]) - 1]. A second direction reads "
@@ -82,9 +83,9 @@ def kind_of(chain: Sequence[BaseException]) -> tuple[str, str, str]:
             operator = str(one.func)
             remedy = _FAKE_QUANTIZE if "fake_quantize" in operator else _NO_FAKE_KERNEL
             return "torch.export can't capture one of its operators", operator, remedy
-    frames = [frame for one in chain for frame, _ in traceback.walk_tb(one.__traceback__)]
-    if any(_is_about_packing(frame.f_code.co_name, frame.f_locals) for frame in frames):
-        return "torch.export can't follow a packed sequence", said, _PACKED
+    if any(map(is_about_packing, chain)):
+        return "torch.export can't follow a packed sequence", said, PACKED
+    frames = [frame for one in chain for frame in _frames(one)]
     if any(frame.f_code is copy.deepcopy.__code__ for frame in frames):
         return "torch.export can't follow copy.deepcopy", said, _COPIES
     by_value = [one for one in chain if isinstance(one, GuardOnDataDependentSymNode)]
@@ -95,10 +96,17 @@ def kind_of(chain: Sequence[BaseException]) -> tuple[str, str, str]:
     return "", said, ""
 
 
-def _is_about_packing(function: str, values: dict[str, object]) -> bool:
-    return function in _PACKING or any(
-        isinstance(value, rnn.PackedSequence) for value in values.values()
+def is_about_packing(error: BaseException) -> bool:
+    """Tell whether an error was raised while a sequence was packed, or by what takes one."""
+    return any(
+        frame.f_code.co_name in _PACKING
+        or any(isinstance(value, rnn.PackedSequence) for value in frame.f_locals.values())
+        for frame in _frames(error)
     )
+
+
+def _frames(error: BaseException) -> list[FrameType]:
+    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def whole_of(texts: Sequence[str]) -> tuple[str, str]:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from handoff.artifacts.errors import DeliveryUnsound
 from handoff.tasks.deliver.capture.calls import Call, Tensors
 from handoff.tasks.deliver.capture.lines import Line, text_of, written_line
@@ -44,11 +46,11 @@ def does_not_run(call: Call, given: Given, why: str, line: Line | None = None) -
 
     It names the finding that the delivered graph would have.
     """
-    what, code, remedy = _which(given, why)
+    what, code, remedy = _which(call, given, why)
     refusal = DoesNotRun(
         f"the model fails on {what}",
         expected=f"forward to run on {_described(call, given.tensors)}",
-        got=f"{text_of(line)}{why} [{code}]",
+        got=f"{text_of(line)}{why.removesuffix('.')} [{code}]",
         remedy=remedy,
         where="" if line is None else written_line(line),
     )
@@ -56,7 +58,7 @@ def does_not_run(call: Call, given: Given, why: str, line: Line | None = None) -
     return refusal
 
 
-def _which(given: Given, why: str) -> tuple[str, str, str]:
+def _which(call: Call, given: Given, why: str) -> tuple[str, str, str]:
     """Return what the model fails on, the finding for it, and what to do about it."""
     if given.sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in given.sizes.items())
@@ -65,7 +67,7 @@ def _which(given: Given, why: str) -> tuple[str, str, str]:
             "size-baked-in",
             "Take sizes from x.shape in forward, in place of numbers; or declare which sizes there "
             f"are (dimensions={{'{next(iter(given.sizes))}': (LOW, HIGH)}}), or that all are fixed "
-            "(dynamic={})",
+            f"(dynamic={{}}){_counts(call, given)}",
         )
     if given.drawn:
         return (
@@ -78,6 +80,20 @@ def _which(given: Given, why: str) -> tuple[str, str, str]:
         "its example inputs",
         "example-fails",
         known or "Give inputs of the shapes and dtypes that forward takes, or fix forward",
+    )
+
+
+def _counts(call: Call, given: Given) -> str:
+    """Return what helps where whole numbers, such as lengths, are too large for the sizes."""
+    whole = [
+        name for name, tensor in zip(call.names, given.tensors, strict=True)
+        if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+    ]  # fmt: skip
+    if not whole:
+        return ""
+    return (
+        f". If {' or '.join(whole)} holds counts that are too large for these sizes, clamp it in "
+        "forward: one range is declared for all sizes"
     )
 
 

@@ -125,6 +125,28 @@ def test_packed_sequences_are_refused_with_what_does_the_same(tmp_path: Path) ->
     torch.testing.assert_close(delivered, packing(IDS, LENGTHS))
 
 
+def test_packed_sequences_of_several_lengths_are_refused_with_the_same_words(
+    tmp_path: Path,
+) -> None:
+    """At another length the lengths of the example don't fit: that isn't the fault."""
+    two = {"ids": {0: "batch", 1: "length"}, "lengths": {0: "batch"}}
+    with pytest.raises(NotCapturable, match="the model packs sequences") as caught:
+        deliver_it(Packs(), tmp_path / "toy", IDS, LENGTHS, dynamic=two)
+    assert "lengths.clamp(1, out.shape[1]) - 1]" in caught.value.remedy
+    assert "rnn" in line_at(caught.value)
+
+
+class LastOf(Encoder):
+    def forward(self, ids: Tensor, mask: Tensor) -> Any:
+        return self.table(ids)[torch.arange(ids.shape[0]), mask - 1]
+
+
+def test_counts_that_are_too_large_for_another_size_are_told_to_be_clamped(tmp_path: Path) -> None:
+    two = {"ids": {0: "batch", 1: "length"}, "mask": {0: "batch"}}
+    with pytest.raises(DeliveryUnsound, match="If ids or mask holds counts that are too large"):
+        deliver_it(LastOf(), tmp_path / "toy", IDS, LENGTHS, dynamic=two, ranges={"mask": (1, 6)})
+
+
 class Copies(nn.Module):
     def __init__(self) -> None:
         super().__init__()
