@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from handoff.artifacts.delivery.signature import REAL_OUTPUTS
+from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.lines import place_of
 from handoff.tasks.deliver.capture.random_draws import RandomDraws
@@ -222,7 +223,7 @@ def other_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
                 yield _baked_in(name, size, failure)
                 break
         else:
-            yield from _largest_size(delivery, name, max(small), limits.max)
+            yield from _largest_size(delivery, name, limits, max(small))
 
 
 @dataclass(frozen=True)
@@ -237,15 +238,19 @@ def _failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
     """Return why the model fails with `name` at `size`, the others small; None where it runs."""
     spec = CaseSpec("other size", {**_small_sizes(delivery), name: size}, 0)
     inputs = delivery.draw(spec)
-    if is_runnable(delivery.module, inputs):
-        return None
-    walk = _Walk(delivery.module)
     try:
-        with torch.no_grad():
-            walk.run(*inputs)
+        call(delivery.module, inputs)
     except Exception as error:  # noqa: BLE001 - as above: any failure is the finding
-        return _Failure(reason_of(error), place_of(walk.at) if walk.at else "")
+        return _Failure(reason_of(error), _place_of_failure(delivery.module, inputs))
     return None
+
+
+def _place_of_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:
+    """Return the place of the node that fails on these inputs, of any shapes and dtypes."""
+    walk = _Walk(module)
+    with torch.no_grad(), contextlib.suppress(Exception):
+        walk.run(*inputs)
+    return place_of(walk.at) if walk.at else ""
 
 
 class _Walk(torch.fx.Interpreter):
@@ -279,12 +284,13 @@ _LARGEST_BYTES = 2**30
 
 
 def _largest_size(
-    delivery: LoadedDelivery, name: str, fits: int, largest: int
+    delivery: LoadedDelivery, name: str, limits: Dimension, fits: int
 ) -> Iterator[Finding]:
     """Find the size beyond `fits`, at which it runs, from which on the model fails, if any.
 
     What the largest size takes is extrapolated: results grow with the size for most models.
     """
+    largest = limits.max
     if largest <= fits:
         return
     walk = _Walk(delivery.module)
@@ -305,8 +311,8 @@ def _largest_size(
         "unsound",
         f"{name} is declared up to {largest}, and the model runs up to {fits}: at {fails} it fails "
         f"with {failure.reason}",
-        f"Declare dimensions={{'{name}': (MIN, {fits})}}, or give the model a table, or whatever "
-        "limits it, for more",
+        f"Declare dimensions={{'{name}': ({limits.min}, {fits})}}, or enlarge what limits the "
+        "model there",
         failure.where,
     )
 

@@ -55,9 +55,8 @@ def left_out(contract: DeliveryContract) -> Iterator[Finding]:
         yield Finding(
             "left-out",
             "note",
-            what.removeprefix("left out: ") + " is not in the graph"
-            if what.startswith("left out: ") else what,
-            "Nothing needs to be done where only training needs it",
+            what.replace("left out: ", "not in the graph: ", 1),
+            "Nothing, if only training needs it",
             "delivery.toml",
         )  # fmt: skip
     for argument in contract.structure.fixed:

@@ -83,7 +83,7 @@ def test_what_was_left_out_and_fixed_is_a_finding(tmp_path: Path) -> None:
     judged = judge(TraceabilityJob(tmp_path / "toy"))
     assert judged.verdict == "sound"
     told = {finding.message for finding in judged.findings}
-    assert "the output ['loss'], which was a loss is not in the graph" in told
+    assert "not in the graph: the output ['loss'], which was a loss" in told
     assert any(text.startswith("normalize = True, as in the example's call") for text in told)
 
 

@@ -125,7 +125,8 @@ def test_the_size_from_which_on_the_model_fails_is_found(largest: int, tmp_path:
     assert (finding.code, finding.severity) == ("size-beyond-model", "unsound")
     told = f"batch is declared up to {largest}, and the model runs up to 40: at 41 it fails"
     assert told in finding.message
-    assert "(MIN, 40)" in finding.remedy
+    assert "{'batch': (1, 40)}" in finding.remedy
+    assert "While executing" not in finding.message
     line = int(finding.where.removeprefix("module.py:"))
     source = (tmp_path / str(largest) / "module.py").read_text().splitlines()[line - 1]
     assert "places" in source
