@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def prefect_server(home: Path, port: int = 0) -> Iterator[str]:
+def prefect_server(
+    home: Path, port: int = 0, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Start a server with its database in `home`; yield its API address; stop it.
 
-    It listens on `port`, or on a free one.
+    It listens on `port`, or on a free one; `settings` are Prefect's own variables.
     """
     started_before(home)
-    with _served(home, port) as address:
+    with _served(home, port, settings) as address:
         yield address
 
 
@@ -61,13 +63,14 @@ def _start_once(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _served(home: Path, port: int = 0) -> Iterator[str]:
+def _served(home: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     port = port or free_port()
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "true",
+        **(settings or {}),
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
     home.mkdir(parents=True, exist_ok=True)

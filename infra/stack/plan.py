@@ -30,6 +30,10 @@ from handoff.infra.stack.supervision import Service
 
 _CONTROL_LIMIT = 8
 BUCKET = "handoff"
+# Runs that ended are removed after 90 days, or after what
+# PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD says: hundreds a day only look for crashed ones.
+# What was released is in the store.
+RETENTION = {"PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs"}
 _LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
 
@@ -139,6 +143,7 @@ def _prefect(stack: Stack, place: Place, served: ServedSettings, logins: Logins)
         "PREFECT_API_URL": stack.prefect_api,
         # With the default one a restart of the server leaks every slot that is held, for ever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
+        **RETENTION,
     }  # fmt: skip
     if stack.metrics:
         environment["PREFECT_SERVER_METRICS_ENABLED"] = "true"
