@@ -31,7 +31,7 @@ from handoff.infra.stack.supervision import Service
 _CONTROL_LIMIT = 8
 BUCKET = "handoff"
 # Runs that ended are removed after 90 days, or after what
-# PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD says: hundreds a day only look for crashed ones.
+# PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD says: most of them only look for crashed ones.
 # What was released is in the store.
 RETENTION = {"PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs"}
 _LEASES = "prefect.server.concurrency.lease_storage.filesystem"
