@@ -25,6 +25,7 @@ from handoff.infra.settings import (
     compiler_name,
     paths_kept_from_steps,
     read_settings,
+    read_telling_settings,
     require_writable_home,
     signing_key_scheme,
 )
@@ -65,6 +66,7 @@ def examine(*, as_json: bool) -> int:
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
         checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
+        checks += [_notified(settings)] if not settings.is_embedded else []
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -245,6 +247,23 @@ def _stack(settings: Settings) -> Iterator[Check]:
         "stack", "missing", f"it has the store {kept}, and this shell {settings.stores.objects}",
         f"Run '. {place.environment}', or set HANDOFF_STORE: else what is released here is in "
         "another store",
+    )  # fmt: skip
+
+
+def _notified(settings: Settings) -> Check:
+    """Tell whom a refused release or a bad night reaches: what this shell says, or the stack's."""
+    setup = read_setup(Place(settings.home))
+    kept = setup.settings if setup else {}
+    telling = read_telling_settings()
+    block = telling.block or kept.get("HANDOFF_NOTIFY", "")
+    forge = telling.forge or kept.get("HANDOFF_FORGE", "")
+    ways = [f"messages through {block}"] if block else []
+    ways += [f"commit statuses on {forge}"] if forge else []
+    if ways:
+        return Check("notified", "ok", " and ".join(ways), "'handoff tell --test' sends one")
+    return Check(
+        "notified", "note", "nobody, of a refused release or a bad night",
+        "Set HANDOFF_NOTIFY or HANDOFF_FORGE before 'handoff up'",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,21 @@ def test_doctor_says_what_a_release_needs(tmp_path: Path) -> None:
     names = {check["name"] for check in answer["checks"]}
     assert {"torch", "compiler", "processor", "home", "registry", "store"} <= names
     assert result.returncode == (0 if answer["ok"] else 1)
+
+
+def test_doctor_says_who_is_notified_once_there_is_a_prefect_server(tmp_path: Path) -> None:
+    def notified(**settings: Any) -> list[str]:
+        found = handoff("doctor", "--json", home=tmp_path, **settings)
+        checks = json.loads(found.stdout)["checks"]
+        return [one["found"] for one in checks if one["name"] == "notified"]
+
+    server = "http://127.0.0.1:9/api"
+    assert notified() == []
+    assert notified(PREFECT_API_URL=server) == ["nobody, of a refused release or a bad night"]
+    told = notified(
+        PREFECT_API_URL=server, HANDOFF_NOTIFY="slack-webhook/team", HANDOFF_FORGE="github"
+    )
+    assert told == ["messages through slack-webhook/team and commit statuses on github"]
 
 
 def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
