@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         NotCapturable,
         NotShownYet,
         PackageRefused,
+        PromotionRefused,
         RegistryFailed,
         StepCrashed,
         StoreFailed,
@@ -77,7 +78,7 @@ _PLACES = {
         "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
         "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
         "InputsRefused", "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused",
-        "RegistryFailed", "StepCrashed", "StoreFailed", "UsageProblem",
+        "PromotionRefused", "RegistryFailed", "StepCrashed", "StoreFailed", "UsageProblem",
     ),
     "artifacts.release.evidence": ("Finding",),
     "artifacts.serve.loader": ("LoadedModel", "load"),
@@ -103,9 +104,9 @@ __all__ = [
     "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "FollowedModel",
     "HandoffError", "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric",
     "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused", "Pass", "PatternPass",
-    "PullResult", "Recipe", "RegistryFailed", "Released", "Serving", "StepCrashed", "StoreFailed",
-    "Trust", "UsageProblem", "deliver", "follow", "inspect", "load", "promote", "pull", "release",
-    "trusted_keys",
+    "PromotionRefused", "PullResult", "Recipe", "RegistryFailed", "Released", "Serving",
+    "StepCrashed", "StoreFailed", "Trust", "UsageProblem", "deliver", "follow", "inspect", "load",
+    "promote", "pull", "release", "trusted_keys",
 ]  # fmt: skip
 
 

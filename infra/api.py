@@ -165,8 +165,8 @@ def promote(
     It has to have passed both gates, and to be no slower, no less accurate and for no fewer targets
     than what it replaces, and to take every request that this takes, unless it is meant to be
     `narrower`. An alias that isn't there yet is created; one that is like another (`prod` beside
-    `production`) only as a `new_alias`. Raises `BlessingRefused` for a version that isn't as it has
-    to be, `RegistryFailed` where another promotion was quicker, and `UsageProblem` for an alias
+    `production`) only as a `new_alias`. Raises `PromotionRefused` for a version that isn't as it
+    has to be, `RegistryFailed` where another promotion was quicker, and `UsageProblem` for an alias
     that may be a mistake.
     """
     from handoff.infra.commands.registry import parse_version, require_alias
