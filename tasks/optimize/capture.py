@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from handoff.artifacts.delivery.contract import NO_STRUCTURE, Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_of
-from handoff.tasks.deliver.capture.lines import place_of, written_line
+from handoff.tasks.deliver.capture.lines import Line, place_of, text_of, written_line
 from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
@@ -119,8 +120,9 @@ def _cant_capture(
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
-            got=reason_of(error),
-            remedy="Take the fixed size out of the forward, or declare that dimension as fixed",
+            got=_fixed_by(error, obstacle.line) or reason_of(error),
+            remedy="Take the fixed size out of forward (a number, int() of a size, a loop over a "
+            "tensor's rows), or declare that dimension as fixed",
             where=where,
         )
     return DeliveryUnsound(
@@ -130,6 +132,16 @@ def _cant_capture(
         remedy=obstacle.remedy,
         where=where,
     )
+
+
+def _fixed_by(error: Exception, line: Line | None) -> str:
+    """Return which dimensions a line fixes to one size, where that is what torch stops at.
+
+    It says so at length, and names the size that it traced with, which is nobody's.
+    """
+    found = re.findall(r"You marked (\S+) as dynamic but your code specialized it", str(error))
+    names = " and ".join(dict.fromkeys(found))
+    return f"{text_of(line)}it works for one size of {names} only" if names else ""
 
 
 def reason_of(error: Exception) -> str:
