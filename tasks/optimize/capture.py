@@ -120,9 +120,8 @@ def _cant_capture(
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
-            got=_fixed_by(error, obstacle.line) or reason_of(error),
-            remedy="Take the fixed size out of forward (a number, int() of a size, a loop over a "
-            "tensor's rows), or declare that dimension as fixed",
+            got=_conditions(error) or _fixed_by(error, obstacle.line) or reason_of(error),
+            remedy=_COMPUTED_SIZES if _conditions(error) else _FIXED_SIZE,
             where=where,
         )
     return DeliveryUnsound(
@@ -132,6 +131,28 @@ def _cant_capture(
         remedy=obstacle.remedy,
         where=where,
     )
+
+
+_FIXED_SIZE = (
+    "Take the fixed size out of forward (a number, int() of a size, a loop over a tensor's rows), "
+    "or declare that dimension as fixed"
+)
+_COMPUTED_SIZES = (
+    "Pad or crop the inputs before the model is called, or write forward without computed sizes "
+    "(torch.nn.functional.interpolate to the other tensor's size), or declare the dimensions as "
+    "fixed and deliver once for each size"
+)
+
+
+def _conditions(error: Exception) -> str:
+    """Return which dimensions torch makes a condition on that it can't show to hold; else ''."""
+    found = re.findall(r"Not all values of (\S+) = .*? satisfy the generated guard", str(error))
+    names = " and ".join(dict.fromkeys(found))
+    return (
+        f"what forward computes from the sizes {names} (a padding, a crop, a reshape) gives "
+        "torch.export conditions that it can't show to hold for all of them"
+        if names else ""
+    )  # fmt: skip
 
 
 def _fixed_by(error: Exception, line: Line | None) -> str:

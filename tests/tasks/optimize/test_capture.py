@@ -36,6 +36,28 @@ class AtLeastTen(nn.Module):
         return x * 2 if x.shape[0] >= 10 else x * 3
 
 
+class PadsToFours(nn.Module):
+    """Pads to a multiple of four and halves twice, as a U-Net does, and joins what is as large."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rest = (4 - x.shape[-1] % 4) % 4
+        x = torch.nn.functional.pad(x, (0, rest))
+        half = torch.nn.functional.max_pool1d(x, 2)
+        quarter = torch.nn.functional.max_pool1d(half, 2)
+        return torch.cat([torch.nn.functional.interpolate(quarter, scale_factor=2.0), half], 1)
+
+
+def test_sizes_that_forward_computes_are_told_with_what_does_without_them() -> None:
+    wide = signature(("batch", 2, "width"), batch=Dimension(1, 9), width=Dimension(8, 64))
+    with pytest.raises(DeliveryUnsound, match="what forward computes from the sizes width") as told:
+        capture(PadsToFours(), wide)
+    assert "TORCH_LOGS" not in str(told.value)
+    assert told.value.remedy.startswith("Pad or crop the inputs before the model is called")
+    # As the remedy says: with the padding left to the caller, at sizes that need none.
+    fixed = signature(("batch", 2, 64), batch=Dimension(1, 9))
+    assert capture(PadsToFours(), fixed).module()(torch.randn(3, 2, 64)).shape == (3, 4, 32)
+
+
 class Sum(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
