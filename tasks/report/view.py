@@ -218,7 +218,7 @@ def _speed_figure(manifest: Manifest) -> Iterable[Figure]:
         for one in dict.fromkeys((fastest.timings[0], fastest.timings[-1]))
         if one is not best
     ]
-    told = f"eager's at {told_case(best.case)} ({interval.span})"
+    told = f"eager's speed at {told_case(best.case)} ({interval.span})"
     measured = ["measured on the same code with other weights"] if fastest.taken_over else []
     yield Figure("speed", figure, "; ".join([told, *ends, *measured]))
 

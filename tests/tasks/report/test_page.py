@@ -118,10 +118,10 @@ def test_the_speed_at_the_top_is_the_delivered_examples_and_unknown_where_it_is(
     )
     timed = replace(target, timings=(example, large))
     words = Page(page_of(full_manifest(timed))).words
-    assert "speed 2.00× eager's at batch=8, as delivered (1.90 to 2.10); 6.00× at " in words
+    assert "speed 2.00× eager's speed at batch=8, as delivered (1.90 to 2.10); 6.00× at " in words
     unclear = replace(example, speedup_low=0.2, speedup_high=100.0, others=1.5)
     words = Page(page_of(full_manifest(replace(target, timings=(unclear, large))))).words
-    assert "speed not known eager's at batch=8, as delivered (0.20 to 100)" in words
+    assert "speed not known eager's speed at batch=8, as delivered (0.20 to 100)" in words
     assert "while other work used 1.5 processors" in words
 
 
