@@ -35,7 +35,7 @@ def debug_option(command: Any) -> Any:  # noqa: ANN401 - a decorator of any comm
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 quiet_option = click.option(
-    "--quiet", is_flag=True, expose_value=False, help="Print the result, or the error, alone."
+    "--quiet", is_flag=True, expose_value=False, help="Print only the result, or the error."
 )
 
 

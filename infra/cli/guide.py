@@ -69,11 +69,13 @@ def cpp(*, cmake: bool, pkg_config: bool) -> None:
 
 @click.group(invoke_without_command=True)
 @click.option("--target", default="cpu", show_default=True, help="The target to compile for.")
-@click.option("--operator", "operators", multiple=True, help="Only this one; nothing is kept.")
+@click.option(
+    "--operator", "operators", multiple=True, help="Only this one; the result isn't kept."
+)
 @click.option("--again", is_flag=True, help="Ask again what was asked before.")
 @click.option(
     "--show", "shown", is_flag=False, flag_value="*", default=None, metavar="[OPERATOR]",
-    help="Print what is known, of one operator with the script that repeats it; ask nothing.",
+    help="Print what is known, of one operator with the script that reproduces it; ask nothing.",
 )  # fmt: skip
 @quiet_option
 @json_option
@@ -91,8 +93,8 @@ def conformance(
     """Find out which operators today's toolchain gets wrong, before a model meets them.
 
     PyTorch's own operator samples and particular values are compiled in bundles and compared with
-    eager, which takes a while. What is known is kept as it comes, so that a run
-    that was interrupted goes on; a table that is there for this toolchain is printed.
+    eager, which takes a while. What is known is kept as it comes, so that an interrupted run can be
+    continued; a table that is there for this toolchain is printed.
 
     \b
     handoff conformance --target cpu-avx2

@@ -46,7 +46,7 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 )
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Release PyTorch models as verified AOTInductor packages, or learn why not.
+    """Release PyTorch models as verified AOTInductor packages, or say why they can't be.
 
     \b
     handoff deliver examples.resnet18:build --to delivery   the training side
@@ -54,7 +54,7 @@ def main(context: click.Context) -> None:
     handoff release delivery                                compile, verify, register
     handoff promote resnet18@candidate --to production      let it be served
     handoff pull resnet18@production --to model             the serving side
-    handoff explain unmoved-output                          what is behind a word
+    handoff explain unmoved-output                          what a word means
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.home import wants_no_colour
 
@@ -67,8 +67,12 @@ def main(context: click.Context) -> None:
 @click.option(
     "--to", "folder", required=True, type=click.Path(path_type=Path), help="A new folder."
 )
-@click.option("--name", default="", help="The model's name in the registry; else its class's.")
-@click.option("--yes", is_flag=True, help="Ask nothing: the class's name, the example's ranges.")
+@click.option(
+    "--name", default="", help="The model's name in the registry.  [default: its class's]"
+)
+@click.option(
+    "--yes", is_flag=True, help="Ask nothing: use the class's name and the example's ranges."
+)
 @quiet_option
 @json_option
 @debug_option
@@ -76,8 +80,8 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
     """Write a delivery from a model.
 
     MODULE:FACTORY names a function that returns the model and its example inputs (a tuple), and
-    maybe a dictionary of further arguments of handoff.deliver. On a terminal you are asked
-    for what nothing tells: the name, and the numbers that an input may hold.
+    optionally a dictionary of further arguments of handoff.deliver. On a terminal it asks for what
+    it can't find out: the name, and the numbers that an input may hold.
 
     \b
     handoff deliver examples.resnet18:build --to delivery
@@ -90,7 +94,9 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--name", default="", help="The model's name in the registry; else the folder's.")
+@click.option(
+    "--name", default="", help="The model's name in the registry.  [default: the folder's]"
+)
 @click.option("--input", "inputs", multiple=True, help="NAME:DTYPE:AXES of an input.")
 @click.option("--dimension", "dimensions", multiple=True, help="NAME=MIN:MAX of a dynamic size.")
 @click.option("--range", "ranges", multiple=True, help="NAME=LOW:HIGH of an input's values.")
@@ -99,7 +105,7 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
 @click.option("--training-run", default="", help="The training run, as its tracker names it.")
 @click.option("--author", default="", help="Who hands it over.")
 @click.option("--recipe", type=click.Path(path_type=Path), help="A recipe, for its extensions.")
-@click.option("--yes", is_flag=True, help="Take what was inferred, and ask nothing.")
+@click.option("--yes", is_flag=True, help="Accept what was found, and ask nothing.")
 @click.option("--force", is_flag=True, help="Replace the contract that is there.")
 @json_option
 @debug_option
@@ -115,7 +121,7 @@ def init(
     """Give a bare to_folder folder the contract that makes it a delivery.
 
     Inputs are read off the layers that take them, and the model is run on what was found; on a
-    terminal you are asked, with that as the answer to take by Enter.
+    terminal it asks, and Enter accepts what was found.
 
     \b
     handoff init folder

@@ -35,7 +35,7 @@ def list_models(as_json: bool) -> None:
 @json_option
 @debug_option
 def show(name: str, as_json: bool) -> None:
-    """Show one version of a model: its targets, how exact and how fast they are."""
+    """Show one version of a model: its targets, how accurate and how fast they are."""
     from handoff.infra.commands.registry import show_version
 
     show_version(name, as_json=as_json)
@@ -115,7 +115,7 @@ def pull(
 @click.option(
     "--override", is_flag=True, help="Set the rules of a promotion aside; needs --reason."
 )
-@click.option("--narrower", is_flag=True, help="Even if it takes less than what it replaces.")
+@click.option("--narrower", is_flag=True, help="Even if it accepts less than the one it replaces.")
 @click.option(
     "--new-alias", is_flag=True, help="Create the alias, even if it is like one that is there."
 )
@@ -125,12 +125,12 @@ def pull(
 def promote(
     name: str, alias: str, expected: int | None, *, reason: str, as_json: bool, **allowed: bool
 ) -> None:
-    """Let an alias point to a version that is as right and as fast as what it replaces.
+    """Point an alias to a version that is as accurate and as fast as the one it replaces.
 
-    It has to take every request that what it replaces takes, too. An alias that isn't there yet is
-    created, and said to be new; one that is like another (prod, production) needs --new-alias.
-    Exit code 4: a rule of the
-    recipe's [promotion] is broken, or a request would be refused; 5: another was quicker.
+    It must also accept every request that the one it replaces accepts. An alias that isn't there
+    yet is created, and said to be new; one that is like another (prod, production) needs
+    --new-alias. Exit code 4: a rule of the recipe's [promotion] is broken, or a request would be refused;
+    5: another was quicker.
 
     \b
     handoff promote resnet18@candidate --to production
@@ -151,7 +151,7 @@ def promote(
 @json_option
 @debug_option
 def rollback(name: str, alias: str, version: int | None, reason: str, as_json: bool) -> None:
-    """Let an alias point to what it stood for before."""
+    """Move an alias back to the version that it pointed to before."""
     from handoff.infra.commands.moving import roll_back
 
     roll_back(name, alias, version, reason, as_json=as_json)
@@ -199,7 +199,7 @@ def verify_torch(name: str, versions: tuple[str, ...], target: str, as_json: boo
 @json_option
 @debug_option
 def retire(name: str, reason: str, as_json: bool) -> None:
-    """Give up a version that no alias points to; 'handoff gc' then removes its packages."""
+    """Retire a version that no alias points to; 'handoff gc' then removes its packages."""
     from handoff.infra.commands.moving import retire as give_up
 
     give_up(name, reason, as_json=as_json)
@@ -228,7 +228,7 @@ def sync(name: str, as_json: bool) -> None:
 @json_option
 @debug_option
 def gc(pretend: bool, grace_h: float, as_json: bool) -> None:
-    """Remove from the store what no version needs: what interrupted releases left, retired ones."""
+    """Remove what no version needs from the store: of retired ones, of interrupted releases."""
     from handoff.infra.commands.moving import collect_garbage
 
     collect_garbage(grace_h, pretend=pretend, as_json=as_json)
@@ -283,7 +283,7 @@ def store(context: click.Context) -> None:
     "--replace-history",
     "replaces",
     is_flag=True,
-    help="Where TO has another history of a model, let FROM's take its place.",
+    help="If TO has another history of a model, replace it with FROM's.",
 )
 @json_option
 @debug_option
@@ -291,7 +291,7 @@ def copy_store(source: str, target: str, *, pretend: bool, replaces: bool, as_js
     """Copy what the ledgers of the store FROM keep to TO, each a folder or s3://bucket/prefix.
 
     Each object is verified on its way. Ledgers come last, so that nothing half copied is seen, and
-    the same command again copies only what lacks.
+    the same command again copies only what is missing.
 
     \b
     handoff store copy ~/.local/share/handoff/store s3://models/releases
@@ -304,13 +304,13 @@ def copy_store(source: str, target: str, *, pretend: bool, replaces: bool, as_js
 
 @store.command(name="verify")
 @click.argument("place", metavar="[STORE]", default="")
-@click.option("--quick", is_flag=True, help="Believe the store's own checksums, and read nothing.")
+@click.option("--quick", is_flag=True, help="Trust the store's own checksums, and read nothing.")
 @json_option
 @debug_option
 def verify_store(place: str, *, quick: bool, as_json: bool) -> None:
     """Verify that every object that a record names is there, with the bytes of its digest.
 
-    By default the store of this machine. Exit code 5: something lacks.
+    By default this machine's store. Exit code 5: something is missing.
     """
     from handoff.infra.commands.storing import verify
 

@@ -28,13 +28,14 @@ from handoff.infra.terminal.echoing import echo
 )  # fmt: skip
 @click.option(
     "--notify", default="", metavar="TYPE/NAME",
-    help="A notification block of Prefect's, such as slack-webhook/team, to tell of failed nights.",
+    help="A notification block of Prefect's, such as slack-webhook/team, to report failed "
+    "nights through.",
 )  # fmt: skip
 @click.option(
     "--reset",
     "resets",
     is_flag=True,
-    help="Put schedules and pauses back that somebody changed on the server.",
+    help="Restore schedules and pauses that somebody changed on the server.",
 )
 @json_option
 @debug_option
@@ -44,7 +45,7 @@ def deploy(
 ) -> None:  # fmt: skip
     """Make the Prefect server hold Handoff's pools, deployments and automations.
 
-    Again and again, if you like: what is there is brought up to date. A schedule or a pause that
+    It can be run again: what is there is brought up to date. A schedule or a pause that
     somebody set on the server stays; --cron and --time-zone change when the nightly begins.
 
     \b
@@ -64,9 +65,10 @@ def deploy(
 @json_option
 @debug_option
 def recompile(models: tuple[str, ...], alias: str, as_json: bool) -> None:
-    """Rebuild what is in production with today's toolchain, and let the better ones serve.
+    """Rebuild what is in production with today's toolchain, and promote what is better.
 
-    What nothing has changed about is left alone. 'handoff deploy' lets it run every night.
+    Models for which nothing has changed are left alone. 'handoff deploy' schedules it for every
+    night.
 
     Exit code 0: every model was replaced, kept or unchanged; 1: some could not be rebuilt.
 
@@ -100,13 +102,13 @@ _PORT = click.IntRange(1, 65535)
               "address; a proxy has the TLS.  [default: off]")  # fmt: skip
 @click.option("--webhook-port", type=_PORT, help="Its port.  [default: 8787]")
 @click.option("--watch", multiple=True, metavar="PLACE", help="Watch a folder or s3://BUCKET/PREFIX"
-              " for deliveries, too; may be said again.  [default: off]")  # fmt: skip
+              " for deliveries, too; may be repeated.  [default: off]")  # fmt: skip
 @click.option("--metrics/--no-metrics", default=None,
               help="Serve figures to Prometheus, too, on this machine's own address.")  # fmt: skip
 @click.option("--metrics-port", type=_PORT, help="Their port.  [default: 9464]")
 @click.option("--use", type=click.Choice(["kept", "shell"]),
-              help="Whose settings count, where this shell's are not those that it was set up "
-              "with.")  # fmt: skip
+              help="Whose settings count if this shell's differ from those that it was set up "
+                  "with.")  # fmt: skip
 @click.option("--install", type=click.Choice(["user", "system"]),
               help="Write a systemd unit, too, that brings it up at boot.")  # fmt: skip
 @click.option("--print-environment", is_flag=True, help="Print what to export, and nothing else.")
@@ -145,7 +147,7 @@ def up(
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="End what builds instead of waiting for it.")
+@click.option("--now", is_flag=True, help="End running builds instead of waiting for them.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -158,7 +160,7 @@ def up(
 def down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
     """Stop what 'handoff up' started, and nothing else. Data stay.
 
-    What builds is let finish: the pool gives out nothing more, and it is said what is waited for.
+    Running builds may finish: the pool gives out nothing more, and it says what it is waiting for.
     A release or rebuild that is ended before it is done is repeated after 'handoff up', as after a
     crash.
     """
@@ -171,7 +173,7 @@ def down(*, now: bool, timeout_s: float | None, as_json: bool) -> None:
 @json_option
 @debug_option
 def status(as_json: bool) -> None:
-    """Show what 'handoff up' started, and how it is. Exit code 0: all of it is healthy."""
+    """Show the services that 'handoff up' started. Exit code 0: all of them are healthy."""
     from handoff.infra.stack.status import show_status
 
     raise click.exceptions.Exit(show_status(as_json=as_json))
@@ -191,7 +193,7 @@ def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     """Run a worker for a pool, on this machine, for the server that PREFECT_API_URL names.
 
     It proves first that the store can be written and read, that the key that signs is trusted, and
-    that compiler, torch and clock are right. Where one isn't it says so, and takes no job.
+    that compiler, torch and clock are right. If one isn't, it says so and takes no job.
 
     \b
     handoff worker --pool handoff-cuda-sm90 --limit 1

@@ -22,7 +22,7 @@ from handoff.infra.cli.group import debug_option
 def metrics(*, host: str, port: int, once: bool) -> None:
     """Serve figures to Prometheus: runs, queues, workers, nights, versions, disks.
 
-    They are read off the Prefect server, the store and the home when they are asked for, at most
+    They are read from the Prefect server, the store and the home when they are asked for, at most
     every ten seconds. 'handoff up --metrics' keeps this running.
 
     \b

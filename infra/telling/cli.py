@@ -18,10 +18,10 @@ from handoff.infra.cli.group import debug_option
 @click.option("--once", is_flag=True, help="Look once, send what is due, and end.")
 @debug_option
 def tell(*, is_test: bool, repository: str, commit: str, every: float, once: bool) -> None:
-    """Tell people: commit statuses, and messages through a notification block of Prefect's.
+    """Notify people: commit statuses, and messages through a Prefect notification block.
 
-    Told are releases that were refused, nights that kept, lost or broke a model, and workers that
-    left. HANDOFF_NOTIFY and HANDOFF_FORGE name who is told; with these 'handoff up' runs it.
+    It reports refused releases, nights that kept, lost or broke a model, and workers that left.
+    HANDOFF_NOTIFY and HANDOFF_FORGE name the receivers; with these set 'handoff up' runs it.
 
     \b
     handoff tell --test

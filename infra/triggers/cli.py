@@ -23,10 +23,10 @@ _policy_option = click.option(
 @click.option("--by", default="", help="Who asks for it; else this user.")
 @click.option("--alias", default="", help="The alias to set last; else candidate.")
 @_policy_option
-@click.option("--again", is_flag=True, help="Also if it was released or refused before.")
+@click.option("--again", is_flag=True, help="Even if it was released or refused before.")
 @click.option("--wait", is_flag=True, help="Wait for the run's end, and exit with its code.")
 @click.option(
-    "--keep", is_flag=True, help="Keep it on disk if Prefect doesn't answer, and end well."
+    "--keep", is_flag=True, help="Keep it on disk if Prefect doesn't answer, and exit with 0."
 )
 @click.option("--kept", is_flag=True, help="Post what was kept; with --wait until nothing is left.")
 @json_option
@@ -34,7 +34,7 @@ _policy_option = click.option(
 def notify(
     *, policy: Any, again: bool, wait: bool, keep: bool, kept: bool, as_json: bool, **said: str  # noqa: ANN401 - click checks the choice
 ) -> None:  # fmt: skip
-    """Tell the Prefect server of a new model commit, which is released once.
+    """Report a new model commit to the Prefect server, which releases it once.
 
     URI is a folder that the workers see, s3://bucket/prefix, https://...#sha256=DIGEST, or
     git+https://...@COMMIT#subdirectory=PATH.
@@ -70,7 +70,7 @@ def notify(
 @click.option("--key", type=click.Path(path_type=Path), help="Its key, if in a file of its own.")
 @click.option(
     "--behind-proxy", default="", metavar="ADDRESS",
-    help="The proxy that has TLS: whose X-Forwarded-For is believed.",
+    help="The proxy that has TLS: whose X-Forwarded-For is trusted.",
 )  # fmt: skip
 @debug_option
 def webhook(
@@ -79,7 +79,7 @@ def webhook(
 ) -> None:  # fmt: skip
     """Answer webhooks of GitHub, GitLab, S3 and our own: /github, /gitlab, /s3, /handoff.
 
-    Every request is verified by the secret of its source. Beyond loopback TLS is a must, here or
+    Every request is verified by the secret of its source. Beyond loopback TLS is required, here or
     in a proxy.
 
     \b
