@@ -129,8 +129,8 @@ def promote(
 
     It must also accept every request that the one it replaces accepts. An alias that isn't there
     yet is created, and said to be new; one that is like another (prod, production) needs
-    --new-alias. Exit code 4: a rule of the recipe's [promotion] is broken, or a request would be refused;
-    5: another was quicker.
+    --new-alias. Exit code 4: a rule of the recipe's [promotion] is broken, or a request would be
+    refused; 5: another was quicker.
 
     \b
     handoff promote resnet18@candidate --to production
