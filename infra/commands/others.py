@@ -57,7 +57,7 @@ def judge_delivery(
         closing(StepProcess(plan, Path(logs) / "inspect.log")) as process,
     ):
         taken = process.run(IntakeJob(delivery, staging))
-        return taken, process.run(TraceabilityJob(staging, recipe.required_lineage))
+        return taken, process.run(TraceabilityJob(staging, recipe.required_lineage, exports=True))
 
 
 def _tell_inspection(

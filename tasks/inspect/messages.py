@@ -14,12 +14,14 @@ from handoff.artifacts.release.evidence import Finding, Verdict
 class TraceabilityJob(Job["TraceabilityResult"]):
     """Judge the delivery in `staging`, whose lineage has to say what `required_lineage` names.
 
-    `said` is what was told about its source by whoever asks for the release.
+    `said` is what was told about its source by whoever asks for the release. With `exports` it is
+    seen, too, whether torch.export takes the graph for all declared sizes, as a release does next.
     """
 
     staging: Path
     required_lineage: tuple[str, ...] = ()
     said: Lineage = NOTHING_SAID
+    exports: bool = False
 
 
 @dataclass(frozen=True)

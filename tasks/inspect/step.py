@@ -15,12 +15,14 @@ from torch import nn
 
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, DeliveryContract, Lineage
 from handoff.artifacts.delivery.golden import golden_difference
+from handoff.artifacts.errors import DeliveryUnsound
 from handoff.artifacts.release.evidence import Finding, judge
 from handoff.tasks.inspect import behaviour, graph
 from handoff.tasks.inspect.behaviour import Tensors, call, example_fails
 from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.ranges import input_ranges
 from handoff.tasks.intake.loading import LoadedDelivery, read_delivery
+from handoff.tasks.optimize.capture import capture
 from handoff.tasks.timing.conditions import half_of_the_threads
 from handoff.tasks.verify.by_definition import by_definition
 from handoff.tasks.verify.plan import plan_cases
@@ -143,11 +145,27 @@ def run(job: TraceabilityJob) -> TraceabilityResult:
     delivery = read_delivery(job.staging)
     with half_of_the_threads():
         findings = _examine(delivery)
+        if job.exports and judge(tuple(findings)) != "unsound":
+            findings += _not_exportable(delivery)
     source = delivery.contract.source.completed(job.said)
     findings += missing_lineage(source, job.required_lineage)
     # An example that fails is found by each check that runs it.
     found = tuple(dict.fromkeys(findings))
     return TraceabilityResult(judge(found), found)
+
+
+def _not_exportable(delivery: LoadedDelivery) -> Iterator[Finding]:
+    """Find that torch.export doesn't take the graph for all sizes that are declared."""
+    try:
+        capture(delivery.module, delivery.contract.signature, rows=delivery.rows)
+    except DeliveryUnsound as refused:
+        yield Finding(
+            "not-exportable",
+            "unsound",
+            f"{refused.what}: {refused.got}",
+            refused.remedy,
+            refused.where,
+        )
 
 
 def _examine(delivery: LoadedDelivery) -> list[Finding]:

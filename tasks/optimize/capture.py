@@ -114,14 +114,15 @@ def _cant_capture(
     nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
     places = [place_of(node) for node in nodes if node.name == obstacle.node]
     places += [written_line(obstacle.line)] if obstacle.line else []
-    where = next(iter(places), "")
+    recurrent = _recurrent(module)
+    where = next(iter(places), recurrent)
     if not obstacle.what:
         named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
             got=_conditions(error) or _fixed_by(error, obstacle.line) or reason_of(error),
-            remedy=_COMPUTED_SIZES if _conditions(error) else _FIXED_SIZE,
+            remedy=_STEPS if recurrent else _COMPUTED_SIZES if _conditions(error) else _FIXED_SIZE,
             where=where,
         )
     return DeliveryUnsound(
@@ -137,11 +138,24 @@ _FIXED_SIZE = (
     "Take the fixed size out of forward (a number, int() of a size, a loop over a tensor's rows), "
     "or declare that dimension as fixed"
 )
+_STEPS = (
+    "torch.export unrolls recurrent layers (RNN, GRU, LSTM) over their steps: declare that "
+    "dimension as fixed, and pad what is served to it"
+)
 _COMPUTED_SIZES = (
     "Pad or crop the inputs before the model is called, or write forward without computed sizes "
     "(torch.nn.functional.interpolate to the other tensor's size), or declare the dimensions as "
     "fixed and deliver once for each size"
 )
+
+
+def _recurrent(module: torch.nn.Module) -> str:
+    """Return the place of a graph's first recurrent layer; '' where it has none."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return ""
+    layers = {name for name, part in module.named_modules() if isinstance(part, torch.nn.RNNBase)}
+    nodes = (node for node in module.graph.nodes if node.op == "call_module")
+    return next((place_of(node) for node in nodes if node.target in layers), "")
 
 
 def _conditions(error: Exception) -> str:

@@ -29,14 +29,20 @@ _TRACE_LINE = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
 def line_outside() -> Line | None:
-    """Return file and line of the innermost running code that is neither torch's nor ours."""
+    """Return file and line of the innermost running code that is neither torch's nor ours.
+
+    A line of an installed library's counts where there is no other, and one of Python's own never.
+    """
+    library: Line | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_outside(file):
+        if is_theirs(file) and not file.startswith(_INSTALLED):
             return file, frame.f_lineno
+        if library is None and is_theirs(file) and "-packages" in file:
+            library = file, frame.f_lineno
         frame = frame.f_back
-    return None
+    return library
 
 
 def is_outside(file: str) -> bool:
@@ -83,7 +89,7 @@ def line_of_trace(trace: str) -> Line | None:
 def lines_of_trace(trace: str) -> list[Line]:
     """Return the lines in a written stack trace that are neither torch's nor ours, in order."""
     found = [(file, int(number)) for file, number in _TRACE_LINE.findall(trace)]
-    return [line for line in found if is_outside(line[0])]
+    return [line for line in found if is_theirs(line[0])]
 
 
 def written_line(line: Line) -> str:

@@ -26,6 +26,7 @@ MENDED = {
     "example-fails": ('["batch", 8]', '["batch", 16]'),
     "size-baked-in": ("x.view(8, 4, 4)", "x.view(x.shape[0], 4, 4)"),
     "size-beyond-model": ("max = 512", "max = 64"),
+    "not-exportable": ("steps = { min = 1, max = 20 }", "steps = { min = 20, max = 20 }"),
     "golden-mismatch": ('weights["0.weight"] *= 2.0\n', ""),
     "golden-in-training-mode": ("net.train()(x)", "net.eval()(x)"),
     "not-repeatable": ("dropout(x, 0.5)", "dropout(x, 0.5, training=self.training)"),
@@ -63,7 +64,7 @@ def findings_of(explained: Explanation, folder: Path) -> tuple[str, dict[str, st
         if explained.shown_by:
             write_contract(folder / "folder", explained)
         taken = take_in(IntakeJob(folder / "folder", folder / "staging"))
-        judged = inspect(TraceabilityJob(folder / "staging"))
+        judged = inspect(TraceabilityJob(folder / "staging", exports=True))
     findings = (*taken.findings, *judged.findings)
     return judged.verdict, {one.code: one.severity for one in findings}
 

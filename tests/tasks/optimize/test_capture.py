@@ -58,6 +58,26 @@ def test_sizes_that_forward_computes_are_told_with_what_does_without_them() -> N
     assert capture(PadsToFours(), fixed).module()(torch.randn(3, 2, 64)).shape == (3, 4, 32)
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rnn(x)[0]
+
+
+def test_steps_of_a_recurrent_layer_have_to_be_fixed_and_are_told_so_at_its_line() -> None:
+    traced = torch.fx.symbolic_trace(Recurrent().eval())
+    varying = signature(("batch", "steps", 4), batch=Dimension(1, 9), steps=Dimension(1, 20))
+    with pytest.raises(DeliveryUnsound, match="for one size of steps only") as told:
+        capture(traced, varying)
+    assert "declare that dimension as fixed" in told.value.remedy
+    assert told.value.where == "module.py"
+    fixed = signature(("batch", 20, 4), batch=Dimension(1, 9))
+    assert capture(traced, fixed).module()(torch.randn(3, 20, 4)).shape == (3, 20, 2)
+
+
 class Sum(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
