@@ -38,8 +38,8 @@ def told_inputs(signature: ModelSignature, target: TargetRecord) -> tuple[str, .
     count = sum(special.values())
     sizes = compared_sizes(signature, target)
     return (
-        f"{len(special) - count} ordinary",
-        f"{count} special",
+        f"{len(special) - count} of ordinary values",
+        f"{count} of special values",
         *(f"{name} {', '.join(map(str, found))}" for name, found in sizes.items()),
     )
 
@@ -79,7 +79,7 @@ class ClosestCall:
         """Return it as people read it: `2e-07 of 1e-05`."""
         if not self.needed:
             return "none, within atol"
-        return f"{self.needed:.1g} of {self.agreed.rtol:.1g}"
+        return f"{self.needed:.1g} of {self.agreed.rtol:.2g}"
 
     @property
     def told(self) -> str:

@@ -141,7 +141,8 @@ class Timing:
     @property
     def over_eager(self) -> Interval:
         """How many times as fast as eager the package is."""
-        return Interval(self.speedup, self.speedup_low, self.speedup_high)
+        is_blurred = self.others is not None and self.others >= BUSY
+        return Interval(self.speedup, self.speedup_low, self.speedup_high, is_blurred)
 
     @property
     def is_example(self) -> bool:

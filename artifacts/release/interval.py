@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from handoff.artifacts.record import later
+
 # Beyond a factor of two between its ends an interval says nothing that can be acted on.
 _WIDE = 2.0
 # Within a fifth, one that holds 1 does say something: that there is no difference worth having.
@@ -12,11 +14,16 @@ _NARROW = 1.2
 
 @dataclass(frozen=True)
 class Interval:
-    """The median of the rounds' own ratios, and its 95 % interval."""
+    """The median of the rounds' own ratios, and its 95 % interval.
+
+    `is_blurred` where other work took a part of the machine meanwhile: then every round may be off
+    in the same way, which no interval over them shows.
+    """
 
     value: float
     low: float
     high: float
+    is_blurred: bool = later(False)
 
     @property
     def span(self) -> str:
@@ -27,10 +34,11 @@ class Interval:
     def is_known(self) -> bool:
         """Tell whether it can be acted on: narrower than a factor of two, and beside 1 or near it.
 
-        One that holds 1 says which is faster only where it is so narrow that neither is.
+        One that holds 1 says which is faster only where it is so narrow that neither is; a blurred
+        one has to be as narrow.
         """
         holds_one = self.low <= 1.0 <= self.high
-        return self.high <= (_NARROW if holds_one else _WIDE) * self.low
+        return self.high <= (_NARROW if holds_one or self.is_blurred else _WIDE) * self.low
 
     @property
     def told(self) -> str:

@@ -82,7 +82,7 @@ def print_release(
             print_table(f"{target.slug}: the search", columns, search_rows(target))
         told = (
             *(
-                [f"compared on {'; '.join(inputs)}"]
+                [f"compared on inputs {'; '.join(inputs)}"]
                 if (inputs := told_inputs(manifest.signature, target))
                 else []
             ),

@@ -72,6 +72,21 @@ def left_out(contract: DeliveryContract) -> Iterator[Finding]:
         )
 
 
+def drawn_from_examples(contract: DeliveryContract) -> Iterator[Finding]:
+    """Find that the inputs to verify with are rows of the example, and show no more than that."""
+    if contract.draw == "examples":
+        yield Finding(
+            "drawn-from-example",
+            "note",
+            "the inputs that packages are compared on are rows of the example, because the model "
+            "fails on random ones, or gives NaN: values that the example doesn't hold are compared "
+            "only where the graph itself asks for them",
+            "Give an example that holds what is served (zeros in a mask, short rows), or declare "
+            "ranges that random inputs may be drawn from",
+            CONTRACT_FILE,
+        )
+
+
 def compare_goldens(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Compare what the graph gives with the golden outputs, if there are any."""
     golden = [case for case in delivery.cases if case.outputs is not None]
@@ -176,6 +191,7 @@ def _examine(delivery: LoadedDelivery) -> list[Finding]:
     return [
         *delivery.findings,
         *left_out(delivery.contract),
+        *drawn_from_examples(delivery.contract),
         *graph.unused_inputs(module),
         *graph.constant_outputs(module),
         *graph.burnt_in_constants(module, proven=proven),

@@ -218,7 +218,8 @@ def _speed_figure(manifest: Manifest) -> Iterable[Figure]:
         for one in dict.fromkeys((fastest.timings[0], fastest.timings[-1]))
         if one is not best
     ]
-    told = f"eager's speed at {told_case(best.case)} ({interval.span})"
+    at = f"eager's speed at {told_case(best.case)}"
+    told = f"{at} ({interval.span})" if interval.is_known else f"{interval.span} times {at}"
     measured = ["measured on the same code with other weights"] if fastest.taken_over else []
     yield Figure("speed", figure, "; ".join([told, *ends, *measured]))
 
@@ -238,8 +239,9 @@ def _inputs_figure(manifest: Manifest) -> Iterable[Figure]:
         return
     target = min(compared, key=lambda one: len(one.deviations))
     cases = {one.case for one in target.deviations if one.output >= 0}
-    told = "; ".join(told_inputs(manifest.signature, target))
-    yield Figure("inputs compared", str(len(cases)), told)
+    told = [*told_inputs(manifest.signature, target)]
+    told += [f"left out, as its section says: {len(target.skipped)}"] if target.skipped else []
+    yield Figure("inputs compared", str(len(cases)), "; ".join(told))
     if beyond := beyond_compared(manifest.signature, target):
         limits = manifest.signature.dimensions
         declared = ", ".join(f"{name} to {one.max}" for name, one in limits.items())

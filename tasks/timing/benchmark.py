@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -111,7 +112,8 @@ def until_known(time_it: Callable[[], Timing], pause_s: float = _PAUSE_S) -> Tim
     The narrower interval counts, and not the better figure.
     """
     first = time_it()
-    if first.over_eager.is_known or first.others is None or first.others < BUSY:
+    is_narrow = replace(first.over_eager, is_blurred=False).is_known
+    if is_narrow or first.others is None or first.others < BUSY:
         return first
     time.sleep(pause_s)
     return min(first, time_it(), key=lambda one: one.speedup_high / max(one.speedup_low, 1e-9))

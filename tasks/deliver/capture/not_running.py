@@ -65,9 +65,9 @@ def _which(call: Call, given: Given, why: str) -> tuple[str, str, str]:
         return (
             f"another size than its example's, {sizes}",
             "size-baked-in",
-            "Take sizes from x.shape in forward, in place of numbers; or declare which sizes there "
-            f"are (dimensions={{'{next(iter(given.sizes))}': (LOW, HIGH)}}), or that all are fixed "
-            f"(dynamic={{}}){_counts(call, given)}",
+            "Take sizes from x.shape in forward, in place of numbers; or declare which sizes of "
+            f"{' or '.join(given.sizes)} there are (dimensions={{NAME: (LOW, HIGH)}}: a minimum, "
+            f"for one), or that all are fixed (dynamic={{}}){_counts(call, given)}",
         )
     if given.drawn:
         return (

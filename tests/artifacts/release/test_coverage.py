@@ -34,7 +34,7 @@ def test_sizes_are_read_off_the_names_of_ordinary_cases() -> None:
     )  # fmt: skip
     assert compared_sizes(TWO, target) == {"batch": [2, 3, 64], "length": [1, 3, 5]}
     assert told_inputs(TWO, target) == (
-        "3 ordinary", "1 special", "batch 2, 3, 64", "length 1, 3, 5",
+        "3 of ordinary values", "1 of special values", "batch 2, 3, 64", "length 1, 3, 5",
     )  # fmt: skip
 
 

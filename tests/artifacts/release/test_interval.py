@@ -58,3 +58,10 @@ def test_an_unknown_speed_says_why_and_what_to_do() -> None:
     assert "other work took 1.6 processors" in busy.why_unknown
     assert "--rebuild on a quiet machine" in busy.why_unknown
     assert replace(busy, speedup_low=1.05, speedup_high=1.2).why_unknown == ""
+
+
+def test_beside_other_work_a_narrow_interval_counts_and_a_wide_one_does_not() -> None:
+    """A package was once measured at 0.023 times eager's speed (0.015 to 0.03), and is faster."""
+    assert Interval(0.023, 0.015, 0.03).is_known
+    assert not Interval(0.023, 0.015, 0.03, is_blurred=True).is_known
+    assert Interval(2.04, 2.01, 2.08, is_blurred=True).is_known

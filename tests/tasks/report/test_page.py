@@ -105,7 +105,7 @@ def test_the_first_screen_says_how_fast_how_wrong_and_on_which_inputs(text: str)
     first = words[: words.index("Inputs and outputs")]
     at = [first.index(name) for name in ("speed 6.00×", "largest error", "inputs compared 2")]
     assert at == sorted(at)
-    assert "1 ordinary; 1 special" in first
+    assert "1 of ordinary values; 1 of special values" in first
     assert "commit 0123abcd" in first
     assert re.search(r"record [0-9a-f]{12} ", first)
 
@@ -121,7 +121,7 @@ def test_the_speed_at_the_top_is_the_delivered_examples_and_unknown_where_it_is(
     assert "speed 2.00× eager's speed at batch=8, as delivered (1.90 to 2.10); 6.00× at " in words
     unclear = replace(example, speedup_low=0.2, speedup_high=100.0, others=1.5)
     words = Page(page_of(full_manifest(replace(target, timings=(unclear, large))))).words
-    assert "speed not known eager's speed at batch=8, as delivered (0.20 to 100)" in words
+    assert "speed not known 0.20 to 100 times eager's speed at batch=8, as delivered" in words
     assert "while other work used 1.5 processors" in words
 
 
@@ -175,7 +175,7 @@ def test_sizes_that_are_declared_and_were_not_compared_are_on_the_first_screen()
     assert "not compared batch above 17 declared: batch to 1024" in words
     whole = replace(target, deviations=(case, replace(case, case="batch=1024 seed=0")))
     words = Page(page_of(replace(first, targets=(whole,)))).words
-    assert "inputs compared 2 2 ordinary; 0 special; batch 17, 1024" in words
+    assert "inputs compared 2 2 of ordinary values; 0 of special values; batch 17, 1024" in words
     assert "batch above" not in words
 
 
