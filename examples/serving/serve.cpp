@@ -3,7 +3,11 @@
 
 #include <iostream>
 
-int main(int, char** arguments) try {
+int main(int count, char** arguments) try {
+  if (count != 4) {
+    std::cerr << "expected serve FOLDER KEY NAME\n";
+    return 64;
+  }
   handoff::Trust trust;
   trust.keys = {arguments[2]};  // one of these public keys must have signed the release
   trust.name = arguments[3];    // another model's release is validly signed too

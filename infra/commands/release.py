@@ -220,7 +220,7 @@ def _tell_refusal(error: HandoffError, workspace: Path, *, as_json: bool) -> Non
             _note(f"the report is {report}")
     if workspace.exists():
         keep_for_a_look(workspace)
-        _note(f"the build is kept in {workspace}")
+        _note(f"the build is kept in {workspace} (the newest four are)")
 
 
 def _report_of(folder: Path) -> str:

@@ -179,9 +179,17 @@ def _fixed_by(error: Exception, line: Line | None) -> str:
     return f"{text_of(line)}it works for one size of {names} only" if names else ""
 
 
+_ADVICE = re.compile(
+    r'\s*For more information, run with TORCH_LOGS="[^"]*"\.?|\s*If you\'re using (?:mark_dynamic|'
+    r"Dim\.DYNAMIC),[^\n]*|\s*Suggested fixes:.*",
+    re.DOTALL,
+)
+
+
 def reason_of(error: Exception) -> str:
-    """Return an error of torch's as one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Return an error of torch's as one line, without what it tells those who call export."""
+    text = _ADVICE.sub("", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"
 
 
