@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -144,9 +145,18 @@ class TargetRecord:
 
     @property
     def told_reasons(self) -> tuple[str, ...]:
-        """The reasons as a person reads them: what several cases have in common is told once."""
+        """The reasons as a person reads them: what several cases have in common is told once.
+
+        What isn't about a case comes first, then the cases that are furthest off.
+        """
+        off = {f"{one.case}, output {one.output}": one.max_abs for one in self.deviations}
+
+        def rank(reason: str) -> float:
+            apart = off.get(reason.partition(": ")[0], math.inf)
+            return -math.inf if math.isnan(apart) else -apart
+
         cases: dict[str, list[str]] = {}
-        for reason in self.reasons:
+        for reason in sorted(self.reasons, key=rank):
             case, colon, what = reason.partition(": ")
             cases.setdefault(what if colon else case, []).append(case if colon else "")
         return tuple(f"{_listed(names)}{what}" for what, names in cases.items())

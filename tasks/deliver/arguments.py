@@ -107,6 +107,20 @@ def _default_dynamic(names: Sequence[str], inputs: Tensors) -> Dynamic:
     return {name: {0: "batch"} for name in names}
 
 
+def fixed_sizes(names: Sequence[str], inputs: Tensors) -> tuple[str, ...]:
+    """Return a note on inputs without a batch in common, of any shapes and dtypes; else none."""
+    if _default_dynamic(names, inputs):
+        return ()
+    first = [
+        f"{name} {tensor.shape[0] if tensor.dim() else 'a scalar'}"
+        for name, tensor in zip(names, inputs, strict=True)
+    ]
+    return (
+        f"all sizes are fixed to the example's, because the inputs' first axes differ "
+        f"({', '.join(first)}): dynamic={{INPUT: {{AXIS: NAME}}}} says which of them vary",
+    )
+
+
 def _named(axes: object) -> Iterable[str]:
     if not isinstance(axes, Mapping) or not all(isinstance(name, str) for name in axes.values()):
         raise TypeError(f"{axes!r} in dynamic")

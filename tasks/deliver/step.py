@@ -30,6 +30,7 @@ from handoff.tasks.deliver.arguments import (
     Limits,
     Ranges,
     describe_inputs,
+    fixed_sizes,
     require_on_cpu,
     unwrap,
 )
@@ -289,7 +290,8 @@ def deliver(
         if result is None:
             raise gravest(module, work.failures)
         built.rename(folder)
-    return replace(result, folder=folder, notes=(*guesses, *result.notes, *told))
+    fixed = fixed_sizes(call.names, inputs) if dynamic is None else ()
+    return replace(result, folder=folder, notes=(*fixed, *guesses, *result.notes, *told))
 
 
 def _make_goldens(

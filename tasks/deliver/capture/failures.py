@@ -155,7 +155,8 @@ def describe_fixing(
     sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
     return (
         f"takes {sizes} only, as in the example: no capture works for other sizes: "
-        f"{_told(failures[-1].error)}"
+        f"{_told(failures[-1].error)}. If forward takes some other sizes, say which: "
+        "dimensions={NAME: (LOW, HIGH)}"
     )
 
 

@@ -147,6 +147,30 @@ def test_counts_that_are_too_large_for_another_size_are_told_to_be_clamped(tmp_p
         deliver_it(LastOf(), tmp_path / "toy", IDS, LENGTHS, dynamic=two, ranges={"mask": (1, 6)})
 
 
+class Apart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100, 4)
+
+    def forward(self, ids: Tensor, x: Tensor) -> Any:
+        return self.table(ids).sum(0), x * 2.0
+
+
+def test_inputs_without_a_common_batch_are_said_to_be_fixed_and_how_they_vary(
+    tmp_path: Path,
+) -> None:
+    ids, x = torch.arange(12), torch.randn(3, 2)
+    note = deliver_it(Apart(), tmp_path / "fixed", ids, x).notes[0]
+    assert "all sizes are fixed to the example's" in note
+    assert "(ids 12, x 3)" in note
+    varying = {"ids": {0: "words"}, "x": {0: "batch"}}
+    for folder, inputs, model, dynamic in (
+        ("varying", (ids, x), Apart(), varying), ("together", (IDS, MASK), Encoder(), None)
+    ):  # fmt: skip
+        told = deliver_it(model, tmp_path / folder, *inputs, dynamic=dynamic).notes
+        assert not any("are fixed to the example's" in one for one in told)
+
+
 class Copies(nn.Module):
     def __init__(self) -> None:
         super().__init__()

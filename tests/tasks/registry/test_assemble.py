@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,20 @@ def test_a_reason_that_many_cases_share_is_told_once() -> None:
     with pytest.raises(BlessingRefused) as caught:
         require_accepted(sample_manifest(refused))
     assert caught.value.got.count(gone) == 1
+
+
+def test_the_cause_is_told_first_and_then_the_case_that_is_furthest_off() -> None:
+    (seen, *_) = sample_target("cpu-avx2").deviations
+    off = {"batch=1 seed=0": 0.1, "batch=7 seed=0": 0.4, "batch=9 nan": math.nan}
+    deviations = tuple(replace(seen, case=case, max_abs=apart) for case, apart in off.items())
+    told_cases = (f"{case}, output {seen.output}: off by {apart}" for case, apart in off.items())
+    reasons = (*told_cases, "div is wrong")
+    refused = replace(
+        sample_target("cpu-avx2"), accepted=False, deviations=deviations, reasons=reasons
+    )
+    told = "; ".join(refused.told_reasons)
+    assert told.index("div is wrong") < told.index("batch=7 seed=0")
+    assert told.index("batch=9 nan") < told.index("batch=7 seed=0") < told.index("batch=1 seed=0")
 
 
 def test_what_is_printed_before_a_refusal_leaves_its_reasons_to_the_refusal(
