@@ -151,7 +151,7 @@ def test_a_factory_of_a_librarys_name_is_refused_with_the_way_out(
     refused = run(SCRIPT, "deliver", "numpy:build", "--to", "other", cwd=repository)
     assert refused.returncode == 64
     assert "numpy in" in refused.stderr
-    assert "into a module of another name" in refused.stderr
+    assert "to a module of another name" in refused.stderr
     assert list(marks.iterdir()) == []
 
 

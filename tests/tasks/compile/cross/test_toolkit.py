@@ -97,7 +97,7 @@ def test_refuses_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_asks_for_fatbinary_only_where_ptx_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolkit, "find_fatbinary", lambda: None)
     assert toolkit.find_toolkit(H100).fatbinary is None
-    with pytest.raises(EnvironmentLacking, match="PTX can't be put beside the kernels"):
+    with pytest.raises(EnvironmentLacking, match="PTX can't be added to the kernels"):
         toolkit.find_toolkit(H100, ptx=True)
 
 
