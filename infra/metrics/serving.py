@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.release.manifest import Manifest
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.metrics.collecting import LOGGER, Figures, Source
@@ -62,13 +61,7 @@ def serve_metrics(host: str, port: int) -> None:
     registry = CollectorRegistry()
     with figures_of(read_settings()) as figures:
         registry.register(figures)
-        try:
-            server, thread = start_http_server(port, addr=host, registry=registry)
-        except OSError as error:
-            raise EnvironmentLacking(
-                f"the metrics can't be served at {host}:{port}", expected="a free address",
-                got=error.strerror or str(error), remedy="Name another one with --port",
-            ) from error  # fmt: skip
+        server, thread = start_http_server(port, addr=host, registry=registry)
         LOGGER.info("metrics at http://%s:%d/metrics", host, port)
         try:
             ended.wait()

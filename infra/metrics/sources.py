@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.night import read_nights
 from handoff.artifacts.release.manifest import Manifest
-from handoff.artifacts.stores.store import open_store
 from handoff.flows.site import CONFORMANCE, RECOMPILE, RECOMPILE_MODEL, RELEASE
 from handoff.infra.commands.registry import releases_of
 from handoff.infra.metrics import families as known
 from handoff.infra.metrics.families import Sample
+from handoff.infra.prefect.pools import online_workers
 from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.settings import Settings
 from handoff.infra.terminal.step_times import read_times, times_folder
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _FLOWS = tuple(
     name.partition("/")[0] for name in (RELEASE, RECOMPILE, RECOMPILE_MODEL, CONFORMANCE)
 )
-_POOLS = "handoff-"
-_PAGE = 200
 # A look has to end before the next one.
 _PATIENCE_S = 5.0
 _MODELS = 500
@@ -42,7 +40,7 @@ def of_prefect(client: SyncPrefectClient) -> Iterator[Sample]:
 
     Raises `EnvironmentLacking` where the server can't be asked.
     """
-    from prefect.client.schemas.objects import StateType, WorkerStatus
+    from prefect.client.schemas.objects import StateType
 
     with told_in_sentences("to be asked for its runs", "a question that it knows", "It is asked "
                            "again"):  # fmt: skip
@@ -50,13 +48,9 @@ def of_prefect(client: SyncPrefectClient) -> Iterator[Sample]:
             for state in StateType:
                 count = _count(client, flow=flow, states=(state,))
                 yield Sample(known.FLOW_RUNS, (flow, state.value.lower()), count)
-        for pool in client.read_work_pools(limit=_PAGE):
-            if not pool.name.startswith(_POOLS):
-                continue
-            yield Sample(known.QUEUED, (pool.name,), _queued(client, pool.name))
-            workers = client.read_workers_for_work_pool(pool.name)
-            online = sum(worker.status == WorkerStatus.ONLINE for worker in workers)
-            yield Sample(known.WORKERS, (pool.name,), online)
+        for pool, workers in online_workers(client).items():
+            yield Sample(known.QUEUED, (pool,), _queued(client, pool))
+            yield Sample(known.WORKERS, (pool,), len(workers))
 
 
 def _queued(client: SyncPrefectClient, pool: str) -> int:
@@ -106,7 +100,7 @@ def of_store(settings: Settings, kept: dict[Digest, Manifest]) -> Iterator[Sampl
             if served.release not in kept:
                 kept[served.release] = releases.read(model, served).manifest
             yield from _of_version(kept[served.release], model)
-    for night in read_nights(open_store(settings.stores.objects), 1):
+    for night in read_nights(releases.store, 1):
         yield Sample(known.NIGHT_ENDED, (), datetime.fromisoformat(night.ended).timestamp())
         for outcome, count in Counter(row.outcome for row in night.rows).items():
             yield Sample(known.NIGHT_MODELS, (outcome,), count)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "HANDOFF_CORE_SETS"
+# What the names of Handoff's pools begin with, and how many pools a server is asked for.
+_OURS = "handoff-"
+_MOST_POOLS = 200
 # A run whose end was asked for holds its cores until it has ended.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
@@ -94,6 +97,21 @@ def ensure_pools(client: SyncPrefectClient, names: Iterable[str]) -> None:
                 client.create_work_pool(pool)
             except ObjectAlreadyExists:
                 continue  # somebody was quicker, such as a worker that starts
+
+
+def online_workers(client: SyncPrefectClient) -> dict[str, list[str]]:
+    """Return the names of the workers that are online, by Handoff's pools."""
+    from prefect.client.schemas.objects import WorkerStatus
+
+    return {
+        pool.name: [
+            worker.name
+            for worker in client.read_workers_for_work_pool(pool.name)
+            if worker.status == WorkerStatus.ONLINE
+        ]
+        for pool in client.read_work_pools(limit=_MOST_POOLS)
+        if pool.name.startswith(_OURS)
+    }
 
 
 def make_pools(api: str, login: str, names: Iterable[str]) -> None:

@@ -27,6 +27,7 @@ from handoff.artifacts.errors import (
 from handoff.artifacts.night import ALARMING, Night, NightRow
 from handoff.artifacts.printable import one_line
 from handoff.flows.site import RECOMPILE, RELEASE
+from handoff.infra.prefect.pools import online_workers
 from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.telling.forge import CommitStatus, State, shortened
 from handoff.infra.telling.outbox import Memory, Message, Waiting, added
@@ -134,7 +135,6 @@ _REMEMBERED_S = 4 * 3600.0
 # Prefect takes a worker for gone after some 90 s of silence; one that is started again is back.
 GRACE_S = 60.0
 _PAGE = 200
-_POOLS = "handoff-"
 
 
 @dataclass(frozen=True)
@@ -313,15 +313,10 @@ class Looker:
 
     def _tell_workers(self, memory: Memory, now: float) -> Memory:
         """Tell of workers that were online at an earlier look, and haven't been for a while."""
-        from prefect.client.schemas.objects import WorkerStatus
-
         online = {
-            f"{pool.name}/{worker.name}"
-            for pool in self._client.read_work_pools(limit=_PAGE)
-            if pool.name.startswith(_POOLS)
-            for worker in self._client.read_workers_for_work_pool(pool.name)
-            if worker.status == WorkerStatus.ONLINE
-        }
+            f"{pool}/{name}" for pool, names in online_workers(self._client).items()
+            for name in names
+        }  # fmt: skip
         gone = [one for one in memory.workers if one not in online]
         self._missing = {one: self._missing.get(one, now) for one in gone}
         left = [one for one in gone if now - self._missing[one] >= self._grace_s]

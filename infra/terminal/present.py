@@ -63,8 +63,8 @@ def print_release(
 ) -> None:
     """Print a release for a person: what was noticed, how fast it is, and each target's outcome.
 
-    `report` is the address of the version's report. Why a
-    target is refused is not told: the refusal itself, which follows, tells that.
+    `report` is the address of the version's report. Why a target is refused is not told: the
+    refusal itself, which follows, tells that.
     """
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
@@ -80,12 +80,9 @@ def print_release(
         if target.candidates:
             columns = search_columns(target)
             print_table(f"{target.slug}: the search", columns, search_rows(target))
+        inputs = "; ".join(told_inputs(manifest.signature, target))
         told = (
-            *(
-                [f"compared on inputs {'; '.join(inputs)}"]
-                if (inputs := told_inputs(manifest.signature, target))
-                else []
-            ),
+            *([f"compared on inputs {inputs}"] if inputs else []),
             *(f"not compared: {text}" for text in target.skipped),
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),

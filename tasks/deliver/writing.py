@@ -32,7 +32,7 @@ from handoff.artifacts.errors import (
     error_from_record,
 )
 from handoff.tasks.deliver.beside import NOTHING, Beside, Evaluation
-from handoff.tasks.deliver.capture.calls import Call, Tensors
+from handoff.tasks.deliver.capture.calls import Call, Tensors, described
 from handoff.tasks.deliver.capture.failures import Failure, describe_detour, describe_fixing
 from handoff.tasks.deliver.capture.lines import Line, line_of_trace, one_line, written_line
 from handoff.tasks.deliver.capture.roads import ROADS, Captured, Request, Road
@@ -213,13 +213,8 @@ def _require_same(module: nn.Module, case: GoldenCase, what: str) -> None:
 
 def _difference(outputs: Tensors, wanted: Tensors) -> str:
     """Return what tells the outputs from those that were wanted: dtypes and shapes, or values."""
-    got, asked = _described(outputs), _described(wanted)
+    got, asked = (", ".join(map(described, tensors)) for tensors in (outputs, wanted))
     return f"outputs {got} in place of {asked}" if got != asked else "other values"
-
-
-def _described(tensors: Tensors) -> str:
-    told = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors)
-    return ", ".join(told)
 
 
 def _write(

@@ -117,12 +117,13 @@ def _cant_capture(
     recurrent = _recurrent(module)
     where = next(iter(places), recurrent)
     if not obstacle.what:
+        computed = _conditions(error)
         named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
-            got=_conditions(error) or _fixed_by(error, obstacle.line) or reason_of(error),
-            remedy=_STEPS if recurrent else _COMPUTED_SIZES if _conditions(error) else _FIXED_SIZE,
+            got=computed or _fixed_by(error, obstacle.line) or reason_of(error),
+            remedy=_STEPS if recurrent else _COMPUTED_SIZES if computed else _FIXED_SIZE,
             where=where,
         )
     return DeliveryUnsound(

@@ -27,6 +27,11 @@ _T = TypeVar("_T")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
+def described(tensor: torch.Tensor) -> str:
+    """Return the dtype and the shape of a tensor of any: `float32 [4, 16]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
 @dataclass(frozen=True)
 class Call:
     """The call of a model: the names of its tensors in order, and where each of them goes.

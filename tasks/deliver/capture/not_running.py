@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from handoff.artifacts.errors import DeliveryUnsound
-from handoff.tasks.deliver.capture.calls import Call, Tensors
+from handoff.tasks.deliver.capture.calls import Call, Tensors, described
 from handoff.tasks.deliver.capture.lines import Line, text_of, written_line
 
 # What torch says of the mistakes that are made most, and what helps.
@@ -100,6 +100,5 @@ def _counts(call: Call, given: Given) -> str:
 def _described(call: Call, tensors: Tensors) -> str:
     """Return the inputs with dtype and shape: `ids int64 [4, 16], mask bool [4, 16]`."""
     return ", ".join(
-        f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-        for name, tensor in zip(call.names, tensors, strict=True)
+        f"{name} {described(tensor)}" for name, tensor in zip(call.names, tensors, strict=True)
     )

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.infra.triggers.conftest import deploy
-from tests.prefect_server import client_of, prefect_server
+from tests.infra.triggers.conftest import deployed_server
+from tests.prefect_server import client_of
 
 
 @pytest.fixture(scope="package")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server's API address."""
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
-        deploy(address, "recompile")
+    with deployed_server(tmp_path_factory.mktemp("prefect"), "recompile") as address:
         yield address
 
 

@@ -15,8 +15,8 @@ from handoff.infra.stack.plan import RETENTION
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.posting import Poster
 from tests.docs.pages import ROOT
-from tests.infra.triggers.conftest import deploy
-from tests.prefect_server import client_of, prefect_server
+from tests.infra.triggers.conftest import deployed_server
+from tests.prefect_server import client_of
 from tests.served_stack import wait_until
 
 # Each second, in place of each hour.
@@ -28,8 +28,7 @@ def test_a_run_that_ended_a_hundred_days_ago_is_removed_and_others_are_kept(tmp_
     from prefect import states
     from prefect.exceptions import ObjectNotFound
 
-    with prefect_server(tmp_path, settings={**RETENTION, **SOON}) as api:
-        deploy(api, "recompile")
+    with deployed_server(tmp_path, "recompile", settings={**RETENTION, **SOON}) as api:
         with client_of(api) as client:
             poster = Poster(client)
             old, ended, waiting = (

@@ -16,15 +16,14 @@ import pytest
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.posting import Posted, Poster
 from tests.infra.telling.receivers import TOKEN, Receiver, receiving
-from tests.infra.triggers.conftest import deploy
-from tests.prefect_server import client_of, prefect_server
+from tests.infra.triggers.conftest import deployed_server
+from tests.prefect_server import client_of
 
 
 @pytest.fixture(scope="package")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with releases and nights, and no worker."""
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
-        deploy(address, "recompile")
+    with deployed_server(tmp_path_factory.mktemp("prefect"), "recompile") as address:
         yield address
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,17 @@ apply(tuple(wanted))
 @pytest.fixture(scope="package")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API address of a server with the deployment `release/handoff`, and no worker."""
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
-        deploy(address)
+    with deployed_server(tmp_path_factory.mktemp("prefect")) as address:
+        yield address
+
+
+@contextmanager
+def deployed_server(
+    home: Path, *more: str, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Give the API address of a server, with Prefect's `settings`, that `deploy` was applied to."""
+    with prefect_server(home, settings=settings) as address:
+        deploy(address, *more)
         yield address
 
 
