@@ -28,27 +28,29 @@ def test_a_run_that_ended_a_hundred_days_ago_is_removed_and_others_are_kept(tmp_
     from prefect import states
     from prefect.exceptions import ObjectNotFound
 
-    with deployed_server(tmp_path, "recompile", settings={**RETENTION, **SOON}) as api:
-        with client_of(api) as client:
-            poster = Poster(client)
-            old, ended, waiting = (
-                poster.post(Arrival(f"/data/{name}", name, "", "c0ffee1", "ada")).id
-                for name in ("old", "ended", "waiting")
-            )
-            for run in (old, ended):
-                client.set_flow_run_state(run, states.Completed(), force=True)
-            _ended_days_ago(tmp_path / "prefect.db", old, 100)
-            _ended_days_ago(tmp_path / "prefect.db", ended, 80)
+    with (
+        deployed_server(tmp_path, "recompile", settings={**RETENTION, **SOON}) as api,
+        client_of(api) as client,
+    ):
+        poster = Poster(client)
+        old, ended, waiting = (
+            poster.post(Arrival(f"/data/{name}", name, "", "c0ffee1", "ada")).id
+            for name in ("old", "ended", "waiting")
+        )
+        for run in (old, ended):
+            client.set_flow_run_state(run, states.Completed(), force=True)
+        _ended_days_ago(tmp_path / "prefect.db", old, 100)
+        _ended_days_ago(tmp_path / "prefect.db", ended, 80)
 
-            def is_gone(run: UUID) -> bool:
-                try:
-                    return client.read_flow_run(run) is None
-                except ObjectNotFound:
-                    return True
+        def is_gone(run: UUID) -> bool:
+            try:
+                return client.read_flow_run(run) is None
+            except ObjectNotFound:
+                return True
 
-            wait_until("the old run is gone", lambda: is_gone(old))
-            assert not is_gone(ended)
-            assert not is_gone(waiting)
+        wait_until("the old run is gone", lambda: is_gone(old))
+        assert not is_gone(ended)
+        assert not is_gone(waiting)
 
 
 def _ended_days_ago(database: Path, run: UUID, days: int) -> None:
