@@ -121,11 +121,15 @@ def build(
         return BuiltTargets((), {}, "")
     if not fit_side_by_side(optimized):
         wait([future for _, future in compiling])
-    referring = processes.jobs.reference(optimized, known.result().faults)
+    faults = known.result().faults
+    referring = processes.jobs.reference(optimized, faults)
     reference = run_reference(processes.runner(), referring)
     # All of them first: what is timed beside a compiler says little.
     compiled = [
-        _Compiled(Work(processes, target, optimized, reference, signature, torches), settle(future))
+        _Compiled(
+            Work(processes, target, optimized, reference, signature, torches, faults),
+            settle(future),
+        )
         for target, future in compiling
     ]
     toolchain: dict[str, str] = {}
@@ -292,7 +296,7 @@ def _refuse(work: Work, plain: Variant) -> TargetRecord:
         return record
     if not work.processes.jobs.recipe.verify.localize_seconds:
         return record
-    job = work.processes.jobs.localize(work.optimized, target, verified)
+    job = work.processes.jobs.localize(work.optimized, target, verified, work.known)
     try:
         found = localize(work.processes.compiler(target), job, target.slug)
         return assemble.with_cause(record, found)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from handoff.artifacts.conformance.table import KnownFault
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import BlessingRefused, BudgetSpent, HandoffError, StepCrashed
@@ -28,7 +29,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Work:
-    """What the work on one target goes by."""
+    """What the work on one target goes by; `known` are the toolchain's faults in its graph."""
 
     processes: Processes
     target: Target
@@ -36,6 +37,7 @@ class Work:
     reference: ReferenceResult
     signature: ModelSignature
     torches: tuple[OtherTorchHere, ...] = ()
+    known: tuple[KnownFault, ...] = ()
 
 
 @dataclass(frozen=True)

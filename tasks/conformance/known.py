@@ -38,7 +38,7 @@ def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault
     dtypes: what is wrong with a tensor beside it is so with a number. Rows of the same calls are
     told together, by the first one's values.
     """
-    present = set(map(_kind, calls))
+    present = set(map(kind_of, calls))
     by_calls: dict[tuple[str, ...], list[Row]] = {}
     for row in table.rows:
         if row.standing not in ("wrong", "crashes"):
@@ -47,12 +47,12 @@ def known_faults(table: Conformance, calls: Collection[str]) -> tuple[KnownFault
             call for call in (row.showing.calls if row.showing else row.calls)
             if not call.startswith(_BYSTANDERS)
         )  # fmt: skip
-        if needed and present.issuperset(map(_kind, needed)):
+        if needed and present.issuperset(map(kind_of, needed)):
             by_calls.setdefault(needed, []).append(row)
     return tuple(_fault(table, calls, rows) for calls, rows in by_calls.items())
 
 
-def _kind(call: str) -> tuple[str, frozenset[str]]:
+def kind_of(call: str) -> tuple[str, frozenset[str]]:
     """Return an operator without its overload, and the dtypes of its tensors.
 
     What an overload with a mode computes is something else: `div.Tensor_mode` rounds.

@@ -12,17 +12,19 @@ def calls_of(program: ExportedProgram) -> frozenset[str]:
 
     Several dtypes are in the arguments' order, each as often as it comes.
     """
-    found = set()
-    for node in program.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        values = [
-            leaf.meta.get("val") for leaf in pytree.tree_leaves((node.args, node.kwargs))
-            if isinstance(leaf, torch.fx.Node)
-        ]  # fmt: skip
-        kinds = [
-            str(value.dtype).removeprefix("torch.")
-            for value in values if isinstance(value, torch.Tensor)
-        ]  # fmt: skip
-        found.add(f"{node.target}({', '.join(kinds)})")
-    return frozenset(found)
+    return frozenset(filter(None, map(call_of, program.graph.nodes)))
+
+
+def call_of(node: torch.fx.Node) -> str:
+    """Return a node's operator with the dtypes of its tensors; '' where it calls none."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    values = [
+        leaf.meta.get("val") for leaf in pytree.tree_leaves((node.args, node.kwargs))
+        if isinstance(leaf, torch.fx.Node)
+    ]  # fmt: skip
+    kinds = [
+        str(value.dtype).removeprefix("torch.")
+        for value in values if isinstance(value, torch.Tensor)
+    ]  # fmt: skip
+    return f"{node.target}({', '.join(kinds)})"

@@ -30,7 +30,8 @@ class LocalizeJob(Job["LocalizeResult"]):
     `reference` the file of the reference step. `cases` names the cases that failed; none stands for
     all. Trials work in `folder`, and read what compilations share in `shared`, where it is named;
     the script that repeats the fault is written to the folder `reproduction`. At most `compiles`
-    packages are built in at most `seconds`.
+    packages are built in at most `seconds`. `known` has the calls of each fault that the toolchain
+    is known for in this program: they are tried first.
     """
 
     program: Path
@@ -45,6 +46,7 @@ class LocalizeJob(Job["LocalizeResult"]):
     compiles: int = 10
     seconds: float = 240.0
     shared: Path | None = None
+    known: tuple[tuple[str, ...], ...] = ()
 
     @property
     def budget(self) -> str:

@@ -19,6 +19,9 @@ After the first wrong node nothing that is compared with float64 from the start 
 node gives can be compared with what eager and float64 make of the very inputs that the package had
 for it, though, as far as those were returned. That costs no compile, and proves less: the values
 are those of a package that was compiled to return them.
+
+What a table of the toolchain knows to be wrong is tried before all that: one small compile, which
+on a large program takes a hundredth of compiling it once more.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from handoff.artifacts.recipe.recipe import Recipe
+from handoff.tasks.conformance.known import kind_of
+from handoff.tasks.conformance.looking_up import call_of
 from handoff.tasks.localize.measure import Judged, judge, threshold
 from handoff.tasks.localize.subgraph import computing_nodes, cut, is_tensor, record, writes
 from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
@@ -39,6 +44,7 @@ from handoff.tasks.verify.loading import Tensors
 # All values, then each third from two places on (one of which spares any pair), then each eighth.
 _PATTERNS = ((1, 0), (3, 0), (3, 1), (8, 0), (8, 4))
 _MAX_SUSPECTS = 2
+_MAX_KNOWN = 4
 _REACHES = (1, 2, 4)
 # What is written to a file to be compared; with more, fewer values are looked at.
 _MAX_TAPPED_BYTES = 2 << 30
@@ -66,7 +72,7 @@ class Search:
         Where the budget ends first, that is the smallest one so far, and not `is_complete`.
         """
         try:
-            for suspects in self._suspects():
+            for suspects in () if self._best else self._suspects():
                 if self._confirm(suspects) is not None:
                     break
             # Where nothing was found: all of it, of which it is known that it is wrong.
@@ -79,6 +85,20 @@ class Search:
         except BudgetSpent:
             self._trials.notes.append("the budget was spent before the smallest part was found")
         return self._best
+
+    def try_known(self, faults: Sequence[tuple[str, ...]]) -> Seen | None:
+        """Return the first part, of those known to be wrong, that is so on this program's values.
+
+        A fault names calls, as `tasks.conformance.looking_up` does. Parts are small and compiled
+        alone, so that this costs little of what the program does; none being wrong proves nothing.
+        """
+        try:
+            for part in known_parts(self._program, faults)[:_MAX_KNOWN]:
+                if seen := self._see(part):
+                    return seen
+        except BudgetSpent:
+            self._trials.notes.append("the budget was spent before what is known was tried")
+        return None
 
     @property
     def others(self) -> list[Node]:
@@ -175,6 +195,31 @@ class Search:
                 if self._see(piece) is not None:
                     return True
         return False
+
+
+def known_parts(program: ExportedProgram, faults: Sequence[tuple[str, ...]]) -> list[list[Node]]:
+    """Return the parts of the program that make all calls of a fault, each connected.
+
+    A fault of one call is a part for each node that makes it.
+    """
+    found = []
+    kinds = {node: kind_of(call) for node in computing_nodes(program) if (call := call_of(node))}
+    for calls in faults:
+        needed = set(map(kind_of, calls))
+        making = [node for node, kind in kinds.items() if kind in needed]
+        parts = [[node] for node in making] if len(needed) == 1 else _connected(making)
+        found += [part for part in parts if needed.issubset(kinds[node] for node in part)]
+    return found
+
+
+def _connected(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Return the nodes in groups, of which none uses what another gives; in the graph's order."""
+    groups: list[list[Node]] = []
+    for node in nodes:
+        near = [group for group in groups if any(given in group for given in node.all_input_nodes)]
+        joined = sorted((other for group in near for other in group), key=nodes.index)
+        groups = [group for group in groups if group not in near] + [[*joined, node]]
+    return groups
 
 
 def _seen_before(node: Node, looked_at: Mapping[Node, bool]) -> Iterator[Node]:

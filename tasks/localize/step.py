@@ -24,7 +24,7 @@ from handoff.tasks.localize.measure import Judged, judge_case, worst, worst_faul
 from handoff.tasks.localize.messages import FaultyNode, LocalizeJob, LocalizeResult
 from handoff.tasks.localize.script import repeats, write_script
 from handoff.tasks.localize.search import Search
-from handoff.tasks.localize.trials import BudgetSpent, Trials
+from handoff.tasks.localize.trials import BudgetSpent, Seen, Trials
 from handoff.tasks.localize.verdict import put_into_words
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.verify.float64 import flat_tensors
@@ -146,10 +146,20 @@ def _localize(
     case, judged = wrong
     found = LocalizeResult("", "compiler", case.name)
     found = replace(found, rmse=judged.relative, rmse_eager=judged.relative_eager)
-    options = _blame_options(trials, case, module)
+    search = Search(trials, program, case.inputs, judged)
+    known = search.try_known(job.known)
+
+    def is_right(options: dict[str, object]) -> bool:
+        # What is wrong alone answers for the program, and compiles sooner.
+        return (
+            _is_right_alone(trials, known, options) if known
+            else _is_right(trials, case, options, module)
+        )  # fmt: skip
+
+    options = _blame_options(trials, is_right)
     if options:
         found = replace(found, cause="option", options=options)
-    return _blame_nodes(trials, program, found, wrong)
+    return _blame_nodes(trials, search, found)
 
 
 def _no_fault(outside: tuple[ReferenceCase, Judged] | None) -> LocalizeResult:
@@ -186,16 +196,16 @@ def _smallest(
 
 
 def _blame_options(
-    trials: Trials, case: ReferenceCase, module: Callable[..., Any]
+    trials: Trials, is_right: Callable[[dict[str, object]], bool]
 ) -> tuple[str, ...]:
     """Return the options without which the package is right; none where it is wrong anyway."""
     options = trials.job.options
     try:
-        if not options or not _is_right(trials, case, {}, module):
+        if not options or not is_right({}):
             return ()
         alone = [
             name for name in (options if len(options) > 1 else ())
-            if _is_right(trials, case, {k: v for k, v in options.items() if k != name}, module)
+            if is_right({k: v for k, v in options.items() if k != name})
         ]  # fmt: skip
     except BudgetSpent:
         trials.notes.append("the budget was spent before the options were left out one by one")
@@ -204,6 +214,11 @@ def _blame_options(
         each = ", ".join(alone)
         trials.notes.append(f"it is enough to leave out one of {each}" if alone else _NO_ONE_ALONE)
     return tuple(alone or options)
+
+
+def _is_right_alone(trials: Trials, known: Seen, options: dict[str, object]) -> bool:
+    again = trials.see(known.part, options=options)
+    return not again.failure and again.worst is None
 
 
 def _is_right(
@@ -216,16 +231,10 @@ def _is_right(
     return worst_fault(judge_case(case, outcome.outputs[0], trials.job.recipe, module)) is None
 
 
-def _blame_nodes(
-    trials: Trials,
-    program: ExportedProgram,
-    found: LocalizeResult,
-    wrong: tuple[ReferenceCase, Judged],
-) -> LocalizeResult:
+def _blame_nodes(trials: Trials, search: Search, found: LocalizeResult) -> LocalizeResult:
     """Add the smallest part that is wrong, what of the compiler makes it so, and the script."""
-    job, (case, judged) = trials.job, wrong
+    job = trials.job
     trials.reserved = min(_FOR_CAUSE + _FOR_SCRIPT, trials.left // 2)
-    search = Search(trials, program, case.inputs, judged)
     seen = search.find()
     if seen is None or seen.worst is None:
         return replace(found, is_complete=search.is_complete)

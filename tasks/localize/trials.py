@@ -137,8 +137,14 @@ class Trials:
         shutil.rmtree(folder)
         return Outcome(tuple(tuple(one) for one in outputs), result.sites)
 
-    def see(self, part: Subgraph, left_out: tuple[LeaveOut, ...] = ()) -> Seen:
-        """Compile a part of the program alone, on its right inputs, and judge what it gives."""
+    def see(
+        self, part: Subgraph, left_out: tuple[LeaveOut, ...] = (), options: Plain | None = None
+    ) -> Seen:
+        """Compile a part of the program alone, on its right inputs, and judge what it gives.
+
+        It is compiled with `options`, or with the job's where there are none.
+        """
+        options = self.job.options if options is None else options
         try:
             program = part.export()
         except Exception as error:  # noqa: BLE001 - a part that can't be exported shows nothing
@@ -146,12 +152,12 @@ class Trials:
                 f"a part of {len(part.nodes)} nodes can't be exported: {error!r:.200}"
             )
             return Seen(part, (), (), "not exported")
-        outcome = self.attempt(program, [part.inputs], self.job.options, left_out)
+        outcome = self.attempt(program, [part.inputs], options, left_out)
         if outcome.failure and any(part.dynamic) and not left_out:
             # The compiler may not be able to keep an axis open that the whole program keeps.
             self.notes.append(f"{outcome.failure}; tried with fixed sizes instead")
             fixed = replace(part, dynamic=tuple({} for _ in part.dynamic))
-            return self.see(fixed, left_out)
+            return self.see(fixed, left_out, options)
         if outcome.failure:
             self.notes.append(outcome.failure)
             return Seen(part, (), (), outcome.failure)

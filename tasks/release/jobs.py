@@ -6,7 +6,7 @@ the steps as each has what it needs; a test holds it to this order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,9 +134,10 @@ class Jobs:
         return TapJob(job.program, reference, blind, folder)
 
     def localize(
-        self, optimized: OptimizeResult, target: CpuTarget, verified: VerifyResult
-    ) -> LocalizeJob:
-        """Return the job that finds out where a refused package goes wrong."""
+        self, optimized: OptimizeResult, target: CpuTarget, verified: VerifyResult,
+        known: Sequence[KnownFault],
+    ) -> LocalizeJob:  # fmt: skip
+        """Return the job that finds out where a package goes wrong, `known` faults first."""
         # A case that was called in another manner goes by the name of the case that it is of.
         wrong = [d.case.partition(",")[0] for d in verified.deviations if d.reasons]
         return LocalizeJob(
@@ -151,6 +152,7 @@ class Jobs:
             cases=tuple(dict.fromkeys(wrong)),
             seconds=self.recipe.verify.localize_seconds,
             shared=self.shared,
+            known=tuple(fault.calls for fault in known),
         )
 
     def interpret(

@@ -278,18 +278,15 @@ def test_without_a_budget_nothing_is_claimed(tmp_path: Path) -> None:
     ids=["one of them", "two, each by itself", "none"],
 )
 def test_of_several_options_those_are_named_without_which_it_is_right(
-    guilty: set[str], named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    guilty: set[str], named: tuple[str, ...]
 ) -> None:
-    def is_right(_t: object, _case: object, options: dict[str, object], _module: object) -> bool:
+    def is_right(options: dict[str, object]) -> bool:
         return bool(guilty) and not guilty & set(options)
 
-    monkeypatch.setattr(localize, "_is_right", is_right)
     given = SimpleNamespace(
         job=SimpleNamespace(options={"a": True, "b": True, "c": True}), notes=[]
     )
-    found = localize._blame_options(
-        cast(trials.Trials, given), cast(ReferenceCase, None), lambda *inputs: inputs
-    )
+    found = localize._blame_options(cast(trials.Trials, given), is_right)
     assert found == named
     assert len(given.notes) == bool(guilty)
 

@@ -81,7 +81,9 @@ class Simulated:
         return Seen(part, tuple(judged), (), outputs=outputs)
 
 
-def search(fault: Fault, compiles: int = 10) -> tuple[list[str], Search, Simulated]:
+def search(
+    fault: Fault, compiles: int = 10, known: tuple[tuple[str, ...], ...] = ()
+) -> tuple[list[str], Search, Simulated]:
     """Return the names of the part that is found, the search, and the trials that it took."""
     program = export(Deep(), torch.randn(6, 8))
     inputs = (torch.randn(3, 8, generator=torch.Generator().manual_seed(0)),)
@@ -91,6 +93,7 @@ def search(fault: Fault, compiles: int = 10) -> tuple[list[str], Search, Simulat
     assert final is not None
     simulated.made = 0
     searched = Search(cast(Trials, simulated), program, inputs, final)
+    searched.try_known(known)
     seen = searched.find()
     names = [node.name for node in seen.part.nodes] if seen else []
     return names, searched, simulated
@@ -113,6 +116,31 @@ def test_two_operators_that_are_wrong_only_together_are_found_within_ten(
     assert set(found) == set(names)
     assert searched.is_complete
     assert "the fault goes away" in simulated.notes[0]
+
+
+def test_what_a_table_knows_is_found_in_one_compile() -> None:
+    known = (("aten.tanh.default(float32)",), ("aten.add.Tensor(float32, float32)",))
+    names, searched, simulated = search(alone("tanh"), known=known)
+    assert (names, simulated.made, searched.is_complete) == (["tanh"], 1, True)
+
+
+def test_another_overload_of_what_a_table_knows_is_tried_as_well() -> None:
+    names, _, simulated = search(alone("mul"), known=(("aten.mul.Scalar(float32)",),))
+    assert (names, simulated.made) == (["mul"], 1)
+
+
+def test_calls_that_are_known_to_be_wrong_together_are_tried_where_one_uses_the_other() -> None:
+    known = (("aten.mul.Tensor(float32)", "aten.sin.default(float32)"),)
+    found, searched, _ = search(fused("mul_3", "sin_3"), known=known)
+    assert set(found) == {"mul_3", "sin_3"}
+    assert searched.is_complete
+
+
+def test_what_is_known_and_right_here_hides_no_other_fault() -> None:
+    known = (("aten.tanh.default(float32)",), ("aten.erf.default(float32)",))
+    names, searched, _ = search(alone("sin_7"), known=known)
+    assert names == ["sin_7"]
+    assert searched.is_complete
 
 
 def test_two_faults_are_told_apart() -> None:
