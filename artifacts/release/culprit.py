@@ -42,5 +42,5 @@ class Culprit:
         place = f" at {self.where}" if self.where else ""
         report = ""
         if self.script:
-            report = ". It is a bug of the compiler's: the script is what a PyTorch issue needs"
+            report = ". The compiler has a bug: the script is what a PyTorch issue needs"
         return f"Write {self.operator}{place} in another way{report}"

@@ -10,9 +10,9 @@ from handoff.artifacts.recipe.tolerance import Tolerance, pooled_rmse
 from handoff.artifacts.release.evidence import Candidate, pareto
 from handoff.artifacts.release.interval import Interval, measured_size, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.tasks.report.cells import Cell, Table, table
 from handoff.tasks.report.error_pictures import is_inside, output_name
 from handoff.tasks.report.standalone import FIRST, MUTED, SECOND, Picture, draw, make_logarithmic
-from handoff.tasks.report.view import Cell, Table, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,8 +15,8 @@ from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
-from handoff.artifacts.release.remedy import next_step
-from handoff.tasks.report import view
+from handoff.tasks.report import first_screen, view
+from handoff.tasks.report.cells import Cell, Table, counted, table
 from handoff.tasks.report.error_pictures import (
     draw_inputs,
     draw_latency,
@@ -34,7 +34,6 @@ from handoff.tasks.report.numbers import (
     special_needs_table,
 )
 from handoff.tasks.report.standalone import Picture
-from handoff.tasks.report.view import Cell, Table, captures_table, table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,15 +73,14 @@ def render_release(manifest: Manifest) -> str:
         .get_template("release.html.j2")
         .render(
             manifest=manifest,
-            verdict=view.judge(manifest),
-            origin=view.origin(manifest),
-            next_step=next_step(manifest),
+            verdict=first_screen.judge(manifest),
+            origin=first_screen.origin(manifest),
             targets=view.targets_table(manifest),
             metrics=view.metrics_table(manifest),
             signature=view.signature_table(manifest),
             lineage=view.lineage_table(manifest),
             findings=view.findings_table(manifest),
-            captures=captures_table(manifest),
+            captures=view.captures_table(manifest),
             recommendation=recommend(manifest.captures) if manifest.captures else "",
             passes=view.passes_table(manifest),
             graph=graph,
@@ -205,8 +203,7 @@ def mechanics_rows(found: Mechanics) -> Rows:
         for one in found.openings
     ]
     rows += [
-        (view.counted(one.threads, "thread"), f"{one.calls_per_s:,.0f} calls/s")
-        for one in found.rates
+        (counted(one.threads, "thread"), f"{one.calls_per_s:,.0f} calls/s") for one in found.rates
     ]
     if found.growth is not None:
         grown = max(0, found.growth.second_half_bytes) / 2**20
@@ -214,7 +211,7 @@ def mechanics_rows(found: Mechanics) -> Rows:
     rows += [
         (
             f"replay of {one.file}, {one.threads} at once, "
-            f"{view.counted(one.intra_op, 'thread')} a call",
+            f"{counted(one.intra_op, 'thread')} a call",
             f"{one.calls} calls, {one.different or 'none'} not bit-identical to Python's",
         )
         for one in found.replays

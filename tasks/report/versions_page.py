@@ -12,9 +12,11 @@ from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.interval import measured_size, ratio
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.tasks.report.cells import Cell, Table, table
+from handoff.tasks.report.first_screen import moment, origin
 from handoff.tasks.report.page import environment
 from handoff.tasks.report.standalone import FIRST, INK, SECOND, Picture, draw
-from handoff.tasks.report.view import Cell, Table, moment, origin, table, verdict_cell
+from handoff.tasks.report.view import verdict_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -167,6 +167,17 @@ def test_a_refusal_names_the_operator_its_line_and_the_script_in_a_table() -> No
     assert "right without" not in first
 
 
+def test_what_to_do_follows_why_at_once_and_the_script_is_named_once() -> None:
+    found = Culprit("tanh (aten.tanh.default)", "small.py:28", script="/builds/repeat.py")
+    why = "tanh is wrong. The script /builds/repeat.py reproduces it."
+    refused = replace(searched_target(), accepted=False, reasons=(why,), culprit=found)
+    words = Page(page_of(full_manifest(refused))).words
+    first = words[: words.index("Inputs and outputs")]
+    assert "Why cpu-avx512 is refused tanh is wrong. What to do: " in first
+    assert first.index("What to do") < first.index("reproduce it /builds/repeat.py")
+    assert first.count("/builds/repeat.py") == 1
+
+
 def test_sizes_that_are_declared_and_were_not_compared_are_on_the_first_screen() -> None:
     first = sample_manifest()
     (target,) = first.targets

@@ -1,0 +1,228 @@
+"""What a release's page answers first: was it released, how fast, how wrong, and on which inputs.
+
+Of a refusal: why, by what, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from handoff.artifacts.release.coverage import beyond_compared, closest_call, told_inputs
+from handoff.artifacts.release.evidence import EXAMPLE
+from handoff.artifacts.release.interval import ratio
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
+from handoff.artifacts.release.remedy import next_step
+from handoff.tasks.report.cells import Cell, Table, Tone, counted, table
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a target is refused: the first reason, what to do, what it names, and further reasons.
+
+    `more` is how many of these are left out. What to do stands with one target of a release.
+    """
+
+    target: str
+    first: str
+    remedy: str
+    named: Table | None
+    further: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the first screen: its name, itself, and what it has to be read with."""
+
+    name: str
+    figure: str
+    told: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided: in one word, one sentence, and figures; `reasons` first if refused.
+
+    `remedy` is what to do where no target is refused, but the delivery.
+    """
+
+    word: str
+    tone: Tone
+    sentence: str
+    remedy: str
+    figures: tuple[Figure, ...]
+    reasons: tuple[Why, ...]
+
+
+REASONS_SHOWN = 12
+
+
+def is_refused(manifest: Manifest) -> bool:
+    """Tell whether nothing was released: a target is refused, or the delivery is unsound."""
+    return manifest.verdict == "unsound" or any(t.verdict == "refused" for t in manifest.targets)
+
+
+def judge(manifest: Manifest) -> Verdict:
+    """Return the verdict on a release: refused where any target is, or the delivery is unsound."""
+    # In the order of `next_step`, which is about the first of them.
+    refused = sorted(
+        (target for target in manifest.targets if target.verdict == "refused"),
+        key=lambda target: target.crashed,
+    )
+    waiting = [target for target in manifest.targets if target.unverified]
+    names = ", ".join(target.slug for target in manifest.targets)
+    if is_refused(manifest):
+        blamed = ", ".join(target.slug for target in refused)
+        why = f"the package for {blamed} was refused" if blamed else "the delivery is unsound"
+        word, sentence = "Refused", f"Nothing was released: {why}."
+        tone: Tone = "bad"
+    elif waiting:
+        word, tone = "Built, not yet verified", "warn"
+        sentence = f"Built for {names}; " + ", ".join(t.slug for t in waiting) + " was run nowhere."
+        if checked := ", ".join(t.slug for t in waiting if t.is_checked_at_source):
+            sentence += f" The sources of the kernels for {checked} were run without a GPU."
+    else:
+        word, tone = "Accepted", "good"
+        both = all(target.mechanics for target in manifest.targets)
+        judged = "Its numbers and its behaviour without Python" if both else "Its numbers"
+        emulated = ", ".join(t.slug for t in manifest.targets if t.emulated)
+        sentence = f"{judged} are accepted; released for {names}."
+        if emulated:
+            sentence += f" {emulated} was verified under emulation, and its speed not measured."
+    remedy = next_step(manifest)
+    reasons = [_why(target, "" if place else remedy) for place, target in enumerate(refused)]
+    return Verdict(
+        word, tone, sentence, "" if refused else remedy, tuple(_figures(manifest)), tuple(reasons)
+    )
+
+
+def _why(target: TargetRecord, remedy: str) -> Why:
+    first, *further = target.told_reasons or ("Its record holds no reason.",)
+    if target.culprit and target.culprit.script:
+        # The table below has it, where a long path doesn't part the words from what to do.
+        first = first.replace(f" The script {target.culprit.script} reproduces it.", "")
+    more = max(0, len(further) - REASONS_SHOWN)
+    return Why(target.slug, first, remedy, _named(target), tuple(further[:REASONS_SHOWN]), more)
+
+
+def _named(target: TargetRecord) -> Table | None:
+    """Return what the search for the cause could name, a row each."""
+    found = target.culprit
+    if found is None:
+        return None
+    rows = (
+        ("operator", found.operator), ("line", found.where),
+        ("right without", ", ".join(filter(None, (*found.options, found.made_by, found.part)))),
+        ("reproduce it", found.script),
+    )  # fmt: skip
+    return table("What was found", (), [(name, Cell(told, "code")) for name, told in rows if told])
+
+
+def origin(manifest: Manifest) -> str:
+    """Return which release this is, in a line: its record, the commit that it is of, and when."""
+    commit = manifest.lineage.short_commit(40)
+    made_from = f"commit {commit}" if commit else "of a delivery that names no commit"
+    when = moment(manifest.created)
+    made = "refused" if is_refused(manifest) else "released"
+    return f"{made_from} · {made} {when} · record {manifest.digest.short}"
+
+
+def moment(stamp: str) -> str:
+    """Return a moment as people read it: `2026-11-27 00:22:07 UTC`."""
+    return stamp.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _figures(manifest: Manifest) -> Iterable[Figure]:
+    """Give what is looked for first: how fast, how wrong, and on which inputs."""
+    yield from _speed_figure(manifest)
+    yield from _error_figure(manifest)
+    ratios = [t.rmse_ratio for t in manifest.targets if t.rmse_ratio is not None]
+    if ratios:
+        allowed = f"at most {manifest.recipe.tolerance_for('float32').rmse_factor:g}× is agreed"
+        told = f"eager's own, on ordinary inputs; {allowed}"
+        yield Figure("RMSE to float64", f"{ratio(max(ratios))}×", told)
+    yield from _inputs_figure(manifest)
+    yield from _metric_figure(manifest)
+    aside = [(share, output) for t in manifest.targets for output, share in t.set_aside]
+    if aside:
+        share, output = max(aside)
+        told = f"of {_output(manifest, output)}: rounding decides"
+        yield Figure("not comparable", f"{share:.2%}", told, "warn")
+    if len(manifest.targets) > 1:
+        accepted = sum(target.accepted for target in manifest.targets)
+        yield Figure("targets", f"{accepted} of {len(manifest.targets)}", "accepted")
+    count = len(manifest.findings)
+    yield Figure("delivery", manifest.verdict, counted(count, "finding"))
+
+
+def _error_figure(manifest: Manifest) -> Iterable[Figure]:
+    """Give the largest error of all targets, with how much of the agreed tolerance it takes."""
+    compared = [target for target in manifest.targets if target.max_abs is not None]
+    if not compared:
+        return
+    worst = max(compared, key=lambda one: one.max_abs or 0.0)
+    call = closest_call(manifest, worst)
+    told = "from eager, on ordinary inputs"
+    yield Figure("largest error", f"{worst.max_abs:.1e}", f"{told}; {call.told}" if call else told)
+
+
+def _speed_figure(manifest: Manifest) -> Iterable[Figure]:
+    """Give the fastest target's speed as it was delivered, and at its smallest and largest size."""
+    timed = [target for target in manifest.targets if target.timings]
+    if not timed:
+        return
+    fastest = max(timed, key=lambda one: one.speedup or 0.0)
+    best = fastest.headline
+    assert best is not None  # what was timed has one
+    interval = best.over_eager
+    figure = f"{ratio(interval.value)}×" if interval.is_known else "not known"
+    ends = [
+        f"{f'{ratio(one.speedup)}×' if one.over_eager.is_known else 'not known'} at "
+        + told_case(one.case)
+        for one in dict.fromkeys((fastest.timings[0], fastest.timings[-1]))
+        if one is not best
+    ]
+    at = f"eager's speed at {told_case(best.case)}"
+    told = f"{at} ({interval.span})" if interval.is_known else f"{interval.span} times {at}"
+    measured = ["measured on the same code with other weights"] if fastest.taken_over else []
+    yield Figure("speed", figure, "; ".join([told, *ends, *measured]))
+
+
+def told_case(case: str) -> str:
+    """Return a case's name as people say it: the delivery's first example is *as delivered*."""
+    if case.endswith(EXAMPLE):
+        return f"{case.removesuffix(EXAMPLE).strip()}, as delivered"
+    return case.removesuffix("seed=0").strip()
+
+
+def _inputs_figure(manifest: Manifest) -> Iterable[Figure]:
+    """Give the inputs on which packages were compared with eager, and the sizes that are not."""
+    # Where targets were compared on other inputs, the one that was on the fewest stands for all.
+    compared = [target for target in manifest.targets if target.deviations]
+    if not compared:
+        return
+    target = min(compared, key=lambda one: len(one.deviations))
+    cases = {one.case for one in target.deviations if one.output >= 0}
+    told = [*told_inputs(manifest.signature, target)]
+    told += [f"left out, as its section says: {len(target.skipped)}"] if target.skipped else []
+    yield Figure("inputs compared", str(len(cases)), "; ".join(told))
+    if beyond := beyond_compared(manifest.signature, target):
+        limits = manifest.signature.dimensions
+        declared = ", ".join(f"{name} to {one.max}" for name, one in limits.items())
+        why = "; too much memory for the plan" if target.skipped else ""
+        yield Figure("not compared", beyond, f"declared: {declared}{why}", "warn")
+
+
+def _metric_figure(manifest: Manifest) -> Iterable[Figure]:
+    """Give the metric of the package that loses most of it."""
+    found = [target.metric for target in manifest.targets if target.metric]
+    if found:
+        worst = max(found, key=lambda one: one.drop)
+        yield Figure(worst.name, f"{worst.package:.4g}", f"{worst.eager:.4g} by eager")
+
+
+def _output(manifest: Manifest, index: int) -> str:
+    outputs = manifest.signature.outputs
+    return outputs[index].name if index < len(outputs) else f"output {index}"
