@@ -31,7 +31,7 @@ def wrong_by(**named: Any) -> TargetRecord:
         (replace(REFUSED, deviations=(RIGHT, WRONG, SPECIAL)), "wasn't found: release it with"),
         (replace(REFUSED, deviations=(RIGHT, SPECIAL)), "declaring ranges"),
         (wrong_by(operator="div", where="bins.py:10"), "Write div at bins.py:10 in another way"),
-        (wrong_by(operator="div", script="repeat.py"), "Write div in another way. The compiler has"),
+        (wrong_by(operator="div", script="repeat.py"), "Write div in another way. The compiler"),
         (wrong_by(operator="linear", options=("freezing",)), "Take the option freezing out"),
         (wrong_by(options=("a", "b")), "Take the options a, b out"),
         (wrong_by(made_by="int8-linear"), "Leave the pass int8-linear out of the recipe"),

@@ -173,7 +173,7 @@ def test_what_to_do_follows_why_at_once_and_the_script_is_named_once() -> None:
     refused = replace(searched_target(), accepted=False, reasons=(why,), culprit=found)
     words = Page(page_of(full_manifest(refused))).words
     first = words[: words.index("Inputs and outputs")]
-    assert "Why cpu-avx512 is refused tanh is wrong. What to do: " in first
+    assert "Why cpu-avx2 is refused tanh is wrong. What to do: " in first
     assert first.index("What to do") < first.index("reproduce it /builds/repeat.py")
     assert first.count("/builds/repeat.py") == 1
 
