@@ -288,7 +288,7 @@ def deliver(
         if result is None and dynamic is None and contract.dimensions:
             result = work.build_fixed(contract)
         if result is None:
-            raise gravest(module, work.failures)
+            raise gravest(module, work.failures, lambda: goldens.call.run(module, inputs))
         built.rename(folder)
     fixed = fixed_sizes(call.names, inputs) if dynamic is None else ()
     return replace(result, folder=folder, notes=(*fixed, *guesses, *result.notes, *told))

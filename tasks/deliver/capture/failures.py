@@ -27,6 +27,7 @@ from handoff.tasks.deliver.capture.lines import (
     is_outside,
     is_theirs,
     line_outside,
+    line_that_calls,
     lines_of_trace,
     one_line,
     text_of,
@@ -167,17 +168,25 @@ def _told(error: Exception) -> str:
     return f"{place}{error.what}: {error.got}"
 
 
-def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:
-    """Return the refusal to raise: of a wrong graph, else of an unreadable folder, else of all."""
+def gravest(
+    module: nn.Module, failures: Sequence[Failure], run: Callable[[], object]
+) -> HandoffError:
+    """Return the refusal to raise: of a wrong graph, else of an unreadable folder, else of all.
+
+    `run` calls the model on its example, where a cause has to be looked for in what it does.
+    """
     told = _obstacle(module, failures)
-    what, remedy = whole_of([str(failure.error) for failure in failures])
-    if what and not told.what:
+    whole = whole_of([str(failure.error) for failure in failures])
+    if whole and not told.what:
+        where, text = _shown(module, whole.called and line_that_calls(whole.called, run))
+        scripts = "" if whole.called else ", ".join(_scripts(module))
+        part = f" ({scripts})" if scripts else ""
         return NotCapturable(
             f"{type(module).__name__} can't be captured as a graph",
             expected="a forward of torch's operators on tensors",
-            got=what,
-            remedy=remedy,
-            where=_shown(module, None)[0],
+            got=text + whole.what + part,
+            remedy=whole.remedy,
+            where=where,
         )
     found = [failure.error for failure in failures if failure.captured]
     for kind in (DeliveryUnsound, DeliveryUnreadable):
@@ -193,6 +202,16 @@ def gravest(module: nn.Module, failures: Sequence[Failure]) -> HandoffError:
         remedy=told.remedy or UNKNOWN,
         where=where,
     )
+
+
+def _scripts(module: nn.Module) -> list[str]:
+    """Return the paths of a model's parts that are TorchScript, without what lies in them."""
+    found: list[str] = []
+    for name, part in module.named_modules():
+        is_inside = any(name.startswith(f"{outer}.") for outer in found)
+        if name and isinstance(part, torch.jit.ScriptModule) and not is_inside:
+            found.append(name)
+    return found
 
 
 def _obstacle(module: nn.Module, failures: Sequence[Failure]) -> Obstacle:

@@ -6,6 +6,7 @@ import copy
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
@@ -39,28 +40,46 @@ PACKED = (
 _COPIES = "Copy modules in __init__, not in forward; x.clone() copies a tensor"
 _PACKING = ("pack_padded_sequence", "pad_packed_sequence", "pack_sequence")
 
-# What shows in the texts of all failures together, whichever of them is told.
+
+@dataclass(frozen=True)
+class Whole:
+    """What makes all of a model uncapturable, wherever the forward does it, and what helps.
+
+    `shows` finds it in the texts of all failures together, whichever of them is told; `called` are
+    the functions of torch's that do it, as `file:name`, or None where it is a part of the model.
+    """
+
+    shows: re.Pattern[str]
+    what: str
+    remedy: str
+    called: re.Pattern[str] | None
+
+
 _WHOLE = (
-    (
-        r"wrap_with_autocast",
+    Whole(
+        re.compile(r"wrap_with_autocast"),
         "torch.autocast, which is turned on in forward",
         "Take torch.autocast out of forward, and cast there what is to be computed in another "
         "dtype: x.to(torch.bfloat16)",
+        re.compile(r"amp/autocast_mode\.py:__enter__"),
     ),
-    (
-        r"does not require grad and does not have a grad_fn|`torch\.autograd\.grad`",
+    Whole(
+        re.compile(r"does not require grad and does not have a grad_fn|`torch\.autograd\.grad`"),
         "gradients, which forward computes",
         "Write the derivative out in forward, or deliver the part that needs none",
+        re.compile(r"autograd/__init__\.py:(grad|backward)$"),
     ),
-    (
-        r"Tried to serialize object __torch__",
+    Whole(
+        re.compile(r"Tried to serialize object __torch__"),
         "a part that is TorchScript already",
         "Use the nn.Module that it was scripted from",
+        None,
     ),
-    (
-        r"torch\._functorch|torch\.func\b|\bvmap\b",
+    Whole(
+        re.compile(r"torch\._functorch|torch\.func\b|\bvmap\b"),
         "torch.vmap or another transformation of torch.func",
         "Call the module with the whole batch, and write the rest with operators on whole tensors",
+        re.compile(r"_functorch/.*:"),
     ),
 )
 
@@ -109,9 +128,6 @@ def _frames(error: BaseException) -> list[FrameType]:
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def whole_of(texts: Sequence[str]) -> tuple[str, str]:
-    """Return what the texts of several failures show to be the cause, and what helps; else ''."""
-    for pattern, what, remedy in _WHOLE:
-        if any(re.search(pattern, text) for text in texts):
-            return what, remedy
-    return "", ""
+def whole_of(texts: Sequence[str]) -> Whole | None:
+    """Return what the texts of several failures show to be the cause, or None for none."""
+    return next((one for one in _WHOLE if any(map(one.shows.search, texts))), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import logging
 import os
@@ -9,6 +10,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -43,6 +45,29 @@ def line_outside() -> Line | None:
             library = file, frame.f_lineno
         frame = frame.f_back
     return library
+
+
+def line_that_calls(called: re.Pattern[str], run: Callable[[], object]) -> Line | None:
+    """Return the line that first calls a function of torch's while `run` does, or None.
+
+    Functions are matched as `file:name`. What `run` raises ends it, and is told elsewhere.
+    """
+    found: list[Line | None] = []
+
+    def look(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and not found:
+            code = frame.f_code
+            if called.search(f"{code.co_filename}:{code.co_name}"):
+                found.append(line_outside())
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        with contextlib.suppress(Exception):
+            run()
+    finally:
+        sys.setprofile(before)
+    return found[0] if found else None
 
 
 def is_outside(file: str) -> bool:

@@ -226,10 +226,13 @@ class Branches(Copies):
     ("kind", "told"),
     [
         (Copies, r"return copy\.deepcopy.*Copy modules in __init__"),
-        (Differentiates, r"gradients, which forward computes\. Write the derivative out"),
-        (Autocasts, r"torch\.autocast, which is turned on.*x\.to\(torch\.bfloat16\)"),
-        (MapsRows, r"torch\.vmap.*whole batch"),
-        (HoldsScript, "TorchScript already. Use the nn.Module that it was scripted from"),
+        (Differentiates, r"py:\d+: .*`\(gradient,\) =.*gradients, which.*Write the derivative out"),
+        (Autocasts, r"py:\d+: .*`with torch\.autocast.*x\.to\(torch\.bfloat16\)"),
+        (MapsRows, r"py:\d+: .*`return torch\.vmap\(self\.layer\).*whole batch"),
+        (
+            HoldsScript,
+            r"TorchScript already \(layer\)\. Use the nn.Module that it was scripted from",
+        ),
         (Branches, r"`if x\.sum\(\) > 0:`.*torch\.where"),
     ],
 )
