@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from handoff.tasks.deliver.capture.losses import LossWatch
 from handoff.tasks.deliver.capture.not_running import DoesNotRun, Given, does_not_run
 from handoff.tasks.deliver.capture.random_draws import not_repeatable
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
+from handoff.tasks.deliver.multiples import multiple_of, told_multiple
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
@@ -147,11 +149,37 @@ def _run_others(
     for sizes in [second] if smallest in (second, taken) else [second, smallest]:
         drawn = draw_inputs(signature, CaseSpec(f"golden {sizes}", sizes, 0), rows)
         given = Given(drawn, drawn=True, sizes=sizes if sizes != taken else {})
-        case, _ = _run_twice(module, call, given)
+        try:
+            case, _ = _run_twice(module, call, given)
+        except DoesNotRun as error:
+            if given.sizes and (told := _multiples(module, call, signature, inputs)):
+                error.remedy = told
+            raise
         if finite and not is_finite(case.outputs):
             raise does_not_run(call, given, "NaN or infinity, which its example doesn't give")
         found.append(case)
     return found
+
+
+def _multiples(module: nn.Module, call: Call, signature: ModelSignature, inputs: Tensors) -> str:
+    """Return what to do about dimensions at whose multiples alone the model runs; '' for none."""
+    taken = signature.measure(
+        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
+    )
+
+    def runs(name: str, size: int) -> bool:
+        spec = CaseSpec("multiple", {**taken, name: size}, 0)
+        try:
+            with undisturbed(module), training_parts_left_out():
+                call.run(module, draw_inputs(signature, spec, inputs))
+        except Exception:  # noqa: BLE001 - a model may fail in any way
+            return False
+        return True
+
+    for name, limits in signature.dimensions.items():
+        if number := multiple_of(partial(runs, name), taken[name], limits):
+            return told_multiple(name, number, limits)
+    return ""
 
 
 def is_finite(tensors: Tensors) -> bool:
