@@ -102,7 +102,7 @@ def _read(uses: Uses, place: int, tensor: torch.Tensor, others: Uses | None) -> 
     if others is not None and found.source != "example":
         again = _by_tables(others, place, tensor) or _by_kinds(others.of[place], tensor)
         if (again.low, again.high) != (found.low, found.high):
-            return guess(tensor, "what it may hold follows a size of the call")
+            return guess(tensor, "what it may hold depends on the size of an input")
     if not _holds(found, tensor):
         return guess(tensor, f"its values lie outside of {found.low:.0f} to {found.high:.0f}, as "
                       f"read off {found.told}")  # fmt: skip
@@ -162,7 +162,7 @@ def _by_kinds(own: InputUses, tensor: torch.Tensor) -> Reading:
 def _as_mask(own: InputUses, tensor: torch.Tensor) -> Reading:
     least, most = min(own.constants, default=0.0), max(own.constants, default=0.0)
     if least >= 0.0 and most <= 1.0:
-        mask = Reading(0.0, 1.0, "mask", "a mask: told apart from 0, or multiplied with")
+        mask = Reading(0.0, 1.0, "mask", "a mask: compared with 0, or multiplied with")
         return mask if _holds(mask, tensor) else guess(tensor, "used like a mask, and holds more")
     # One more than the last number that it is told apart from: that is a case, too.
     high = min(math.floor(most) + 1.0, _ends(tensor.dtype)[1])

@@ -27,7 +27,8 @@ class Table:
 
     def __str__(self) -> str:
         """Return the table for a sentence: `table user_embedding of 50000 rows`."""
-        return f"table {self.name} of {self.rows} rows" if self.name else f"{self.rows} rows"
+        named = f"table {self.name}" if self.name else "a table"
+        return f"{named} of {self.rows} rows"
 
 
 @dataclass
