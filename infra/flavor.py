@@ -48,7 +48,7 @@ class ServedModel:
         try:
             given = _by_name(data, [spec.name for spec in signature.inputs])
             tensors = [_tensor(spec, given[spec.name]) for spec in signature.inputs]
-            outputs = self._model(*tensors)
+            outputs = self._model.tensors(*tensors)
         except InputsRefused as error:
             from mlflow.exceptions import MlflowException
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.metric import Metric
+from handoff.artifacts.delivery.result import ResultForm, parse_result
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import DeliveryUnreadable, told_place
 from handoff.artifacts.files.strict import parse_toml
@@ -125,13 +126,30 @@ class Structure:
     `inputs` are paths such as `batch['user'][0]`, `outputs` such as `['logits']`, in the order of
     the flat ones; they are empty where forward takes and gives its tensors one by one. `fixed` are
     arguments that are no tensors, with the values that the capture has fixed. `losses` are tensors
-    of the original's result that no package gives.
+    of the original's result that no package gives. `result` is the form of that result, empty
+    where it is a tensor or a tuple of tensors (`parse_result`).
     """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
     losses: tuple[str, ...] = later(())
+    result: str = later("")
+
+    def __post_init__(self) -> None:
+        """Check that the result can be read, and has the outputs that are named."""
+        if self.result:
+            count = parse_result(self.result).tensors
+            if self.outputs and count != len(self.outputs):
+                raise ValueError(
+                    f"expected a result of {len(self.outputs)} tensors, as outputs names them, "
+                    f"got {count}"
+                )
+
+    def form_of(self, count: int) -> ResultForm | None:
+        """Return the form of a result of `count` outputs; None where they are given one by one."""
+        form = parse_result(self.result) if self.result else None
+        return form if form and form.tensors == count else None
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -155,6 +155,7 @@ def _contract(manifest: Manifest) -> dict[str, str]:
     told = {f"input {spec.name}": str(spec) for spec in signature.inputs}
     told |= {f"output {spec.name}": str(spec) for spec in signature.outputs}
     told |= {f"values {spec.name}": _values(spec) for spec in signature.inputs}
+    told["result"] = manifest.structure.result
     sizes = signature.dimensions.items()
     return {**told, **{f"size {name}": f"{size.min} to {size.max}" for name, size in sizes}}
 

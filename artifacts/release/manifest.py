@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from handoff.artifacts.delivery.captures import CaptureRow
-from handoff.artifacts.delivery.contract import Lineage, require_model_name
+from handoff.artifacts.delivery.contract import (
+    NO_STRUCTURE,
+    Lineage,
+    Structure,
+    require_model_name,
+)
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
@@ -224,7 +229,8 @@ class Manifest:
     release was made from: the same one would be made again. `plan` is the digest of the inputs that
     the packages were compared on. `graphs` are the delivered graph and the compiled one, folded.
     `captures` are the capture table, where the recipe asks for it. `served` tells of
-    the version that was in production. Its making began at `began` and ended at `created`, both in
+    the version that was in production. `structure` says where the inputs and outputs belong in the
+    original model's call and result. Its making began at `began` and ended at `created`, both in
     ISO 8601.
     """
 
@@ -247,6 +253,7 @@ class Manifest:
     captures: tuple[CaptureRow, ...] = later(())
     served: Served | None = later(None)
     began: str = later("")
+    structure: Structure = later(NO_STRUCTURE)
 
     def __post_init__(self) -> None:
         """Check the name and the schema version."""

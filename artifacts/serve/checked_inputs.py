@@ -5,11 +5,11 @@ A pass over the values of an input takes longer, and grows with it; see `InputCh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
-from handoff.artifacts.errors import InputsRefused
+from handoff.artifacts.errors import InputsRefused, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -89,6 +89,47 @@ class InputChecks:
                     return False
         return True
 
+    def in_order(
+        self, inputs: Sequence[torch.Tensor], named: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Return all inputs in the signature's order; they may be of any shapes and dtypes.
+
+        Raises `InputsRefused` for a name that isn't an input's, an input that is given twice, and
+        one that lacks.
+        """
+        names = [spec.name for spec in self.signature.inputs]
+        if len(inputs) > len(names):
+            raise self._other_number(len(inputs) + len(named))
+        wrong = [name for name in named if name not in names]
+        if wrong:
+            raise InputsRefused(
+                f"the model has no input {wrong[0][:60]}", expected=_these(names),
+                got=_these([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
+                remedy=did_you_mean(wrong[0], names, "Name the inputs as model.signature does"),
+            )  # fmt: skip
+        if twice := [name for name in names[: len(inputs)] if name in named]:
+            raise InputsRefused(
+                f"the input {twice[0]} is given twice", expected="each input once",
+                got=f"{len(inputs)} without a name, which are {_these(names[: len(inputs)])}, and "
+                f"{_these(list(named))} by name",
+                remedy="Leave one of the two out",
+            )  # fmt: skip
+        if lacking := [name for name in names[len(inputs) :] if name not in named]:
+            raise InputsRefused(
+                f"the call lacks {_these(lacking)}", expected=_these(names),
+                got=_these([*names[: len(inputs)], *named]), remedy=f"Give {_these(lacking)} too",
+            )  # fmt: skip
+        return (*inputs, *(named[name] for name in names[len(inputs) :]))
+
+    def _other_number(self, count: int) -> InputsRefused:
+        names = [spec.name for spec in self.signature.inputs]
+        return InputsRefused(
+            "the call has another number of inputs", expected=f"{len(names)}: {_these(names)}",
+            got=str(count),
+            remedy="Give each of them, in this order or by name; the tensors of a dictionary, a "
+            "tuple or a dataclass one by one",
+        )  # fmt: skip
+
     def laid_out(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the inputs as the package takes them: those in another layout are copied.
 
@@ -103,9 +144,7 @@ class InputChecks:
     def refusal(self, inputs: Sequence[object]) -> InputsRefused:
         """Return the error for inputs that don't fit, which names the first one that is wrong."""
         if len(inputs) != len(self._rules):
-            return _refused(
-                "the call has another number of inputs", str(len(self._rules)), str(len(inputs))
-            )
+            return self._other_number(len(inputs))
         shapes: dict[str, tuple[int, ...]] = {}
         for spec, given in zip(self.signature.inputs, inputs, strict=True):
             if problem := self._kind_problem(spec, given):
@@ -166,6 +205,14 @@ def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, value
         ),
         bounds,
     )
+
+
+_NAMED = 12
+
+
+def _these(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(name[:60] for name in names[:_NAMED]) + (f" and {more} more" * (more > 0))
 
 
 def _refused(what: str, expected: str, got: str) -> InputsRefused:

@@ -40,7 +40,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
@@ -81,7 +81,7 @@ Keys = Trust | str | Path | Iterable[str | Path]
 
 
 class LoadedModel:
-    """A released model: inputs in the signature's order, outputs as a tuple in its order.
+    """A released model, called as the original is, with its inputs one by one or by name.
 
     Any thread may call it. As many calls run at once as it was loaded with `runners`; further ones
     wait. `version` is the number that was signed; 0 for a package that is not released yet.
@@ -107,6 +107,7 @@ class LoadedModel:
         self._run = run
         self._checks = checks
         self._copies = copies
+        self._form = manifest.structure.form_of(len(manifest.signature.outputs))
 
     def __repr__(self) -> str:
         return f"<{self.manifest.model} version {self.version} for {self.target}>"
@@ -116,13 +117,29 @@ class LoadedModel:
         """What the model takes and gives."""
         return self.manifest.signature
 
-    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the outputs; raise `InputsRefused` for inputs that aren't what was declared.
+    def __call__(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:  # noqa: ANN401
+        """Return the outputs in the structure of the original model's result.
 
-        Both have the signature's shapes and dtypes. What the package itself refuses is a
-        `RuntimeError`. The model can be called again after either.
+        Inputs are given in the signature's order, or by its names. A tensor, or a tuple of tensors,
+        comes as a tuple; dictionaries, lists and nested ones as they are in the original, a
+        dataclass as a named tuple of its fields, with None for what is no output (a loss). Of a
+        version whose record doesn't hold the structure, all outputs come in one tuple.
+
+        Raises `InputsRefused` for inputs that aren't what was declared: other names, or others than
+        the signature's shapes and dtypes. What the package itself refuses is a `RuntimeError`. The
+        model can be called again after either.
+        """
+        outputs = self.tensors(*inputs, **named)
+        return outputs if self._form is None else self._form.fill(outputs)
+
+    def tensors(self, *inputs: torch.Tensor, **named: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the outputs one by one, in the signature's order, whatever the structure.
+
+        Inputs are of the signature's shapes and dtypes, as are the outputs. Raises as a call does.
         """
         checks = self._checks
+        if named:
+            inputs = checks.in_order(inputs, named)
         if not checks.fit(inputs):
             if not self._copies:
                 raise checks.refusal(inputs)

@@ -84,8 +84,8 @@ def _call(model: LoadedModel, requests: Sequence[Tensors]) -> list[Answer] | Exc
         if len(requests) == 1:
             (request,) = requests
             rows = request[0].shape[0] if request and request[0].dim() else 1
-            return [Answer(model(*request), model.version, rows)]
-        outputs = model(*map(torch.cat, zip(*requests, strict=True)))
+            return [Answer(model.tensors(*request), model.version, rows)]
+        outputs = model.tensors(*map(torch.cat, zip(*requests, strict=True)))
     except (InputsRefused, RuntimeError) as error:
         return error
     counts = [request[0].shape[0] for request in requests]

@@ -92,7 +92,9 @@ async def predict(request: Request) -> dict[str, Any]:
 async def _answer(request: Request) -> Answer:
     specs = app.state.followed.signature.inputs
     if set(request.inputs) != (names := {spec.name for spec in specs}):
-        raise HTTPException(422, f"expected the inputs {sorted(names)}")
+        raise HTTPException(
+            422, f"expected the inputs {sorted(names)}, got {sorted(request.inputs)}"
+        )
     try:
         inputs = [
             torch.tensor(request.inputs[spec.name], dtype=getattr(torch, spec.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from handoff.artifacts.delivery.contract import Draw, Structure
+from handoff.artifacts.delivery.result import parse_result
 from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension, ModelSignature
 from handoff.artifacts.errors import DeliveryUnsound, HandoffError, NotCapturable
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
@@ -109,14 +110,44 @@ def make_goldens(
     example, structure = _run_twice(module, call, Given(inputs))
     if is_finite(example.outputs):
         try:
-            more = _run_others(module, call, signature, inputs, None, finite=True)
-            return Goldens(call, (example, *more), structure, "random")
+            more, forms = _run_others(module, call, signature, inputs, None, finite=True)
+            structure, told = _settled(structure, forms)
+            return Goldens(call, (example, *more), structure, "random", told)
         except DoesNotRun as error:
             note = f"further inputs are rows of the example: random ones give {error.why}"
     else:
         note = "further inputs are rows of the example, which gives NaN or infinity itself"
-    more = _run_others(module, call, signature, inputs, inputs, finite=False)
-    return Goldens(call, (example, *more), structure, "examples", (note,))
+    more, forms = _run_others(module, call, signature, inputs, inputs, finite=False)
+    structure, told = _settled(structure, forms)
+    return Goldens(call, (example, *more), structure, "examples", (note, *told))
+
+
+def _settled(structure: Structure, forms: Sequence[str]) -> tuple[Structure, tuple[str, ...]]:
+    """Return the structure with the form of all results, and a note on what isn't the same in all.
+
+    `forms` are those of the further cases.
+    """
+    varying: list[str] = []
+    settled = structure.result
+    for other in forms:
+        if settled == other:
+            continue
+        both, places = (
+            parse_result(settled).agreed(parse_result(other)) if settled and other else (None, [])
+        )
+        if both is None:
+            return replace(structure, result=""), (
+                "the result has another form at another size: the loaded model gives its tensors "
+                "one by one",
+            )
+        settled = str(both)
+        varying += places
+    told = tuple(
+        f"{place} of the result is no tensor and differs from call to call: the loaded model gives "
+        "None there; return it as a tensor if it is served"
+        for place in dict.fromkeys(varying)
+    )
+    return replace(structure, result=settled), told
 
 
 def _find_losses(module: nn.Module, call: Call, inputs: Tensors) -> tuple[int, ...]:
@@ -139,18 +170,18 @@ def _run_others(
     rows: Tensors | None,
     *,
     finite: bool,
-) -> list[GoldenCase]:
+) -> tuple[list[GoldenCase], list[str]]:
     taken = signature.measure(
         {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
     )
     second = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
     smallest = {name: limits.min for name, limits in signature.dimensions.items()}
-    found = []
+    found, forms = [], []
     for sizes in [second] if smallest in (second, taken) else [second, smallest]:
         drawn = draw_inputs(signature, CaseSpec(f"golden {sizes}", sizes, 0), rows)
         given = Given(drawn, drawn=True, sizes=sizes if sizes != taken else {})
         try:
-            case, _ = _run_twice(module, call, given)
+            case, structure = _run_twice(module, call, given)
         except DoesNotRun as error:
             if given.sizes and (told := _multiples(module, call, signature, inputs)):
                 error.remedy = told
@@ -158,7 +189,8 @@ def _run_others(
         if finite and not is_finite(case.outputs):
             raise does_not_run(call, given, "NaN or infinity, which its example doesn't give")
         found.append(case)
-    return found
+        forms.append(structure.result)
+    return found, forms
 
 
 def _multiples(module: nn.Module, call: Call, signature: ModelSignature, inputs: Tensors) -> str:

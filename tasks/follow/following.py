@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
@@ -141,13 +141,13 @@ class FollowedModel:
         self._thread = threading.Thread(target=self._follow, name="handoff-follow", daemon=True)
         self._thread.start()
 
-    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:  # noqa: ANN401
         """Return the outputs of the version that is served when the call begins.
 
-        The checks, and what is raised, are those of `LoadedModel`. Raises `UsageProblem` once it
-        was closed.
+        What is given and returned, the checks, and what is raised are those of `LoadedModel`.
+        Raises `UsageProblem` once it was closed.
         """
-        return self.model(*inputs)
+        return self.model(*inputs, **named)
 
     def __repr__(self) -> str:
         told = self._told
@@ -263,7 +263,7 @@ class FollowedModel:
         ) as scratch:
             release = self._alias.read(pointer)
             if held is not None and not options.narrower:
-                require_as_wide(name, version, held.model.signature, release.manifest.signature)
+                require_as_wide(version, held.model.manifest, release.manifest)
             place = Path(scratch, "release")
             target = self._alias.pull(release, options.target, place, self._require_open).slug
             if held is not None:

@@ -62,7 +62,7 @@ def _call(
         for spec in model.signature.inputs
     ]
     try:
-        return model(*inputs)
+        return model.tensors(*inputs)
     except (RuntimeError, InputsRefused) as error:
         raise PackageRefused(
             f"{_named(model)} can't be called on example {index} of its own release",

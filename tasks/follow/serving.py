@@ -13,7 +13,7 @@ from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, SeenLedgers
-from handoff.artifacts.release.manifest import TargetRecord
+from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.releases import Releases, SignedRelease
 from handoff.artifacts.release.signing import Trust
 from handoff.artifacts.serve.loader import FileName, Layouts
@@ -119,16 +119,21 @@ class FollowOptions:
     on_change: Callable[[Serving], object] | None = None
 
 
-def require_as_wide(model: str, version: int, now: ModelSignature, then: ModelSignature) -> None:
-    """Raise `PackageRefused` where `version` refuses requests that are taken now.
+def require_as_wide(version: int, now: Manifest, then: Manifest) -> None:
+    """Raise `PackageRefused` where `version`, whose record is `then`, refuses what is taken now.
 
-    So does one whose outputs have other names, dtypes or ranks: callers count on those.
+    So does one whose outputs have other names, dtypes or ranks, or come in another structure:
+    callers count on those.
     """
-    told = [*refused_requests(now, then), *_other_outputs(now, then)]
+    told = [
+        *refused_requests(now.signature, then.signature),
+        *_other_outputs(now.signature, then.signature),
+        *_other_structure(now, then),
+    ]
     if not told:
         return
     raise PackageRefused(
-        f"{model} version {version} takes or gives less than what is served now",
+        f"{then.model} version {version} takes or gives less than what is served now",
         expected="a version that takes every request that is taken now, and answers alike",
         got="it refuses " + "; ".join(told[:5]) if told[0].startswith("those") else told[0],
         remedy="Start the serving processes again with it once no such request comes any more, or "
@@ -142,6 +147,14 @@ def _other_outputs(now: ModelSignature, then: ModelSignature) -> list[str]:
     if before == after:
         return []
     return [f"outputs {_listed(after)}, where they were {_listed(before)}"]
+
+
+def _other_structure(now: Manifest, then: Manifest) -> list[str]:
+    before, after = (
+        one.structure.form_of(len(one.signature.outputs)) or "a tuple of tensors"
+        for one in (now, then)
+    )
+    return [] if before == after else [f"a result {after}, where it was {before}"]
 
 
 def _listed(outputs: list[tuple[str, str, int]]) -> str:

@@ -50,7 +50,7 @@ def write_cases(job: ProbeJob, release: Path, file: Path) -> Written:
 def _opened(job: ProbeJob, release: Path) -> Iterator[Callable[..., Sequence[torch.Tensor]]]:
     """Give the package as Python calls it, or, for another processor, as it was verified."""
     if emulated_target(job.slug) is None:
-        yield load_unreleased(release, job.slug)
+        yield load_unreleased(release, job.slug).tensors
         return
     with emulated_package(job, SHARED_LIBRARY, release) as package:
         yield lambda *inputs: package(inputs)

@@ -368,6 +368,7 @@ def assemble(
         graphs=optimized.graphs,
         captures=captures,
         served=served,
+        structure=contract.structure,
         created=_now(),
         began=began,
     )

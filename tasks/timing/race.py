@@ -132,4 +132,4 @@ def side_by_side(job: SideBySideJob) -> SideBySide:
 
 
 def _called(model: LoadedModel) -> Callable[[Tensors], object]:
-    return lambda inputs: model(*inputs)
+    return lambda inputs: model.tensors(*inputs)

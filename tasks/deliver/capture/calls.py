@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.delivery.contract import Structure, identifiers
 from handoff.artifacts.errors import UsageProblem
+from handoff.tasks.deliver.capture.results import form_of
 
 Tensors = tuple[torch.Tensor, ...]
 _T = TypeVar("_T")
@@ -176,11 +177,13 @@ def describe_structure(call: Call, result: object) -> Structure:
     tensors = [path for path, leaf in entries if isinstance(leaf, torch.Tensor)]
     outputs = call.outputs_of(tensors)
     one_by_one = outputs in (("",), tuple(f"[{place}]" for place in range(len(outputs))))
+    form = form_of(result, call.losses)
     return Structure(
         inputs=() if call.names == call.paths else call.paths,
         outputs=() if one_by_one else outputs,
         fixed=call.fixed,
         losses=tuple(tensors[place] for place in call.losses),
+        result="" if form is None or form.is_flat else str(form),
     )
 
 

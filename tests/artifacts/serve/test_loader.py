@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handoff.artifacts.delivery.contract import Structure
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.errors import HandoffError, InputsRefused, PackageRefused, UsageProblem
 from handoff.artifacts.release.manifest import MANIFEST_FILE, read_manifest
@@ -80,8 +81,8 @@ def put(place: int, tensor: object) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
-        (good()[:2], "another number of inputs: expected 3, got 2"),
-        ((*good(), good()[0]), "another number of inputs: expected 3, got 4"),
+        (good()[:2], "another number of inputs: expected 3: ids, x, flag, got 2"),
+        ((*good(), good()[0]), "another number of inputs: expected 3: ids, x, flag, got 4"),
         (put(0, [[1, 2, 3, 4]]), "ids is not what the model takes: expected a torch.Tensor, got l"),
         (put(0, None), "expected a torch.Tensor, got NoneType"),
         (put(0, good()[0].int()), "ids is not what .* expected int64, got int32"),
@@ -114,6 +115,34 @@ def test_each_wrong_input_is_refused_with_one_clear_error(
     assert not checked.fit(inputs)
     with pytest.raises(InputsRefused, match=told):
         raise checked.refusal(inputs)
+
+
+@pytest.mark.parametrize("positional", [0, 1, 2, 3])
+def test_inputs_may_be_given_by_name(positional: int) -> None:
+    names = ("flag", "x", "ids")
+    by_name = dict(zip(("ids", "x", "flag"), good(), strict=True))
+    named = {name: by_name[name] for name in names if name in ("ids", "x", "flag")[positional:]}
+    ordered = checks().in_order(good()[:positional], named)
+    assert checks().fit(ordered)
+    assert all(torch.equal(a, b) for a, b in zip(ordered, good(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("count", "named", "told"),
+    [
+        (0, ("id", "x", "flag"), "no input id: expected ids, x, flag, got id, .* Did you mean ids"),
+        (2, ("flagged",), "no input flagged: .* got 2 without a name, flagged. Did you mean flag"),
+        (0, ("ids", "flag"), "the call lacks x: expected ids, x, flag, got ids, flag. Give x too"),
+        (2, ("ids", "flag"), "the input ids is given twice: .* got 2 without a name, which are"),
+        (4, ("ids",), "another number of inputs: expected 3: ids, x, flag, got 5"),
+    ],
+)  # fmt: skip
+def test_wrong_names_are_refused_with_those_that_are_expected(
+    count: int, named: tuple[str, ...], told: str
+) -> None:
+    given = (*good(), good()[0])[:count]
+    with pytest.raises(InputsRefused, match=told):
+        checks().in_order(given, dict.fromkeys(named, good()[0]))
 
 
 def test_values_are_compared_only_where_that_is_asked_for() -> None:
@@ -158,6 +187,39 @@ def test_a_loaded_model_gives_the_originals_numbers(built_release: BuiltRelease,
     outputs = model(examples["0/inputs/ids"], examples["0/inputs/features"])
     assert isinstance(outputs, tuple)
     torch.testing.assert_close(outputs[0], examples["0/outputs/0"], rtol=1e-5, atol=1e-6)
+
+
+def restructure(folder: Path, structure: Structure) -> None:
+    """Let the release say that the original's result has this structure."""
+    manifest = replace(read_manifest(folder), structure=structure)
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    sign_release(folder, manifest)
+
+
+@pytest.mark.compile
+def test_a_result_has_the_originals_structure_and_inputs_may_be_named(pulled: Path) -> None:
+    key = pulled.parent / "key.pub"
+    key.write_bytes(sample_key().pem)
+    ids, features = torch.randint(ITEMS, (3, 20)), torch.randn(3, 64)
+    (plain,) = load(pulled, keys=key)(ids, features)
+    restructure(pulled, Structure((), ("['scores']",), result="{'scores': tensor, 'loss': None}"))
+    model = load(pulled, keys=key)
+    answer = model(features=features, ids=ids)
+    assert list(answer) == ["scores", "loss"]
+    assert answer["loss"] is None
+    assert torch.equal(answer["scores"], plain)
+    assert torch.equal(model.tensors(ids, features=features)[0], plain)
+    with pytest.raises(InputsRefused, match=r"no input feature: .* Did you mean features\?"):
+        model(ids=ids, feature=features)
+
+
+@pytest.mark.compile
+def test_a_structure_of_other_outputs_than_the_package_gives_is_left_out(pulled: Path) -> None:
+    key = pulled.parent / "key.pub"
+    key.write_bytes(sample_key().pem)
+    restructure(pulled, Structure(result="[tensor, tensor]"))
+    (scores,) = load(pulled, keys=key)(torch.randint(ITEMS, (3, 20)), torch.randn(3, 64))
+    assert scores.shape == (3, 3)
 
 
 @pytest.mark.compile

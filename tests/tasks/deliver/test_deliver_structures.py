@@ -103,8 +103,9 @@ def test_a_dictionary_is_taken_apart_and_said_how(traceable: bool, tmp_path: Pat
     assert contract.model.captured_by.startswith("torch.fx" if traceable else "torch.export")
     assert [spec.name for spec in contract.inputs] == ["batch_user", "batch_history_0"]
     assert contract.structure == Structure(
-        ("batch['user']", "batch['history'][0]"), ("['scores']", "['pooled']")
-    )
+        ("batch['user']", "batch['history'][0]"), ("['scores']", "['pooled']"),
+        result="{'scores': tensor, 'pooled': tensor}",
+    )  # fmt: skip
     assert contract.structure.output_names == ("scores", "pooled")
     fresh = torch.randn(9, 8), torch.randn(9, 3, 8)
     want = model({"user": fresh[0], "history": (fresh[1],)})
@@ -138,8 +139,9 @@ def test_dataclasses_are_seen_through_and_what_is_no_tensor_is_fixed(
     model = TakesDataclass(traceable=traceable)
     result = deliver_it(model, tmp_path / "toy", Features(USER, [ITEM]), "negative")
     assert result.contract.structure == Structure(
-        ("features.user", "features.items[0]"), (".scores", ".pooled"), ("mode = 'negative'",)
-    )
+        ("features.user", "features.items[0]"), (".scores", ".pooled"), ("mode = 'negative'",),
+        result="Scored(scores=tensor, pooled=tensor, temperature=1.0)",
+    )  # fmt: skip
     want = model(Features(USER, [ITEM]), "negative")
     torch.testing.assert_close(outputs_of(tmp_path / "toy", USER, ITEM)[0], want.scores)
     assert not torch.equal(want.scores, model(Features(USER, [ITEM])).scores)
@@ -154,6 +156,45 @@ def test_arguments_without_names_of_their_own_get_some(traceable: bool, tmp_path
     assert result.contract.structure.outputs == (".low", ".high")
     low, high = outputs_of(tmp_path / "toy", USER, ITEM, margin * 2)
     torch.testing.assert_close(high - low, margin * 4)
+
+
+class GivesAnything(nn.Module):
+    """Gives what `give` makes of twice its input."""
+
+    def __init__(self, give: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.give = give
+
+    def forward(self, x: Tensor) -> object:
+        return self.give(x * 2)
+
+
+@pytest.mark.parametrize(
+    ("give", "result"),
+    [
+        (lambda x: x, ""),
+        (lambda x: (x, x + 1), ""),
+        (lambda x: [x, x + 1], "[tensor, tensor]"),
+        (lambda x: {"y": x}, "{'y': tensor}"),
+        (lambda x: (x, None, {"z": [x + 1]}), "(tensor, None, {'z': [tensor]})"),
+        (lambda x: torch.max(x, 1), "max(values=tensor, indices=tensor)"),
+        (lambda x: Pair(x, x + 1), "Pair(low=tensor, high=tensor)"),
+        (lambda x: {"y": x, "n": 6, "mode": "a"}, "{'y': tensor, 'n': 6, 'mode': 'a'}"),
+    ],
+)  # fmt: skip
+def test_the_contract_holds_the_form_of_the_result(
+    give: Callable[[Tensor], object], result: str, tmp_path: Path
+) -> None:
+    delivered = deliver_it(GivesAnything(give), tmp_path / "toy", USER)
+    assert delivered.contract.structure.result == result
+    assert read_delivery(tmp_path / "toy").contract == delivered.contract
+
+
+def test_a_value_that_follows_the_size_is_none_with_a_note(tmp_path: Path) -> None:
+    model = GivesAnything(lambda x: {"y": x, "rows": len(x.tolist())})
+    delivered = deliver_it(model, tmp_path / "toy", USER)
+    assert delivered.contract.structure.result == "{'y': tensor, 'rows': None}"
+    assert any("['rows'] of the result is no tensor and differs" in n for n in delivered.notes)
 
 
 def test_the_contract_says_it_on_disk_as_well(tmp_path: Path) -> None:

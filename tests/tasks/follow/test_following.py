@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import handoff
+from handoff.artifacts.delivery.contract import Structure
 from handoff.artifacts.delivery.signature import Dimension
 from handoff.artifacts.errors import HandoffError, PackageRefused, RegistryFailed, UsageProblem
 from handoff.artifacts.recipe.target import Fit
@@ -191,6 +192,18 @@ def test_a_version_whose_outputs_are_others_is_not_served(
     renamed = tuple(replace(spec, name="logits") for spec in signature.outputs)
     shelf.release(2.0, signature=replace(signature, outputs=renamed))
     stays(followed, shelf, "outputs logits: float32 of 2 axes, where they were output0")
+
+
+def test_a_version_whose_result_has_another_structure_is_not_served(
+    followed: FollowedModel, shelf: Shelf
+) -> None:
+    structure = Structure(outputs=("['output0']",), result="{'output0': tensor}")
+    version = shelf.release(2.0, structure=structure)
+    stays(followed, shelf, "a result {'output0': tensor}, where it was a tuple of tensors")
+    with handoff.follow("toy@production", every_s=HOURS) as anew:
+        assert anew.serves.version == version
+        answer = anew(**shelf.inputs)
+        assert shelf.factor_of(answer["output0"]) == 2.0
 
 
 def test_a_store_that_is_away_changes_nothing_until_it_is_back(
