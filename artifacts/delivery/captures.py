@@ -52,7 +52,7 @@ class CaptureRow:
         if not self.captured:
             return self.road, "no", "", "", "", ""
         right = f"{self.tried - len(self.wrong)} of {self.tried}"
-        speed = str(Interval(self.speedup, self.speedup_low, self.speedup_high))
+        speed = Interval(self.speedup, self.speedup_low, self.speedup_high).told
         breaks = f", {len(self.breaks)} breaks" if self.breaks else ""
         return (
             self.road, f"yes{breaks}", right, f"{self.max_abs:.1e}", speed if self.speedup else "",

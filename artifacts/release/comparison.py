@@ -97,10 +97,10 @@ class SideBySide:
 
     def __str__(self) -> str:
         interval = Interval(self.ratio, self.low, self.high)
-        told = (
-            f"{self.target}: {self.ratio:.2f} times as fast as what it replaces "
-            f"({interval.span}), in turns on {self.sizes}, {self.threads} threads"
-        )
+        told = f"{self.ratio:.2f} times as fast as what it replaces ({interval.span})"
+        if not interval.is_known:
+            told = f"whether it is faster than what it replaces is not known ({interval.span})"
+        told = f"{self.target}: {told}, in turns on {self.sizes}, {self.threads} threads"
         if self.rmse_before is None or self.rmse_after is None:
             return told
         errors = f"{self.rmse_after:.2f} times eager's, was {self.rmse_before:.2f}"

@@ -206,11 +206,12 @@ class ServedTiming:
     speedup: float
     speedup_low: float
     speedup_high: float
+    is_blurred: bool = later(False)
 
     @property
     def over_eager(self) -> Interval:
         """How many times as fast as eager the package is."""
-        return Interval(self.speedup, self.speedup_low, self.speedup_high)
+        return Interval(self.speedup, self.speedup_low, self.speedup_high, self.is_blurred)
 
 
 @dataclass(frozen=True)

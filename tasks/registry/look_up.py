@@ -43,7 +43,9 @@ def _served(releases: Releases, head: Head | None, job: LookUpJob) -> Served | N
         # Whoever loads it is told what is wrong with it; a new version is the way out.
         return None
     timings = (
-        ServedTiming(target.slug, t.case, t.speedup, t.speedup_low, t.speedup_high)
+        ServedTiming(
+            target.slug, t.case, t.speedup, t.speedup_low, t.speedup_high, t.over_eager.is_blurred
+        )
         for target in manifest.targets
         for t in target.timings
     )

@@ -165,7 +165,7 @@ def _nodes(effect: PassEffect) -> str:
 def timings_table(manifest: Manifest, target: TargetRecord) -> Table | None:
     """Return the seconds of eager and the package on each timed input."""
     timings = manifest.served.timings if manifest.served else ()
-    served = {one.case: str(one.over_eager) for one in timings if one.target == target.slug}
+    served = {one.case: one.over_eager.told for one in timings if one.target == target.slug}
     rows = [
         (
             told_case(t.case),

@@ -257,13 +257,17 @@ def _figures(package: _Package, speeds: Sequence[Interval | None]) -> PackageFig
     )
 
 
+def _told(speed: Interval) -> str:
+    return f"{speed} times eager's speed" if speed.is_known else f"a speed that is {speed.told}"
+
+
 def _within_the_rules(compared: Comparison) -> tuple[str, ...]:
     """Say by what an equal package is equal."""
     if compared.beside:
         return tuple(map(str, compared.beside))
     told = []
     for name, one in (("the new one", compared.new), ("the old one", compared.old)):
-        speed = "unknown speed" if one.speed is None else f"{one.speed} times eager's speed"
+        speed = "unknown speed" if one.speed is None else _told(one.speed)
         error = "" if one.rmse_ratio is None else f", {one.rmse_ratio:.2f} times its error"
         why = f" (by its record: {one.why})" if one.basis == "recorded" else ""
         told.append(f"{name} has {speed}{error}{why}")

@@ -8,8 +8,11 @@ import pytest
 
 from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.release.comparison import SideBySide
+from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.evidence import ServedTiming, Timing
 from handoff.artifacts.release.interval import Interval
+from handoff.tasks.report.view import targets_table
+from tests.artifacts.samples import sample_manifest, sample_target
 
 
 def test_a_figure_is_told_before_its_interval() -> None:
@@ -30,6 +33,28 @@ def test_two_packages_side_by_side_are_told_with_their_interval() -> None:
     assert beside == (
         "cpu: 1.23 times as fast as what it replaces (1.20 to 1.30), in turns on x: 1, 4 threads"
     )
+    unknown = str(SideBySide("cpu", "x: 1", 1.1, 0.7, 1.5, 4))
+    assert unknown == (
+        "cpu: whether it is faster than what it replaces is not known (0.70 to 1.50), "
+        "in turns on x: 1, 4 threads"
+    )
+
+
+@pytest.mark.parametrize("others", [None, 1.6])
+@pytest.mark.parametrize("span", [(0.7, 1.5), (1.01, 1.3), (2.0, 5.0)])
+def test_every_place_tells_the_same_of_a_speed(
+    others: float | None, span: tuple[float, float]
+) -> None:
+    timing = Timing("batch=8 example=0", 2.0, 1.0, 1.2, *span, 9, 2, others=others)
+    target = replace(sample_target("cpu-avx2"), timings=(timing,))
+    before, after = sample_manifest(sample_target("cpu-avx2")), sample_manifest(target)
+    (speed,) = (one.after for one in differences(before, after) if timing.case in one.name)
+    blurred = timing.over_eager.is_blurred
+    served = ServedTiming("cpu-avx2", timing.case, 1.2, *span, is_blurred=blurred)
+    assert {speed, served.over_eager.told} == {timing.over_eager.told}
+    table = targets_table(after)
+    assert table is not None
+    assert timing.over_eager.told in [cell.text for cell in table.rows[0]]
 
 
 @pytest.mark.parametrize(
