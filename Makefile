@@ -173,6 +173,7 @@ reference: ready
 	$(BIN)/python -m handoff.infra.documenting.recipe_reference docs/recipe-reference.md
 	$(BIN)/python -m handoff.infra.documenting.house docs/how-it-works.md
 	$(BIN)/python -m handoff.infra.documenting.findings docs/training.md
+	$(BIN)/python -m handoff.infra.documenting.words docs/glossary.md
 
 $(DOCS)/.ready: docs/requirements.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)

@@ -10,14 +10,15 @@ from handoff.infra.terminal.echoing import echo
 
 
 @click.command()
-@click.argument("code", default="", shell_complete=complete_code)
+@click.argument("code", nargs=-1, shell_complete=complete_code)
 @json_option
 @debug_option
-def explain(code: str, as_json: bool) -> None:
+def explain(code: tuple[str, ...], as_json: bool) -> None:
     """Say what a finding, an error or an exit code means, what causes it, and what to do.
 
-    CODE is what stands in brackets behind a finding, an error's class, a number, or a graph pass,
-    of which it says what it does; without one, all but the passes are listed.
+    CODE is what stands in brackets behind a finding, an error's class, a number, a graph pass, of
+    which it says what it does, or the title of a table's column or of a report's figure; without
+    one, all but the passes are listed.
 
     \b
     handoff explain
@@ -25,10 +26,11 @@ def explain(code: str, as_json: bool) -> None:
     handoff explain DeliveryUnsound
     handoff explain 4
     handoff explain contiguous-linear
+    handoff explain rtol needed
     """  # noqa: D301 - click keeps lines as they are after the character \\b
     from handoff.infra.explaining.telling import explain as tell
 
-    tell(code, as_json=as_json)
+    tell(" ".join(code), as_json=as_json)
 
 
 @click.command()

@@ -13,10 +13,13 @@ from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
 from handoff.artifacts.release.evidence import Finding
 from handoff.infra.explaining.texts import (
     Explanation,
+    Word,
     code_of,
     codes_in,
     explanations,
     find_explanation,
+    find_word,
+    words,
 )
 from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo, styled
@@ -44,17 +47,21 @@ def explain(code: str, *, as_json: bool) -> None:
         _list_all(as_json=as_json)
         return
     found = find_explanation(code)
+    if found is None and (word := find_word(code)) is not None:
+        _tell_word(word, as_json=as_json)
+        return
     if found is None:
-        known = {name.casefold(): name for name in (*explanations(), *declared_passes())}
+        named = [name for word in words() for name in word.names]
+        known = {name.casefold(): name for name in (*explanations(), *declared_passes(), *named)}
         if code.casefold() in declared_passes():
             _explain_pass(code.casefold(), as_json=as_json)
             return
         meant = did_you_mean(code.casefold(), known, "Run 'handoff explain', or 'handoff passes'")
         raise UsageProblem(
             "there is no explanation of that",
-            expected="a finding, an error, an exit code or a pass",
+            expected="a finding, an error, an exit code, a pass, or a table's title",
             got=code[:80],
-            remedy=re.sub(r"(?<=^Did you mean )\S+(?=\?$)", lambda m: known[m[0]], meant),
+            remedy=re.sub(r"(?<=^Did you mean ).+(?=\?$)", lambda m: known[m[0]], meant),
         )
     if as_json:
         print_json(_plain(found))
@@ -80,6 +87,14 @@ def _explain_pass(name: str, *, as_json: bool) -> None:
     if told.parameters:
         _paragraph("Parameters", "; ".join(f"{n}: {m}" for n, m in told.parameters.items()))
     _paragraph("In a recipe", _IN_A_RECIPE)
+
+
+def _tell_word(word: Word, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"names": list(word.names), "kind": word.kind, "means": word.means})
+        return
+    echo(styled(", ".join(word.names), bold=True))
+    _paragraph("", word.means)
 
 
 def hint_for(findings: Iterable[Finding]) -> str:
@@ -138,7 +153,10 @@ def _paragraph(heading: str, text: str) -> None:
 def _list_all(*, as_json: bool) -> None:
     known = explanations().values()
     if as_json:
-        print_json({"explanations": [_plain(one) for one in known]})
+        glossary = [
+            {"names": list(one.names), "kind": one.kind, "means": one.means} for one in words()
+        ]
+        print_json({"explanations": [_plain(one) for one in known], "words": glossary})
         return
     for kind, heading in _HEADINGS.items():
         ours = [one for one in known if one.kind == kind]
@@ -153,4 +171,7 @@ def _list_all(*, as_json: bool) -> None:
             for line in told[1:]:
                 echo(indent + line)
         echo()
+    echo(styled("Words of pages, tables and reports", bold=True))
+    _paragraph("", ", ".join(name for word in words() for name in word.names))
+    echo()
     echo("handoff explain CODE tells what one means, an example of it, and what to do")

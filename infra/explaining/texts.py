@@ -69,6 +69,38 @@ def find_explanation(code: str) -> Explanation | None:
     return None
 
 
+@dataclass(frozen=True)
+class Word:
+    """A word of pages, tables and reports, by all its `names`; a `concept` or a `title` of those.
+
+    `see` is a link of the glossary's page.
+    """
+
+    names: tuple[str, ...]
+    means: str
+    kind: str
+    see: str = ""
+
+
+@cache
+def words() -> tuple[Word, ...]:
+    """Return the glossary: concepts first, then the titles of tables and figures."""
+    text = (Path(__file__).parent / "words.toml").read_text(encoding="utf-8")
+    plain = tomllib.loads(text)
+    return tuple(
+        Word(tuple(one["names"]), one["means"], kind, one.get("see", ""))
+        for kind in ("concept", "title")
+        for one in plain[kind]
+    )
+
+
+def find_word(name: str) -> Word | None:
+    """Return the word that `name` is; small and capital letters, hyphens and marks are alike."""
+    wanted = _folded(name)
+    found = (one for one in words() if wanted and wanted in map(_folded, one.names))
+    return next(found, None)
+
+
 def code_of(error: HandoffError) -> str:
     """Return the code of an error: the name of its class, or of the nearest that is explained."""
     names = (kind.__name__ for kind in type(error).__mro__)
