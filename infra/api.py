@@ -190,6 +190,9 @@ def pull(
 ) -> PullResult:
     """Fetch `NAME@ALIAS` or `NAME@VERSION` into the new folder `folder`, verified.
 
+    Of a name alone it is the version in production, else the newest; `chosen` of the result says
+    which, and why.
+
     `target` is a slug, or `auto` for the one that fits this machine. With the layout `triton`,
     `folder` is a model repository of Triton Inference Server. Only the store is asked. Raises
     `PackageRefused` for what isn't as it was signed or doesn't fit, `StoreFailed` and

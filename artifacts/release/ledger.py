@@ -30,6 +30,10 @@ PREDICATE_TYPE = "urn:handoff:ledger:1"
 Action = Literal["release", "promote", "rollback", "retire"]
 
 
+# The alias that serving machines go by. It is never a release's own to move.
+PRODUCTION = "production"
+
+
 @dataclass(frozen=True)
 class Pointer:
     """What an alias points to: a version, the digest of its signed release, and who put it there.

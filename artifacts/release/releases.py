@@ -24,7 +24,13 @@ from handoff.artifacts.release.layout import (
     read_parts,
     version_key,
 )
-from handoff.artifacts.release.ledger import LedgerEntry, Pointer, SeenLedgers, open_entry
+from handoff.artifacts.release.ledger import (
+    PRODUCTION,
+    LedgerEntry,
+    Pointer,
+    SeenLedgers,
+    open_entry,
+)
 from handoff.artifacts.release.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES, Trust
 from handoff.artifacts.release.statement import (
@@ -157,6 +163,26 @@ class Releases:
                 remedy=f"Name another one; 'handoff history {model}' tells who retired it",
             )
         return self.released(model, version).pointer
+
+    def choose(self, model: str, reference: str | int | None) -> tuple[Pointer, str]:
+        """Return what `find` returns; of a name alone what is in production, else the newest kept.
+
+        With it goes a sentence that says so, and what else there is; '' for what was named. Raises
+        as `find` does.
+        """
+        if reference is not None:
+            return self.find(model, reference), ""
+        aliases = self.require_head(model).entry.aliases
+        others = [f"{alias} {held.version}" for alias, held in sorted(aliases.items())
+                  if alias != PRODUCTION]  # fmt: skip
+        also = f" (other aliases: {', '.join(others)})" if others else ""
+        if PRODUCTION in aliases:
+            held = aliases[PRODUCTION]
+            why = f"version {held.version}, which is in {PRODUCTION}"
+            return held, f"{model} without a version or alias: {why}{also}"
+        newest = self.find(model, None)
+        why = f"version {newest.version}, the newest, as nothing is in {PRODUCTION}"
+        return newest, f"{model} without a version or alias: {why}{also}"
 
     def _version_of(self, model: str, record: str) -> int:
         """Return the version whose record's digest begins with `record`."""

@@ -35,7 +35,10 @@ def list_models(as_json: bool) -> None:
 @json_option
 @debug_option
 def show(name: str, as_json: bool) -> None:
-    """Show one version of a model: its targets, how accurate and how fast they are."""
+    """Show one version of a model: its targets, how accurate and how fast they are.
+
+    Of a name alone it is the version in production, else the newest, as the first line says.
+    """
     from handoff.infra.commands.registry import show_version
 
     show_version(name, as_json=as_json)
@@ -76,7 +79,8 @@ def pull(
 ) -> None:  # fmt: skip
     """Fetch a release's package for this machine: signature, digests and fit are verified.
 
-    Only the store is asked, and the next one resumes an interrupted pull.
+    Only the store is asked, and the next one resumes an interrupted pull. Of a name alone it is the
+    version in production, else the newest, as the first line says.
 
     \b
     handoff pull resnet18@production --to model

@@ -161,7 +161,7 @@ def verify_folder(folder: Path, delivery: Path | None, *, as_json: bool) -> None
 
 def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as_json: bool) -> int:
     """Compare a released package in other versions of torch; return 4 if it isn't right in one."""
-    from handoff.infra.commands.registry import parse_reference
+    from handoff.infra.commands.registry import find_chosen, parse_reference, releases_of
     from handoff.tasks.registry.repeating import verify_with_torches
 
     try:
@@ -175,9 +175,9 @@ def verify_torches(reference: str, versions: tuple[str, ...], target: str, *, as
     settings = read_settings()
     require_writable_home(settings)
     model, named = parse_reference(reference)
-    version, slug, checks = verify_with_torches(
-        read_site(settings), model, named or "candidate", target, wanted.also
-    )
+    site = read_site(settings)
+    chosen = find_chosen(releases_of(settings), model, named).version
+    version, slug, checks = verify_with_torches(site, model, chosen, target, wanted.also)
     if as_json:
         print_json(
             {"model": model, "version": version, "target": slug, "torches": to_plain(checks)}

@@ -12,7 +12,7 @@ from handoff.artifacts.night import read_nights
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.difference import differences
-from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.ledger import LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
 from handoff.infra.cli.group import is_quiet
@@ -131,7 +131,7 @@ def show_version(reference: str, *, as_json: bool) -> None:
     """Print one version of a model."""
     releases = releases_of(read_settings())
     name, wanted = parse_reference(reference)
-    pointer = releases.find(name, wanted)
+    pointer = find_chosen(releases, name, wanted)
     release = releases.read(name, pointer)
     aliases = releases.require_head(name).entry.aliases_of(pointer.version)
     version, report = pointer.version, releases.report(name, pointer.version)
@@ -190,6 +190,7 @@ def pull_release(
     job = PullJob(name, wanted, to, target, settings.stores, installed_torch(), layout)
     with shown_transfer() as progress:
         result = pull(job, progress)
+    _tell_chosen(result.chosen)
     if as_json:
         print_json(to_plain(result))
         return
@@ -207,12 +208,25 @@ def pull_delivery(reference: str, folder: Path, *, as_json: bool) -> None:
 
     settings = read_settings()
     name, wanted = parse_reference(reference)
-    version = releases_of(settings).find(name, wanted).version
+    version = find_chosen(releases_of(settings), name, wanted).version
     result = restore(RestoreJob(settings.stores, name, version, whole_path(folder)))
     if as_json:
         print_json({"model": name, "version": version, **to_plain(result)})
         return
     echo(f"{name} version {version}: its delivery {result.digest.short} in {result.folder}")
+
+
+def find_chosen(releases: Releases, name: str, wanted: str | int | None) -> Pointer:
+    """Return the version that is wanted; of a name alone say which one it is, and why."""
+    pointer, why = releases.choose(name, wanted)
+    _tell_chosen(why)
+    return pointer
+
+
+def _tell_chosen(why: str) -> None:
+    # On standard error, so that JSON stays JSON.
+    if why and not is_quiet():
+        echo(f"handoff: {why}", err=True)
 
 
 def parse_reference(text: str) -> tuple[str, str | int | None]:
@@ -271,7 +285,7 @@ def show_difference(before: str, after: str, page: Path | None, *, as_json: bool
     pointers = []
     for reference in (before, after):
         name, wanted = parse_reference(reference)
-        pointers.append((name, releases.find(name, wanted)))
+        pointers.append((name, find_chosen(releases, name, wanted)))
     old, new = (releases.read(name, pointer).manifest for name, pointer in pointers)
     found = differences(old, new)
     names = [f"{name}@{pointer.version}" for name, pointer in pointers]

@@ -11,7 +11,7 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import PromotionRefused, RegistryFailed, UsageProblem
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.difference import refused_requests
-from handoff.artifacts.release.ledger import Action, LedgerEntry, Pointer
+from handoff.artifacts.release.ledger import PRODUCTION, Action, LedgerEntry, Pointer
 from handoff.artifacts.release.manifest import MANIFEST_LIMIT_BYTES, Manifest, parse_manifest
 from handoff.artifacts.release.releases import Head, Releases, open_releases
 from handoff.tasks.registry.changes import (
@@ -26,8 +26,6 @@ from handoff.tasks.registry.changes import (
 )
 from handoff.tasks.registry.promotion import broken_rules, told_emulated
 
-# The alias that serving machines go by. It is never a release's own to move.
-PRODUCTION = "production"
 _UNSIGNED = Digest("sha256:" + "0" * 64)
 
 

@@ -145,13 +145,14 @@ class PullJob(Job["PullResult"]):
 
 @dataclass(frozen=True)
 class PullResult:
-    """What was pulled, and where it lies."""
+    """What was pulled, and where it lies; `chosen` says why that version, where none was named."""
 
     folder: Path | None
     model: str
     version: int
     target: str
     manifest: Digest
+    chosen: str = ""
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,11 @@ def run(job: PullJob, progress: Progress | None = None) -> PullResult:
     """
     stores = job.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
-    pointer = releases.find(job.name, job.reference)
+    pointer, chosen = releases.choose(job.name, job.reference)
     release = releases.read(job.name, pointer)
     target = choose_target(release.manifest, job.target, job.torch_version)
     digest = release.manifest.digest
-    result = PullResult(job.to, job.name, pointer.version, target.slug, digest)
+    result = PullResult(job.to, job.name, pointer.version, target.slug, digest, chosen)
     if job.layout == "triton" and job.to is not None:
         place = keep_for_triton(releases, release, target, job.to, progress)
         return replace(result, folder=place)
