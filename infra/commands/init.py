@@ -17,7 +17,7 @@ from handoff.artifacts.delivery.contract import (
     format_contract,
 )
 from handoff.artifacts.delivery.signature import DECLARED, Dimension, TensorSpec
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import UsageProblem, did_you_mean
 from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.recipe.recipe import read_recipe
 from handoff.artifacts.record import to_plain
@@ -159,9 +159,9 @@ def _require_used(flag: str, said: Iterable[str], names: Iterable[str]) -> None:
                 f"{flag} names something that isn't there",
                 expected=f"one of {', '.join(known)}" if known else "none: there are no such",
                 got=name,
-                remedy="forward's arguments in module.py are the inputs, names in their shapes the "
-                "dimensions",
-            )
+                remedy=did_you_mean(name, known, "forward's arguments in module.py are the inputs, "
+                                    "names in their shapes the dimensions"),
+            )  # fmt: skip
 
 
 def _unknown(unknown: Sequence[InputProposal]) -> UsageProblem:

@@ -54,6 +54,7 @@ from handoff.tasks.deliver.golden import (
     undisturbed,
 )
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
+from handoff.tasks.deliver.options import require_call
 from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, state_of, watch_values
 from handoff.tasks.deliver.ranges.uses import Uses
 from handoff.tasks.deliver.writing import Work
@@ -249,6 +250,8 @@ def deliver(
     computes something else.
     """
     require_free(folder)
+    options = {"dynamic": dynamic, "dimensions": dimensions, "ranges": ranges}
+    require_call(name, example_kwargs, batch_invariant, options)
     module = unwrap(module)
     call, inputs = describe_call(module, example_inputs, example_kwargs or {})
     require_on_cpu(module, inputs)

@@ -274,16 +274,16 @@ def test_takes_an_empty_folder(tmp_path: Path) -> None:
         ({"dynamic": {"y": {0: "batch"}}}, "dynamic names the input y.*one of x"),
         ({"ranges": {"y": (0, 1)}}, "ranges names the input y"),
         ({"dimensions": {"length": (1, 5)}}, "dimensions names the dimension length.*one of batch"),
-        ({"dynamic": {"x": {2: "batch"}}}, "axis 2 of x, which has axes 0 to 1"),
-        ({"dynamic": {"x": {-1: "batch"}}}, "axis -1 of x"),
-        ({"dynamic": {"x": "batch"}}, "'batch' in dynamic"),
-        ({"dynamic": {"x": {0: "a b"}}}, "expected an identifier"),
+        ({"dynamic": {"x": {2: "batch"}}}, "expected one of its axes, 0 to 1, got 2"),
+        ({"dynamic": {"x": {-1: "batch"}}}, "got -1. Write 1: axes"),
+        ({"dynamic": {"x": "batch"}}, "expected {AXIS: DIMENSION}, got 'batch'"),
+        ({"dynamic": {"x": {0: "a b"}}}, "expected letters, digits and '_'"),
         ({"dynamic": {"x": {0: "n", 1: "n"}}}, "expected n = 6 as in another input, got 8"),
         ({"dimensions": {"batch": (1, 4)}}, "x doesn't fit .* expected batch from 1 to 4, got 6"),
-        ({"dimensions": {"batch": (9, 4)}}, "min 9 and max 4"),
-        ({"dimensions": {"batch": 9}}, "dimensions={dimension"),
-        ({"dimensions": {"batch": (1, 9.5)}}, r"\(1, 9.5\) for batch"),
-        ({"ranges": {"x": (1.0, 0.0)}}, "expected low <= high for x"),
+        ({"dimensions": {"batch": (9, 4)}}, r"the smaller one first, got \(9, 4\)"),
+        ({"dimensions": {"batch": 9}}, "Write dimensions={'batch': .1, 9.}"),
+        ({"dimensions": {"batch": (1, 9.5)}}, r"two whole numbers, got \(1, 9.5\)"),
+        ({"ranges": {"x": (1.0, 0.0)}}, "the lower one first"),
     ],
 )
 def test_refuses_arguments_that_contradict_the_example(
@@ -296,7 +296,7 @@ def test_refuses_arguments_that_contradict_the_example(
 
 def test_refuses_ids_in_the_example_beyond_their_range(tmp_path: Path) -> None:
     ids = torch.full((3, 2), 7)
-    with pytest.raises(UsageProblem, match="values 7 to 7 in the example of ids"):
+    with pytest.raises(UsageProblem, match=r"example of ids lies beyond .* got 7 to 7"):
         deliver_toy(toys.EmbeddedIds, tmp_path / "toy", ids, ranges={"ids": (0, 5)})
 
 
