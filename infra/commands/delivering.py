@@ -16,10 +16,12 @@ from handoff.artifacts.record import to_plain
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.input_flags import ask_name, ask_values
 from handoff.infra.engine.child import ProcessPlan, StepProcess
+from handoff.infra.engine.looking import places_to_tell
 from handoff.infra.home import whole_path
 from handoff.infra.terminal.console import fitted, print_json, print_table
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult, PrepareJob
+from handoff.tasks.deliver.naming import require_factory
 
 _LOOKS_EVERY_S = 0.2
 _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
@@ -32,6 +34,8 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     model is captured, which takes long.
     """
     place, search_path = whole_path(folder), Path.cwd()
+    # Before a process imports torch, which takes seconds.
+    require_factory(factory, search_path, places_to_tell())
     asks, tells = ask and not as_json, not (as_json or is_quiet())
     with _process() as process:
         with _prints_shown(process.log.with_name("printed")) as prints:

@@ -106,6 +106,16 @@ def find_extension(name: str) -> ModuleSpec | None:
     return _find(name, _places)
 
 
+def find_module(name: str, places: Sequence[str]) -> ModuleSpec | None:
+    """Return where the top-level module `name` is: installed, or in one of the places."""
+    return _find(name, places)
+
+
+def user_places() -> tuple[str, ...]:
+    """Return the places told, in which the user's own code is looked for here."""
+    return tuple(_places)
+
+
 def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
     found = PathFinder.find_spec(name)
     if found is None and name not in hidden_names():

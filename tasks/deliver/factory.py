@@ -11,17 +11,17 @@ import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from handoff.artifacts.delivery.contract import Lineage
-from handoff.artifacts.errors import UsageProblem, did_you_mean
+from handoff.artifacts.errors import did_you_mean
 from handoff.infra.engine.budget import is_out_of_memory, out_of_memory
-from handoff.infra.engine.looking import hidden_names, searched
+from handoff.infra.engine.looking import searched, user_places
 from handoff.tasks.deliver.capture.lines import one_line
+from handoff.tasks.deliver.naming import no_function, refuse, require_factory
 
 OPTIONS = (
     "name", "keywords", "dynamic", "dimensions", "ranges", "batch_invariant", "lineage",
@@ -88,7 +88,7 @@ def make_model(factory: str, search_path: Path) -> Made:
             # By hand it would run: what lacks is memory for this step, which is reported as that.
             if is_out_of_memory(error):
                 raise out_of_memory("deliver", error) from error
-            raise _refuse(
+            raise refuse(
                 f"{factory} failed", expected="a model and its example inputs",
                 got=one_line(error), remedy="Call it by hand to see the whole trace",
                 where=_place(error, search_path),
@@ -97,70 +97,29 @@ def make_model(factory: str, search_path: Path) -> Made:
 
 
 def _find(factory: str, search_path: Path) -> Callable[[], Any]:
-    module_name, separator, name = factory.partition(":")
-    is_file = module_name.endswith(".py") or "/" in module_name
-    if is_file or not (separator and module_name and name.isidentifier()):
-        raise _refuse(
-            "that is not the name of a factory", expected="MODULE:FACTORY", got=repr(factory),
-            remedy=f"Write {_meant(factory) or 'it as examples.resnet18:build'}",
-        )  # fmt: skip
-    _require_reachable(module_name, search_path)
+    module_name, name = require_factory(factory, search_path, user_places())
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise _refuse(
+        raise refuse(
             f"{module_name} can't be imported", expected=f"a module that imports, in {search_path}",
             got=one_line(error),
-            remedy=_missing(module_name, search_path)
-            or f"Try python -c 'import {module_name}' in that folder",
+            remedy=f"Try python -c 'import {module_name}' in that folder",
             where=_place(error, search_path),
         ) from error  # fmt: skip
     function = getattr(module, name, None)
     if not callable(function) or isinstance(function, nn.Module):
         known = [n for n, f in vars(module).items()
                  if inspect.isfunction(f) and f.__module__ == module_name]  # fmt: skip
-        raise _refuse(
-            f"{module_name} has no function {name}",
-            expected=f"one of {', '.join(sorted(known)[:12])}" if known else "a function in it",
-            got="none of that name" if function is None else type(function).__name__,
-            remedy=did_you_mean(name, known, "Name a function that takes no arguments"),
-        )
+        got = "none of that name" if function is None else type(function).__name__
+        raise no_function(module_name, name, known, got)
     return function  # type: ignore[no-any-return]
-
-
-def _meant(factory: str) -> str:
-    """Return MODULE:FACTORY for a file and a function in it, or for two names with a dot."""
-    path, separator, name = factory.partition(":")
-    if separator and name.isidentifier():
-        return f"{path.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
-    module, _, function = factory.rpartition(".")
-    return f"{module}:{function}" if module and function != "py" and not separator else ""
-
-
-def _missing(module_name: str, search_path: Path) -> str:
-    """Return which module was meant where the folder has none of that name, but one like it."""
-    top = module_name.partition(".")[0]
-    there = [path.stem for path in search_path.iterdir()
-             if path.suffix == ".py" or (path / "__init__.py").is_file()]  # fmt: skip
-    return "" if top in there else did_you_mean(top, there, "")
-
-
-def _require_reachable(module_name: str, search_path: Path) -> None:
-    """Raise `UsageProblem` for a module of the folder that a library's name hides."""
-    top = module_name.partition(".")[0]
-    if top in hidden_names() and PathFinder.find_spec(top, [str(search_path)]) is not None:
-        raise _refuse(
-            f"{top} in {search_path} is hidden by the library of that name",
-            expected="a factory in a module with a name of its own", got=module_name,
-            remedy="Move the function that makes the model to a module of another name, such as "
-            "deliver_model.py",
-        )  # fmt: skip
 
 
 def _check_made(factory: str, made: object) -> Made:
     parts = made if isinstance(made, tuple) else ()
     if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
-        raise _refuse(
+        raise refuse(
             f"{factory} returned something else", expected="the model and a tuple of its example "
             "inputs, and maybe a dictionary of options", got=_kinds(made),
             remedy="Return (model, (x, ...)) or (model, (x, ...), {'dimensions': ...})",
@@ -169,14 +128,14 @@ def _check_made(factory: str, made: object) -> Made:
     options = parts[2] if len(parts) == 3 else {}
     wrong = [key for key in options if key not in OPTIONS] if isinstance(options, dict) else [""]
     if wrong:
-        raise _refuse(
+        raise refuse(
             f"{factory} returned options that can't be used", expected=f"a dictionary of "
             f"{', '.join(OPTIONS)}", got=str(wrong[0]) or type(options).__name__,
             remedy=did_you_mean(str(wrong[0]), OPTIONS, "Fix that name; "
             "python -c 'import handoff; help(handoff.deliver)' says what each means"),
         )  # fmt: skip
     if not isinstance(options.get("lineage", Lineage()), Lineage):
-        raise _refuse(
+        raise refuse(
             f"{factory} returned a lineage that can't be used",
             expected="a value of handoff.Lineage", got=type(options["lineage"]).__name__,
             remedy="Make one, or leave it out to take it from git",
@@ -197,7 +156,3 @@ def _place(error: BaseException, search_path: Path) -> str:
         if search_path in path.parents and path != Path(__file__):
             return f"{path.relative_to(search_path)}:{frame.lineno}"
     return ""
-
-
-def _refuse(what: str, *, expected: str, got: str, remedy: str, where: str = "") -> UsageProblem:
-    return UsageProblem(what, expected=expected, got=got, remedy=remedy, where=where)
