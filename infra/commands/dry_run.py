@@ -288,7 +288,7 @@ def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> N
         return
     echo(f"  delivery    {found.judged.verdict}, {taken.nodes} nodes, "
                f"{size(taken.weights_bytes)}, {taken.digest.short}")  # fmt: skip
-    print_findings(found.judged.findings)
+    print_findings(found.judged.findings, again=True)
     echo(f"  fingerprint {found.fingerprint.short}")
     echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores

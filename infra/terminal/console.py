@@ -50,12 +50,21 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     Console(width=width, highlight=False, soft_wrap=False).print(table)
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
+# Notes about where a delivery comes from: the numbers are the same, so that once is enough.
+_TOLD_ONCE = ("lineage-incomplete",)
+
+
+def print_findings(findings: Sequence[Finding], *, again: bool = False) -> None:
     """Print each finding with its place, what it means and what to do.
 
-    A terminal gets lines of its own width, a log one line for each sentence.
+    A terminal gets lines of its own width, a log one line for each sentence. `again` is for what
+    comes behind an inspection: a note on where the delivery comes from is only named there.
     """
     for finding in findings:
+        if again and finding.severity == "note" and finding.code in _TOLD_ONCE:
+            named = f"{finding.code}, as 'handoff inspect' tells"
+            echo("  ", styled("note    ", fg=_COLOURS["note"]), named)
+            continue
         place = f"{finding.where}: " if finding.where else ""
         message, remedy = one_line(f"{place}{finding.message}"), one_line(finding.remedy)
         severity = styled(f"{finding.severity:8}", fg=_COLOURS[finding.severity])

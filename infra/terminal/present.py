@@ -69,7 +69,7 @@ def print_release(
     title = f"{manifest.model} version {version}" if version else f"{manifest.model}, not released"
     named = f" ({', '.join('@' + alias for alias in aliases)})" if aliases else ""
     echo(f"\n{title}{named}: record {manifest.digest.short}, delivery {manifest.verdict}")
-    print_findings(manifest.findings)
+    print_findings(manifest.findings, again=True)
     timings = [row for target in manifest.targets for row in _timing_rows(target)]
     if timings:
         print_table("", _TIMING_COLUMNS, timings)

@@ -7,7 +7,7 @@ mode, a weight that is NaN) the intake has already noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import torch
@@ -36,8 +36,8 @@ def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Fin
         yield Finding(
             "lineage-incomplete",
             "unsound",
-            f"the recipe requires {', '.join(wanted)}, which the delivery doesn't say",
-            f"Write it under [source] in {CONTRACT_FILE}, or deliver from a clean git checkout",
+            f"the recipe requires {' and '.join(wanted)}, which the delivery doesn't say",
+            _ways_to_say(wanted, has_commit=bool(lineage.commit)),
             CONTRACT_FILE,
         )
     elif unknown := [name for name in empty if name in ("repository", "commit")]:
@@ -45,10 +45,24 @@ def missing_lineage(lineage: Lineage, required: tuple[str, ...]) -> Iterator[Fin
             "lineage-incomplete",
             "note",
             f"the delivery doesn't say its {' and '.join(unknown)}",
-            f"Write it under [source] in {CONTRACT_FILE}, or deliver from a git checkout"
-            + (" that has a remote (git remote add origin URL)" if lineage.commit else ""),
+            _ways_to_say(unknown, has_commit=bool(lineage.commit)),
             CONTRACT_FILE,
         )
+
+
+# What 'handoff deliver' reads off the git checkout that it runs in.
+_FROM_GIT = {"repository", "commit", "author"}
+
+
+def _ways_to_say(lacking: Sequence[str], *, has_commit: bool) -> str:
+    """Return how each of the fields is given: in the file, by deliver's option, by git."""
+    lines = ", ".join(f'{name} = "..."' for name in lacking)
+    option = ", ".join(f'{name}="..."' for name in lacking)
+    told = f"Write {lines} under [source] in {CONTRACT_FILE}, or pass lineage=Lineage({option})"
+    if not _FROM_GIT.issuperset(lacking):
+        return told
+    remote = " that has a remote (git remote add origin URL)" if has_commit else ""
+    return f"{told}, or deliver from a clean git checkout{remote}"
 
 
 def left_out(contract: DeliveryContract) -> Iterator[Finding]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Literal
 
 import click
 import pytest
 
+from handoff.artifacts.release.evidence import Finding
+from handoff.infra.terminal.console import print_findings
 from tests.terminal import written_to_terminal
 
 _WHERE = "module.py:12 in the_forward_of_a_model_with_a_very_long_name_that_nobody_breaks_apart"
@@ -24,6 +27,25 @@ def test_a_log_gets_a_line_for_each_sentence() -> None:
         [sys.executable, "-c", _PRINT], capture_output=True, text=True, check=True
     ).stdout
     assert len(printed.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "lines"),
+    [
+        ("lineage-incomplete", "note", 1), ("lineage-incomplete", "unsound", 2),
+        ("left-out", "note", 2),
+    ],
+)  # fmt: skip
+def test_a_note_on_where_a_delivery_comes_from_is_told_once(
+    code: str, severity: Literal["note", "unsound"], lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = Finding(code, severity, "it lacks something", "Say it")
+    print_findings([finding])
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    print_findings([finding], again=True)
+    again = capsys.readouterr().out
+    assert len(again.splitlines()) == lines
+    assert code in again
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

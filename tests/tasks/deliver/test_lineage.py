@@ -83,6 +83,16 @@ def test_the_first_remote_counts_where_none_is_called_origin(repository: Path) -
     assert lineage_from_git(repository).repository == "https://git.example.org/own.git"
 
 
+def test_what_a_recipe_requires_is_told_with_the_fields_that_lack_and_how_to_give_them() -> None:
+    (told,) = missing_lineage(Lineage(author="A"), ("author", "commit", "training_run"))
+    assert "requires commit and training_run, which the delivery doesn't say" in told.message
+    assert 'Write commit = "...", training_run = "..." under [source] in deliv' in told.remedy
+    assert 'lineage=Lineage(commit="...", training_run="...")' in told.remedy
+    assert "git" not in told.remedy  # which knows no training run
+    (told,) = missing_lineage(Lineage(), ("author",))
+    assert "or deliver from a clean git checkout" in told.remedy
+
+
 def test_a_checkout_without_a_remote_is_told_what_it_lacks(repository: Path) -> None:
     (repository / "lineage_train.py").write_text(
         "import torch\ndef build():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
