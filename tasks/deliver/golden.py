@@ -83,6 +83,16 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
 
 
+def told_mode(module: nn.Module) -> tuple[str, ...]:
+    """Return a note on a model that isn't in evaluation mode, in which it is delivered."""
+    training = [type(part).__name__ for part in module.modules() if part.training]
+    if not training:
+        return ()
+    kinds = ", ".join(dict.fromkeys(training))
+    which = "the model was" if module.training else f"parts of the model ({kinds[:80]}) were"
+    return (f"delivered in evaluation mode, as model.eval() sets it: {which} in training mode",)
+
+
 @dataclass(frozen=True)
 class Goldens:
     """The call without its losses, the golden cases, the result's structure, and the draw."""

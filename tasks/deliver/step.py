@@ -51,6 +51,7 @@ from handoff.tasks.deliver.golden import (
     Goldens,
     make_goldens,
     other_size,
+    told_mode,
     undisturbed,
 )
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
@@ -294,7 +295,8 @@ def deliver(
             raise gravest(module, work.failures, lambda: goldens.call.run(module, inputs))
         built.rename(folder)
     fixed = fixed_sizes(call.names, inputs) if dynamic is None else ()
-    return replace(result, folder=folder, notes=(*fixed, *guesses, *result.notes, *told))
+    said = (*told_mode(module), *call.fixed_told, *fixed, *guesses)
+    return replace(result, folder=folder, notes=(*said, *result.notes, *told))
 
 
 def _make_goldens(

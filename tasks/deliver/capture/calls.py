@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from handoff.artifacts.delivery.contract import Structure, identifiers
 from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.printable import one_line as printed
 from handoff.tasks.deliver.capture.results import form_of
 
 Tensors = tuple[torch.Tensor, ...]
@@ -39,7 +40,8 @@ class Call:
 
     `leaves` are all values of the flattened arguments, with None where a tensor goes (`places`);
     `paths` are the tensors' places as Python writes them: `batch['user'][0]`. `losses` are the
-    places of tensors in the result that are no outputs.
+    places of tensors in the result that are no outputs. `defaults` are forward's own for arguments
+    that the call doesn't give.
     """
 
     signature: inspect.Signature
@@ -50,6 +52,29 @@ class Call:
     paths: tuple[str, ...]
     fixed: tuple[str, ...]
     losses: tuple[int, ...] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def fixed_told(self) -> tuple[str, ...]:
+        """Tell, in a line each, which arguments are fixed: to the example's values, to defaults."""
+        defaults = {name: value for name, value in self.defaults.items() if value is not None}
+        absent = [name for name, value in self.defaults.items() if value is None]
+        told = []
+        if self.fixed:
+            told.append(
+                f"fixed in the graph, as in the example's call: {_brief(self.fixed)}; a tensor in "
+                "its place would be an input"
+            )
+        if defaults:
+            values = [f"{name}={value!r}" for name, value in defaults.items()]
+            told.append(
+                f"fixed in the graph, as forward's defaults: {_brief(values)}; give another value, "
+                "or a tensor that becomes an input, in the factory's option 'keywords' "
+                "(example_kwargs of handoff.deliver)"
+            )
+        if absent:
+            told.append(f"no inputs, because the example's call leaves them None: {_brief(absent)}")
+        return tuple(map(printed, told))
 
     def bind(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and keyword arguments that hold `values`, one for each name."""
@@ -87,6 +112,18 @@ class Call:
     def outputs_of(self, tensors: Sequence[_T]) -> tuple[_T, ...]:
         """Return those of a result's tensors, in their order, that are outputs."""
         return tuple(one for place, one in enumerate(tensors) if place not in self.losses)
+
+
+_MOST_NAMED = 8
+_LONGEST_VALUE = 60
+
+
+def _brief(values: Sequence[str]) -> str:
+    shown = [
+        one if len(one) <= _LONGEST_VALUE else one[: _LONGEST_VALUE - 3] + "..." for one in values
+    ]
+    more = len(values) - _MOST_NAMED
+    return ", ".join(shown[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def describe_call(
@@ -128,6 +165,10 @@ def describe_call(
             f"{path} = {leaf!r}" for path, leaf in zip(paths, leaves, strict=True)
             if not isinstance(leaf, torch.Tensor) and leaf is not None
         ),
+        defaults={
+            name: parameter.default for name, parameter in signature.parameters.items()
+            if name not in arguments and parameter.default is not parameter.empty
+        },
     )  # fmt: skip
     return call, tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
