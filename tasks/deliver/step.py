@@ -295,8 +295,9 @@ def deliver(
             raise gravest(module, work.failures, lambda: goldens.call.run(module, inputs))
         built.rename(folder)
     fixed = fixed_sizes(call.names, inputs) if dynamic is None else ()
-    said = (*told_mode(module), *call.fixed_told, *fixed, *guesses)
-    return replace(result, folder=folder, notes=(*said, *result.notes, *told))
+    # What limits a version is told first, then what has to be known of it.
+    said = (*told, *call.fixed_told, *told_mode(module))
+    return replace(result, folder=folder, notes=(*fixed, *guesses, *result.notes, *said))
 
 
 def _make_goldens(
