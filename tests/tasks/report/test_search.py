@@ -54,7 +54,7 @@ def test_a_row_tells_the_ratio_at_each_size() -> None:
         ratios_low=(0.4, 0.9, 2.9), ratios_high=(0.6, 1.1, 3.1),
     )  # fmt: skip
     (row,) = search_rows(searched(three))
-    assert row[2:5] == ("0.50 (0.40 to 0.60)", "1.00 (0.90 to 1.10)", "3.00 (2.90 to 3.10)")
+    assert row[2:5] == ("0.50 (0.40 to 0.60)", "not known (0.90 to 1.10)", "3.00 (2.90 to 3.10)")
     assert len(row) == len(search_columns(searched(three)))
 
 
