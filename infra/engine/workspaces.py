@@ -36,7 +36,10 @@ def open_workspace(builds: Path) -> Path:
     builds.mkdir(parents=True, exist_ok=True)
     with held(builds):
         _sweep(builds, kept=_KEPT_BUILDS - 1)
-        workspace = builds / f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
+        name = f"{time.strftime(_STAMP, time.gmtime())}-{os.getpid()}"
+        # A process may open several within a second: one that is refused at once shows that.
+        taken = sum(path.name.startswith(name) for path in builds.iterdir())
+        workspace = builds / (f"{name}.{taken}" if taken else name)
         workspace.mkdir(mode=0o700)
         # Never closed: the lock ends with the process, however that ends.
         lock(open_folder(workspace))

@@ -51,6 +51,12 @@ def test_a_build_that_was_killed_is_removed_by_the_next_one(tmp_path: Path) -> N
     assert not killed.exists()
 
 
+def test_a_process_that_opens_several_at_once_has_a_folder_for_each(tmp_path: Path) -> None:
+    opened = [open_workspace(tmp_path) for _ in range(4)]
+    assert len({*opened}) == 4
+    assert all(workspace.is_dir() for workspace in opened)
+
+
 def test_a_build_under_way_is_left_alone(tmp_path: Path) -> None:
     with another(tmp_path) as other:
         open_workspace(tmp_path)
