@@ -31,6 +31,8 @@ class HandoffError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+    # Whether it says nothing of what was asked for, which another machine may well do.
+    is_machines: ClassVar[bool] = False
 
     def __init__(self, what: str, *, expected: str, got: str, remedy: str, where: str = "") -> None:
         """Hold the parts of the sentence, made printable; `where` is such as `module.py:12`."""
@@ -82,6 +84,8 @@ class UsageProblem(HandoffError):
 class EnvironmentLacking(HandoffError):
     """This machine lacks something: a compiler, a writable folder, room on the disk."""
 
+    is_machines = True
+
 
 class StepCrashed(HandoffError):
     """A child process ended without a result: by a signal, by its time limit, by its memory."""
@@ -89,6 +93,12 @@ class StepCrashed(HandoffError):
 
 class BudgetSpent(StepCrashed):
     """A step took more time or memory than a step may: it was ended."""
+
+
+class StepKilled(BudgetSpent):
+    """A step was killed, and not by us: by the kernel, for want of memory, or by somebody."""
+
+    is_machines = True
 
 
 class DeliveryUnsound(HandoffError):
@@ -111,6 +121,7 @@ class DeliveryUnreachable(HandoffError):
     """The place that a delivery lies at can't be reached, or doesn't let us in: try again later."""
 
     exit_code = 5
+    is_machines = True
 
 
 class BlessingRefused(HandoffError):
@@ -135,6 +146,12 @@ class StoreFailed(HandoffError):
     """The object store could not keep or give back an object."""
 
     exit_code = 5
+
+
+class StoreUnreachable(StoreFailed):
+    """The object store doesn't answer, is full, or doesn't let this machine in."""
+
+    is_machines = True
 
 
 class RegistryFailed(HandoffError):
@@ -170,6 +187,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         EnvironmentLacking,
         StepCrashed,
         BudgetSpent,
+        StepKilled,
         DeliveryUnsound,
         DeliveryUnreadable,
         NotCapturable,
@@ -179,6 +197,7 @@ ERRORS: dict[str, type[HandoffError]] = {
         PromotionRefused,
         NightFailed,
         StoreFailed,
+        StoreUnreachable,
         RegistryFailed,
         NotShownYet,
         PackageRefused,
@@ -214,6 +233,13 @@ def told_place(text: str) -> tuple[str, str, str]:
     """
     match = _AT_PLACE.fullmatch(text)
     return (match["place"] or "", match["expected"], match["got"]) if match else ("", "", text)
+
+
+def told_by_machine(error: HandoffError, machine: str) -> HandoffError:
+    """Return the error as one that says on which machine it was."""
+    place = f"the machine {machine}"
+    where = f"{place}, {error.where}" if error.where else place
+    return error_from_record({**error.as_record(), "where": where})
 
 
 def error_from_record(record: dict[str, str]) -> HandoffError:

@@ -13,6 +13,7 @@ from handoff.artifacts.recipe.target import CpuTarget, parse_target
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.parameters import Attempt, ConformanceParameters
 from handoff.flows.site import here
 from handoff.flows.steps import conform, keep_table, sign_table
@@ -35,7 +36,8 @@ def conformance(parameters: ConformanceParameters, attempt: Attempt = 1) -> dict
     site = here()
     target = parse_target(parameters.target)
     assert isinstance(target, CpuTarget)
-    table = make_conformance(site, target, tuple(parameters.operators), again=parameters.again)
+    with handed_back(site):
+        table = make_conformance(site, target, tuple(parameters.operators), again=parameters.again)
     return cast(dict[str, Any], to_plain(table))
 
 

@@ -10,6 +10,7 @@ from prefect.runtime import flow_run
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.site import Site
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.parameters import PromoteParameters
 from handoff.flows.site import here
 from handoff.tasks.registry import moving
@@ -39,7 +40,8 @@ def promote(parameters: PromoteParameters) -> dict[str, Any]:
         narrower=parameters.narrower,
         new_alias=parameters.new_alias,
     )
-    appended = move_alias(site, wanted, author)
+    with handed_back(site):
+        appended = move_alias(site, wanted, author)
     return {
         "model": parameters.model,
         "version": appended.version,

@@ -11,6 +11,7 @@ from typing import Any
 from prefect import flow
 
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.parameters import Attempt, ReleaseParameters
 from handoff.flows.releasing import delivered_folder, make_release, opened_workspace, wanted_release
 from handoff.flows.showing import refusals_shown
@@ -30,6 +31,7 @@ def release(parameters: ReleaseParameters, attempt: Attempt = 1) -> dict[str, An
     """
     site = here()
     with (
+        handed_back(site),
         opened_workspace(site) as workspace,
         refusals_shown(site, parameters, workspace) as attempted,
     ):

@@ -164,7 +164,8 @@ def refusals_shown(
 ) -> Iterator[Attempted]:
     """Give the release that is attempted; what it is refused for is shown, and raised again.
 
-    That it can't be shown is logged: the refusal stays what is raised.
+    That it can't be shown is logged: the refusal stays what is raised. What fails for the machine's
+    sake is no refusal, and is told by the run's state alone.
     """
     attempted = Attempted(parameters, workspace)
     try:
@@ -173,7 +174,8 @@ def refusals_shown(
         # It is released.
         raise
     except HandoffError as error:
-        _show_refused(site, attempted, error)
+        if not error.is_machines:
+            _show_refused(site, attempted, error)
         raise
 
 

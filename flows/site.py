@@ -41,6 +41,11 @@ def tell(reader: Callable[[], Site]) -> None:
     _readers[:] = [reader]
 
 
+def is_worker() -> bool:
+    """Tell whether this process runs a flow for a worker of a stack."""
+    return bool(_readers) and _readers[0]().is_worker
+
+
 def here() -> Site:
     """Return the site of this process; raise `EnvironmentLacking` where nobody has told it."""
     if not _readers:

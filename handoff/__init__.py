@@ -45,7 +45,9 @@ if TYPE_CHECKING:
         PromotionRefused,
         RegistryFailed,
         StepCrashed,
+        StepKilled,
         StoreFailed,
+        StoreUnreachable,
         UsageProblem,
     )
     from handoff.artifacts.recipe.recipe import Recipe
@@ -78,7 +80,8 @@ _PLACES = {
         "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
         "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
         "InputsRefused", "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused",
-        "PromotionRefused", "RegistryFailed", "StepCrashed", "StoreFailed", "UsageProblem",
+        "PromotionRefused", "RegistryFailed", "StepCrashed", "StepKilled", "StoreFailed",
+        "StoreUnreachable", "UsageProblem",
     ),
     "artifacts.release.evidence": ("Finding",),
     "artifacts.serve.loader": ("LoadedModel", "load"),
@@ -105,8 +108,8 @@ __all__ = [
     "HandoffError", "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric",
     "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused", "Pass", "PatternPass",
     "PromotionRefused", "PullResult", "Recipe", "RegistryFailed", "Released", "Serving",
-    "StepCrashed", "StoreFailed", "Trust", "UsageProblem", "deliver", "follow", "inspect", "load",
-    "promote", "pull", "release", "trusted_keys",
+    "StepCrashed", "StepKilled", "StoreFailed", "StoreUnreachable", "Trust", "UsageProblem",
+    "deliver", "follow", "inspect", "load", "promote", "pull", "release", "trusted_keys",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from stat import S_ISREG
 from typing import BinaryIO
 
 from handoff.artifacts.digest import digest_file
-from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.errors import StoreFailed, StoreUnreachable
 from handoff.artifacts.files.writing import UnfinishedFiles, flush
 from handoff.artifacts.stores.store import (
     Guarantees,
@@ -220,8 +220,8 @@ class FolderStore:
                 got += " (has this file system hard links?)"
             raise self._failed("a writable folder with room for it", got, what) from error
 
-    def _failed(self, expected: str, got: str, what: str = "keep a key") -> StoreFailed:
-        return StoreFailed(
+    def _failed(self, expected: str, got: str, what: str = "keep a key") -> StoreUnreachable:
+        return StoreUnreachable(
             f"the store {self.root} can't {what}", expected=expected, got=got,
             remedy="Make room or fix the permissions, then run the same command again",
         )  # fmt: skip

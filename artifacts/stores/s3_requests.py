@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from handoff.artifacts.errors import StoreFailed
+from handoff.artifacts.errors import StoreUnreachable
 from handoff.artifacts.stores.store import missing_key
 from handoff.artifacts.waiting import Pauses
 
@@ -65,7 +65,7 @@ class Requests:
         self.patience_s = patience_s
 
     def run(self, what: str, operation: Callable[[], Result], key: str = "") -> Result:
-        """Return the operation's result; raise `StoreFailed` that says the store can't `what`.
+        """Return the operation's result; raise `StoreUnreachable`: the store can't `what`.
 
         Pauses in between grow from 0.2 s to 8 s.
         """
@@ -87,8 +87,8 @@ class Requests:
                     raise self._failed(what, got) from None
             pauses.take()
 
-    def _failed(self, what: str, got: str) -> StoreFailed:
-        return StoreFailed(
+    def _failed(self, what: str, got: str) -> StoreUnreachable:
+        return StoreUnreachable(
             f"the store {self.location} can't {what}",
             expected="a bucket that these credentials may list, read and write", got=got,
             remedy="Look at HANDOFF_STORE, AWS_ENDPOINT_URL and the credentials, and whether the "

@@ -32,6 +32,7 @@ from handoff.artifacts.release.comparison import Comparison
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.site import Site
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.nightly.night import (
     NightWork,
     conform_tonight,
@@ -82,7 +83,8 @@ def rebuild(site: Site, parameters: RebuildParameters) -> tuple[NightRow, Handof
     began = time.monotonic()
     error: HandoffError | None = None
     try:
-        row = _rebuild(site, parameters)
+        with handed_back(site):
+            row = _rebuild(site, parameters)
     except HandoffError as ended:
         error = ended
         # A crash is no verdict that the next night could go by.
@@ -196,8 +198,8 @@ def _settle(
 def recompile_model(parameters: RebuildParameters, attempt: Attempt = 1) -> dict[str, Any]:
     """Rebuild one model and compare it with what is served; return its row of the night.
 
-    The row is in the store before this ends, whatever comes of it, but for a crash. Raises what the
-    release or the comparison raised.
+    The row is in the store before this ends, whatever comes of it, but for a crash and for what
+    another worker is to try. Raises what the release or the comparison raised.
     """
     site = here()
     row, error = rebuild(site, parameters)

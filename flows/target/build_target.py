@@ -14,6 +14,7 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.parameters import Attempt, BuildTargetParameters
 from handoff.flows.releasing import opened_workspace
 from handoff.flows.site import here
@@ -36,6 +37,7 @@ def build_target(parameters: BuildTargetParameters, attempt: Attempt = 1) -> Sta
     site = here()
     recipe = replace(parameters.parsed_recipe(), targets=(parameters.target,))
     with (
+        handed_back(site),
         opened_workspace(site) as workspace,
         Processes(workspace, recipe, fresh=parameters.rebuild) as processes,
     ):

@@ -24,6 +24,7 @@ from handoff.artifacts.files.writing import replace_folder
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget
 from handoff.artifacts.release.evidence import Candidate, choose
 from handoff.artifacts.release.manifest import TargetRecord, is_large
+from handoff.flows.site import is_worker
 from handoff.flows.steps import (
     benchmark,
     compile_package,
@@ -176,7 +177,10 @@ def _through(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) ->
     try:
         return stage(state)
     except (StepCrashed, BlessingRefused) as error:
-        # A compiler or a package that fails is this target's answer, not the flow's end.
+        # A compiler or a package that fails is this target's answer, not the flow's end; but for
+        # one that was killed where another machine can be asked.
+        if error.is_machines and is_worker():
+            raise
         return assemble.refuse_target(state.work.target.slug, error)
 
 

@@ -8,6 +8,7 @@ from prefect import flow, task
 
 from handoff.artifacts.site import Site
 from handoff.flows import policies
+from handoff.flows.handing_back import handed_back
 from handoff.flows.parameters import VerifyParameters
 from handoff.flows.site import here
 from handoff.infra.engine.workspaces import scratch_workspace
@@ -30,5 +31,5 @@ def verify_on_target(parameters: VerifyParameters) -> str:
     `BlessingRefused` where its numbers are not within the tolerance here.
     """
     site = here()
-    with scratch_workspace(site.builds) as scratch:
+    with handed_back(site), scratch_workspace(site.builds) as scratch:
         return repeat_comparison(site, parameters, scratch)

@@ -11,12 +11,14 @@ import os
 import resource
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from handoff.artifacts.errors import (
     BudgetSpent,
     EnvironmentLacking,
     HandoffError,
+    StepKilled,
     UsageProblem,
 )
 
@@ -30,6 +32,8 @@ _OUT_OF_MEMORY = (
 )  # fmt: skip
 # What the kernel, numpy and torch say where a disk is full: torch of any write that fell short.
 _DISK_FULL = ("no space left on device", "disk quota exceeded", "not enough free space to write")
+# What gcc and clang say of a program of their own that the kernel ended.
+_KILLED = ("killed signal terminated program", "unable to execute command: killed")
 _CUT_SHORT = ("inline_container", "unexpected pos")
 
 
@@ -69,11 +73,20 @@ def is_disk_full(error: BaseException | None) -> bool:
 
     A refusal's own words don't count, since they may tell what a delivery holds.
     """
+    return any(tells_of_full_disk(str(one)) for one in _of_others(error))
+
+
+def is_compiler_killed(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that it came of, says that a compiler was killed."""
+    return any(word in str(one).lower() for one in _of_others(error) for word in _KILLED)
+
+
+def _of_others(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an error and those that it came of, without what are refusals."""
     while error is not None:
-        if not isinstance(error, HandoffError) and tells_of_full_disk(str(error)):
-            return True
+        if not isinstance(error, HandoffError):
+            yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def tells_of_full_disk(text: str) -> bool:
@@ -105,13 +118,23 @@ def out_of_memory(step: str, error: BaseException) -> BudgetSpent:
     )  # fmt: skip
 
 
-def killed_by_others(step: str, log: Path) -> BudgetSpent:
+def killed_by_others(step: str, log: Path) -> StepKilled:
     """Return what is told of a step that was killed, and not by us."""
-    return BudgetSpent(
+    return StepKilled(
         f"the step {step} was killed",
         expected="a result or a refusal", got="signal SIGKILL, as the kernel ends a process when "
         "no memory is left", remedy=f"Close what else needs memory here, or run it on a machine "
         f"with more; {log} is what the step said",
+    )  # fmt: skip
+
+
+def compiler_killed(step: str) -> StepKilled:
+    """Return what is told of a step whose compiler was killed, and not by us."""
+    return StepKilled(
+        f"the compiler of the step {step} was killed",
+        expected="what it compiles", got="signal SIGKILL, as the kernel ends a process when no "
+        "memory is left", remedy="Close what else needs memory here, or run it on a machine with "
+        "more",
     )  # fmt: skip
 
 

@@ -31,7 +31,14 @@ from handoff.artifacts.errors import EnvironmentLacking, HandoffError, StepCrash
 from handoff.artifacts.isolated import isolated
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.infra.engine import looking, progress
-from handoff.infra.engine.budget import disk_full, is_disk_full, is_out_of_memory, out_of_memory
+from handoff.infra.engine.budget import (
+    compiler_killed,
+    disk_full,
+    is_compiler_killed,
+    is_disk_full,
+    is_out_of_memory,
+    out_of_memory,
+)
 from handoff.infra.engine.forking import FORK_SERVERS
 from handoff.infra.extras import lacks_extra
 
@@ -67,6 +74,8 @@ def _told(name: str, error: Exception) -> HandoffError:
     """Return the refusal that tells of what the step `name` raised."""
     if is_disk_full(error):
         return disk_full(name, Path.cwd())
+    if is_compiler_killed(error):
+        return compiler_killed(name)
     if isinstance(error, HandoffError):
         return error
     if is_out_of_memory(error):

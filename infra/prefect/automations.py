@@ -17,6 +17,8 @@ _SILENCE = timedelta(seconds=120)
 _START_LIMIT = timedelta(seconds=300)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Crashed", "Cancelled")}
+# What ends a run's process: a run may also go back to its pool (`flows.handing_back`).
+_LEAVES = {*_ENDS, "prefect.flow-run.AwaitingRetry"}
 
 
 def automations(resume: UUID) -> tuple[AutomationCore, ...]:
@@ -47,7 +49,7 @@ def automations(resume: UUID) -> tuple[AutomationCore, ...]:
         AutomationCore(
             name="handoff: end runs whose process is gone",
             description="A run without a heartbeat for 120 s has lost its process.",
-            trigger=silent(_HEARTBEAT, {_HEARTBEAT, *_ENDS}, _SILENCE),
+            trigger=silent(_HEARTBEAT, {_HEARTBEAT, *_LEAVES}, _SILENCE),
             actions=[crashed("No heartbeat: its process or its machine is gone.")],
         ),
         AutomationCore(

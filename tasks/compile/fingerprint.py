@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from handoff.artifacts.digest import Digest, digest_bytes, digest_file, digest_tree
+from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget
@@ -111,8 +112,14 @@ def _cross_compiler(recipe: Recipe) -> dict[str, str]:
 
 @cache
 def compiler_banner(compiler: str) -> str:
-    """Return what the compiler says of its version."""
-    told = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
-    )
+    """Return what the compiler says of its version; raise `EnvironmentLacking` without one."""
+    try:
+        told = subprocess.run(
+            [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except OSError as error:
+        raise EnvironmentLacking(
+            "there is no C++ compiler", expected=compiler, got=error.strerror or str(error),
+            remedy="Install g++, or set CXX to one that is there",
+        ) from error  # fmt: skip
     return told.stdout

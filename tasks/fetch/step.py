@@ -98,9 +98,9 @@ def _copy_file(name: str, folder: int, target: Path, budget: Budget) -> None:
 
 
 def require_there(path: Path) -> None:
-    """Raise `DeliveryUnreadable` where nothing is."""
+    """Raise `DeliveryUnreachable` where nothing is: another machine may see it."""
     if not path.exists():
-        raise DeliveryUnreadable(
+        raise DeliveryUnreachable(
             f"there is no delivery at {path}", expected="a folder or an archive", got="nothing",
             remedy="Is the folder on a disk that the machine that fetches sees, too?",
         )  # fmt: skip

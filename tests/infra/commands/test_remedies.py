@@ -158,6 +158,22 @@ def out_of_memory(folder: Path, *, done: bool) -> None:
         run_step(folder, DeliverJob("factory:build", folder, folder / "out"))
 
 
+def killed_step(folder: Path, *, done: bool) -> None:
+    """A step that is killed where memory is scarce, and not on a machine with more."""
+    (folder / "factory.py").write_text(
+        "import os, signal, torch\ndef build():\n"
+        f"    if not {done}:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return torch.nn.Linear(4, 2).eval(), (torch.ones(8, 4),)\n"
+    )
+    run_step(folder, DeliverJob("factory:build", folder, folder / "out"))
+
+
+def store_without_room(folder: Path, *, done: bool) -> None:
+    place = folder / "place"
+    place.unlink() if done else place.touch()
+    assert open_store(str(place / "store")).create("selftest/one", b"")
+
+
 def run_step(folder: Path, job: Any, limit_s: float = 120.0) -> None:
     process = StepProcess(ProcessPlan("bare", writes=(folder,)), folder / "step.log")
     try:
@@ -313,6 +329,8 @@ WALKED: list[tuple[str, Case, str]] = [
     ("StepCrashed", crashing_factory, "step.log, which also holds the command"),
     ("BudgetSpent", out_of_time, "Set HANDOFF_STEP_TIME to a factor"),
     ("BudgetSpent", out_of_memory, "where HANDOFF_STEP_MEMORY is set, raise it"),
+    ("StepKilled", killed_step, "run it on a machine with more"),
+    ("StoreUnreachable", store_without_room, "fix the permissions"),
     ("RegistryFailed", no_such_alias, "'handoff promote' sets an alias"),
     ("RegistryFailed", moved_meanwhile, "handoff history"),
     ("NotShownYet", mlflow_is_down, "'handoff sync toy' makes up for it"),

@@ -33,7 +33,7 @@ def test_a_folder_that_is_there_is_left_alone(delivery: Path, to: Path) -> None:
 
 
 def test_nothing_and_an_empty_folder_are_refused(tmp_path: Path, to: Path) -> None:
-    refused(str(tmp_path / "none"), to, "there is no delivery at")
+    refused(str(tmp_path / "none"), to, "there is no delivery at", DeliveryUnreachable)
     (tmp_path / "empty").mkdir()
     refused(str(tmp_path / "empty"), to, "the delivery is empty")
 
