@@ -94,6 +94,11 @@ def read_settings() -> Settings:
     return Settings(home, stores, os.environ.get("PREFECT_API_URL", ""), _signing_key(home))
 
 
+def unset(*names: str) -> tuple[str, ...]:
+    """Return which of these variables the environment doesn't hold."""
+    return tuple(name for name in names if not os.environ.get(name))
+
+
 def absolute_tracking_uri(uri: str) -> str:
     """Return MLflow's URI so that it names the same database or folder from everywhere."""
     scheme, separator, place = uri.partition(":///")

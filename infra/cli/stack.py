@@ -187,13 +187,14 @@ def status(as_json: bool) -> None:
     help="Flow runs at once, each on its share of the cores.  [default: 1]",
 )
 @click.option("--cores", default="", help="The cores to use, such as 0-3,8.  [default: all]")
-@click.option("--name", default="", help="The name that Prefect shows.")
+@click.option("--name", default="", help="The name that Prefect shows.  [default: the machine's]")
 @debug_option
 def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     """Run a worker for a pool, on this machine, for the server that PREFECT_API_URL names.
 
     It proves first that the store can be written and read, that the key that signs is trusted, and
-    that compiler, torch and clock are right. If one isn't, it says so and takes no job.
+    that compiler, torch, clock and disk are right. If one isn't, it says so and takes no job. It
+    looks again before each job, leaves the pool while something is wrong, and comes back.
 
     \b
     handoff worker --pool handoff-cuda-sm90 --limit 1

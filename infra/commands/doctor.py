@@ -24,6 +24,7 @@ from handoff.infra.settings import (
     Settings,
     compiler_name,
     paths_kept_from_steps,
+    prefect_login,
     read_settings,
     read_telling_settings,
     require_writable_home,
@@ -66,7 +67,7 @@ def examine(*, as_json: bool) -> int:
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
         checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
-        checks += [_notified(settings)] if not settings.is_embedded else []
+        checks += [] if settings.is_embedded else [*_workers(settings), _notified(settings)]
     code = 1 if any(check.answer == "missing" for check in checks) else 0
     if as_json:
         print_json({"ok": code == 0, "checks": [vars(check) for check in checks]})
@@ -248,6 +249,22 @@ def _stack(settings: Settings) -> Iterator[Check]:
         f"Run '. {place.environment}', or set HANDOFF_STORE: else what is released here is in "
         "another store",
     )  # fmt: skip
+
+
+def _workers(settings: Settings) -> Iterator[Check]:
+    """Tell of workers of the server that left their pool, since their machine lacks something."""
+    from handoff.infra.engine.environments import prepare_prefect
+    from handoff.infra.prefect.absences import absences_at
+
+    prepare_prefect(settings, retries=0)
+    try:
+        left = absences_at(settings.prefect_api, prefect_login())
+    except HandoffError:
+        # What is wrong with the server is told by another check.
+        return
+    for absence in left:
+        place = f"{absence.worker} on {absence.machine} left {absence.pool} at {absence.since}"
+        yield Check("workers", "note", f"{place}: {absence.why}", absence.remedy)
 
 
 def _notified(settings: Settings) -> Check:

@@ -116,7 +116,7 @@ def online_workers(client: SyncPrefectClient) -> dict[str, list[str]]:
 
 def make_pools(api: str, login: str, names: Iterable[str]) -> None:
     """Make the pools that are missing, of the type process; leave the others as they are."""
-    with _client(api, login) as client:
+    with open_client(api, login) as client:
         ensure_pools(client, names)
 
 
@@ -131,7 +131,7 @@ def is_online(api: str, login: str, pool: str, worker: str, started: float) -> b
 
     since = datetime.datetime.fromtimestamp(started, datetime.UTC)
     try:
-        with _client(api, login) as client:
+        with open_client(api, login) as client:
             workers = client.read_workers_for_work_pool(pool)
     except (httpx.HTTPError, PrefectHTTPStatusError):
         return False
@@ -155,13 +155,13 @@ def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
     def pause(is_paused: bool) -> None:
         with (
             told_in_sentences("to pause a pool", "a pool", "'handoff down --now' asks no server"),
-            _client(api, login) as client,
+            open_client(api, login) as client,
         ):
             client.update_work_pool(name, WorkPoolUpdate(is_paused=is_paused))
 
     with (
         told_in_sentences("a pool", "a pool", "'handoff down --now' asks no server"),
-        _client(api, login) as client,
+        open_client(api, login) as client,
     ):
         was_paused = client.read_work_pool(name).is_paused
     pause(True)
@@ -172,7 +172,8 @@ def paused_pool(api: str, login: str, name: str) -> Iterator[None]:
             pause(False)
 
 
-def _client(api: str, login: str) -> SyncPrefectClient:
+def open_client(api: str, login: str) -> SyncPrefectClient:
+    """Return a client of the server at an address; no proxy is between."""
     from prefect.client.orchestration import SyncPrefectClient
 
     return SyncPrefectClient(api, auth_string=login or None, httpx_settings={"trust_env": False})

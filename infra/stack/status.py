@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from handoff.artifacts.errors import EnvironmentLacking
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError
 from handoff.artifacts.waiting import looks
 from handoff.infra.engine.environments import prepare_prefect
+from handoff.infra.prefect.absences import Absence, absences_at
 from handoff.infra.prefect.pools import is_online
 from handoff.infra.servers import get_status, last_words
 from handoff.infra.settings import read_settings
@@ -104,7 +105,7 @@ def show_status(*, as_json: bool) -> int:
                  "triggers; 'handoff release' needs none.")  # fmt: skip
         return 1
     conditions = examine_stack(place, supervision)
-    print_stack(conditions, place, as_json=as_json)
+    print_stack(conditions, place, as_json=as_json, left=_left(place))
     return 0 if all(condition.state == "healthy" for condition in conditions) else 1
 
 
@@ -115,11 +116,27 @@ def examine_stack(place: Place, supervision: Supervision) -> list[Condition]:
         return []
     states = {state.name: state for state in supervision.states()}
     services = [read_service(place.services / f"{name}.json") for name in states]
-    login = next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
+    login = _login(place)
     return [
         _examine(service, states[service.name], stack, place, login)
         for service in sorted(services, key=lambda service: (service.stage, service.name))
     ]
+
+
+def _left(place: Place) -> list[Absence]:
+    """Return the workers that left their pool, on this machine or another one."""
+    stack = place.read_stack()
+    try:
+        return absences_at(stack.prefect_api, _login(place)) if stack else []
+    except HandoffError:
+        # That the server does not answer is the state of its own service.
+        return []
+
+
+def _login(place: Place) -> str:
+    """Return the login that the stack's workers have."""
+    services = map(read_service, place.services.glob("*.json"))
+    return next((s.environment.get("PREFECT_API_AUTH_STRING", "") for s in services if s.pool), "")
 
 
 def _examine(service: Service, state: State, stack: Stack, place: Place, login: str) -> Condition:
@@ -136,8 +153,13 @@ def _examine(service: Service, state: State, stack: Stack, place: Place, login: 
     return Condition(service.name, word, reason, where, state.process, up_s, str(log))
 
 
-def print_stack(conditions: Sequence[Condition], place: Place, *, as_json: bool) -> None:
-    """Print the services as a table, their store, and how the next commands come to use them."""
+def print_stack(
+    conditions: Sequence[Condition], place: Place, *, as_json: bool, left: Sequence[Absence] = ()
+) -> None:
+    """Print the services as a table, their store, and how the next commands come to use them.
+
+    `left` are workers that left their pool, and say why.
+    """
     stack = place.read_stack()
     store = stack.store if stack else ""
     if as_json:
@@ -145,7 +167,7 @@ def print_stack(conditions: Sequence[Condition], place: Place, *, as_json: bool)
         print_json(
             {
                 "running": True, "services": records, "store": store,
-                "environment": str(place.environment),
+                "environment": str(place.environment), "left": [asdict(each) for each in left],
             }
         )  # fmt: skip
         return
@@ -160,6 +182,8 @@ def print_stack(conditions: Sequence[Condition], place: Place, *, as_json: bool)
     for each in conditions:
         if each.reason:
             echo(f"{each.service} {each.reason}")
+    for absence in left:
+        echo(str(absence))
     echo(f"Its store: {store}")
     echo("The commands that follow use it after:")
     echo(f"  . {place.environment}")

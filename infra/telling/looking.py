@@ -27,6 +27,7 @@ from handoff.artifacts.errors import (
 from handoff.artifacts.night import ALARMING, Night, NightRow
 from handoff.artifacts.printable import one_line
 from handoff.flows.site import RECOMPILE, RELEASE
+from handoff.infra.prefect.absences import read_absences
 from handoff.infra.prefect.pools import online_workers
 from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.telling.forge import CommitStatus, State, shortened
@@ -118,14 +119,18 @@ def _few(lines: list[str]) -> Iterable[str]:
     return (*lines[:_MOST_ROWS], *([f"and {more} more"] if more > 0 else []))
 
 
-def told_worker(name: str, pool: str, others: int) -> tuple[str, str]:
-    """Return title and text of a worker that left, with how many others are online in its pool."""
+def told_worker(name: str, pool: str, others: int, why: str = "") -> tuple[str, str]:
+    """Return title and text of a worker that left, with how many others are online in its pool.
+
+    `why` is what it said itself, if it had the time to.
+    """
     left = f"{others} other{'s' * (others != 1)} online there" if others else (
         "nobody works for that pool now: what is posted to it waits"
     )  # fmt: skip
     return (
         f"Handoff: the worker {one_line(name)} left",
-        f"It was online in the pool {one_line(pool)}, and isn't any more; {left}.",
+        f"It was online in the pool {one_line(pool)}, and isn't any more; {left}."
+        + (f" It says: {why}" if why else ""),
     )
 
 
@@ -320,10 +325,14 @@ class Looker:
         gone = [one for one in memory.workers if one not in online]
         self._missing = {one: self._missing.get(one, now) for one in gone}
         left = [one for one in gone if now - self._missing[one] >= self._grace_s]
+        whys = {
+            f"{absence.pool}/{absence.worker}": f"{absence.why}. {absence.remedy}"
+            for absence in (read_absences(self._client) if left else ())
+        }
         for one in left:
             pool, _, name = one.partition("/")
             others = sum(other.startswith(f"{pool}/") for other in online)
-            title, text = told_worker(name, pool, others)
+            title, text = told_worker(name, pool, others, cut(whys.get(one, "")))
             memory = added(memory, [Message(f"worker {name}", title, text, now)])
         workers = tuple(sorted(online | (set(gone) - set(left))))
         return replace(memory, workers=workers)

@@ -18,8 +18,8 @@ import pytest
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, PackageRefused
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.settings import read_settings
-from handoff.infra.stack import worker
-from handoff.infra.stack.worker import prove
+from handoff.infra.stack import proving
+from handoff.infra.stack.proving import prove
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
@@ -67,8 +67,10 @@ def test_a_machine_that_has_all_of_it_says_so_and_leaves_nothing_behind(
     before = {one.key for one in registry.releases.store.keys("")}
     told = prove(read_settings(), BUILD_POOL)
     names = [line.partition(":")[0] for line in told]
-    assert names == ["store", "clock", "trust", "key", "torch", "compiler"]
-    assert "which is trusted" in told[3]
+    assert names == [
+        "settings", "store", "clock", "room", "trust", "key", "torch", "compiler",
+    ]  # fmt: skip
+    assert "which is trusted" in told[5]
     assert {one.key for one in registry.releases.store.keys("")} == before
 
 
@@ -77,14 +79,51 @@ def test_a_pool_is_asked_for_what_its_jobs_need(
 ) -> None:
     assert registry
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert len(prove(read_settings(), CONTROL_POOL)) == 3
+    assert len(prove(read_settings(), CONTROL_POOL)) == 5
     # Who has a target's hardware signs nothing: no key, and nobody to trust.
     (tmp_path / "nobody").mkdir()
     monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", str(tmp_path / "nobody"))
     monkeypatch.delenv("HANDOFF_SIGNING_KEY")
     monkeypatch.setenv("CXX", "g++")
     names = [line.partition(":")[0] for line in prove(read_settings(), "handoff-cuda-sm90")]
-    assert names == ["store", "clock", "torch", "compiler"]
+    assert names == ["settings", "store", "clock", "room", "torch", "compiler"]
+
+
+def test_what_is_told_while_a_machine_works_leaves_out_what_takes_seconds(
+    registry: SomeRegistry,
+) -> None:
+    assert registry
+    told = prove(read_settings(), BUILD_POOL, briefly=True)
+    names = [line.partition(":")[0] for line in told]
+    assert names == ["settings", "store", "clock", "room", "compiler"]
+
+
+def test_a_second_machine_is_asked_for_the_stores_of_its_stack_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example.org:4200/api")
+    monkeypatch.delenv("HANDOFF_STORE", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(EnvironmentLacking, match="Set HANDOFF_STORE and MLFLOW_TRACKING_URI as"):
+        proving._named(BUILD_POOL, read_settings())
+    with pytest.raises(EnvironmentLacking, match="Set HANDOFF_STORE as"):
+        proving._named("handoff-cuda-sm90", read_settings())
+    monkeypatch.setenv("HANDOFF_STORE", "s3://models/releases")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example.org:5000")
+    assert proving._named(BUILD_POOL, read_settings()) == "the stack's"
+    # On the stack's own machine the home's own stores are the stack's.
+    monkeypatch.delenv("HANDOFF_STORE")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    assert proving._named(BUILD_POOL, read_settings()) == "of a stack on this machine"
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path))
+    assert proving._room(read_settings()).endswith("GB free")
+    monkeypatch.setattr(proving, "_ROOM_BYTES", 1 << 60)
+    with pytest.raises(EnvironmentLacking, match="Make room there"):
+        proving._room(read_settings())
 
 
 def test_all_that_lacks_is_one_sentence(
@@ -114,17 +153,17 @@ def test_a_key_that_nobody_trusts_and_a_ledger_of_anothers_are_refused(
     other = some_registry(tmp_path / "another")
     monkeypatch.setenv("HANDOFF_TRUSTED_KEYS", other.stores.trusted[0])
     with pytest.raises(HandoffError, match="trust"):
-        worker._key(read_settings())
+        proving._key(read_settings())
     with pytest.raises(PackageRefused):
-        worker._trust(read_settings())
+        proving._trust(read_settings())
     # One that would be made here isn't among those that are trusted either.
     monkeypatch.delenv("HANDOFF_SIGNING_KEY")
     monkeypatch.delenv("HANDOFF_SIGNING_PUBLIC_KEY")
     with pytest.raises(EnvironmentLacking, match="no key signs here"):
-        worker._key(read_settings())
+        proving._key(read_settings())
     # In a home of its own, where nobody else is asked, it is.
     monkeypatch.delenv("HANDOFF_TRUSTED_KEYS")
-    assert worker._key(read_settings()) == "made by the first release"
+    assert proving._key(read_settings()) == "made by the first release"
 
 
 @pytest.mark.parametrize("compiler", ["/bin/false", "/bin/true --nothing"])
@@ -133,7 +172,7 @@ def test_a_compiler_that_compiles_nothing_is_told(
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
     with pytest.raises(EnvironmentLacking, match=r"compiles nothing|no C\+\+ compiler"):
-        worker._compiler(read_settings())
+        proving._compiler(read_settings())
 
 
 @pytest.mark.server

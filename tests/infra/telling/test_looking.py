@@ -13,7 +13,7 @@ import pytest
 
 from handoff.artifacts.errors import EnvironmentLacking, StoreFailed, UsageProblem
 from handoff.artifacts.night import LOST, Night, NightRow
-from handoff.infra.telling.looking import Looker, Wants, with_set_aside
+from handoff.infra.telling.looking import Looker, Wants, told_worker, with_set_aside
 from handoff.infra.telling.outbox import Memory, Message
 from handoff.infra.triggers.arrival import Arrival
 from handoff.infra.triggers.posting import Posted
@@ -200,6 +200,12 @@ def test_a_night_whose_record_cant_be_read_is_told_by_its_runs_own_words(
     (message,), _ = new(look.look(before, time.time()), before)
     assert message.title == "Handoff: the night failed"
     assert "it can't be reached (its record can't be read: the bucket is gone" in message.text
+
+
+def test_a_worker_that_left_is_told_with_its_own_reason() -> None:
+    _, text = told_worker("build-2", "handoff-build", 1, "compiler: there is none. Install g++")
+    assert "1 other online there. It says: compiler: there is none. Install g++" in text
+    assert "It says" not in told_worker("build-2", "handoff-build", 1)[1]
 
 
 def test_a_worker_that_left_is_told_once_and_one_that_stays_is_not(client: Any) -> None:

@@ -1,0 +1,135 @@
+"""Workers that have left their pool, with the reason, as the Prefect server keeps it.
+
+Prefect knows of a worker only that it is silent. Which of its own checks it failed is a variable of
+the server's, so that it is read on any machine: in `handoff status`, and in Prefect's UI. It is
+gone when the worker is back.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.errors import HandoffError
+from handoff.artifacts.printable import one_line
+from handoff.infra.prefect.pools import open_client
+from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.settings import Settings, prefect_login
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+_PREFIX = "handoff-left-"
+# A variable holds 5000 characters.
+_LONGEST = 1500
+# A machine that has said nothing for a day has been taken away.
+_REMEMBERED = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Which worker left which pool, why, and what to do; `since` and `looked` are ISO 8601.
+
+    `looked` is when it failed its checks last.
+    """
+
+    pool: str
+    worker: str
+    machine: str
+    since: str
+    looked: str
+    why: str
+    remedy: str
+
+    @classmethod
+    def of(cls, pool: str, worker: str, error: HandoffError, since: str = "") -> Absence:
+        """Return the absence of a worker of this machine, which lacks what the error says."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        why, remedy = one_line(error.got)[:_LONGEST], one_line(error.remedy)[:_LONGEST]
+        return cls(pool, worker, platform.node(), since or now, now, why, remedy)
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        return (
+            f"The worker {self.worker} on {self.machine} left {self.pool} at {self.since}: "
+            f"{self.why}. {self.remedy}"
+        )
+
+
+def tell_absence(settings: Settings, absence: Absence) -> None:
+    """Keep the absence on the server, and take the worker out of its pool.
+
+    A server that can't be asked is told by nobody: the worker's own log says the same.
+    """
+    from prefect.client.schemas.actions import VariableCreate, VariableUpdate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    name, value = _name(absence.pool, absence.worker), asdict(absence)
+    with _asked(settings) as client:
+        try:
+            client.create_variable(VariableCreate(name=name, value=value, tags=["handoff"]))
+        except ObjectAlreadyExists:
+            client.update_variable(VariableUpdate(name=name, value=value))
+        # It is taken for online, and waited for, as long as its silence may be an accident.
+        where = {"work_pool_name": absence.pool, "name": quote(absence.worker, safe="")}
+        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where)
+
+
+def end_absence(settings: Settings, pool: str, worker: str) -> None:
+    """Forget that a worker left: it is back."""
+    from prefect.exceptions import ObjectNotFound
+
+    with _asked(settings) as client:
+        try:
+            client.delete_variable_by_name(_name(pool, worker))
+        except ObjectNotFound:
+            return
+
+
+def read_absences(client: SyncPrefectClient) -> list[Absence]:
+    """Return the workers that left, and were heard of within a day; the first to leave first."""
+    oldest = (datetime.now(UTC) - _REMEMBERED).isoformat()
+    found = [
+        _read(variable.value) for variable in client.read_variables()
+        if variable.name.startswith(_PREFIX)
+    ]  # fmt: skip
+    lately = [absence for absence in found if absence is not None and absence.looked >= oldest]
+    return sorted(lately, key=lambda absence: absence.since)
+
+
+def absences_at(api: str, login: str) -> list[Absence]:
+    """Return the same from the server at an address; raise `EnvironmentLacking` without one."""
+    with (
+        told_in_sentences("to be asked which workers left", "that question", "Then ask again"),
+        open_client(api, login) as client,
+    ):
+        return read_absences(client)
+
+
+def _name(pool: str, worker: str) -> str:
+    return _PREFIX + digest_bytes(f"{pool}/{worker}".encode()).hex[:16]
+
+
+def _read(value: Any) -> Absence | None:  # noqa: ANN401 - whatever somebody has put there
+    try:
+        return Absence(**{name: one_line(str(text)) for name, text in value.items()})
+    except (AttributeError, TypeError):
+        return None
+
+
+@contextmanager
+def _asked(settings: Settings) -> Iterator[SyncPrefectClient]:
+    """Give a client of the server; that it can't be asked ends the body, and nothing else."""
+    with (
+        # The last: what answers there isn't what a Prefect server answers.
+        suppress(HandoffError, ValueError),
+        told_in_sentences("to keep why a worker left", "a variable", "The worker's log has it"),
+        open_client(settings.prefect_api, prefect_login()) as client,
+    ):
+        yield client

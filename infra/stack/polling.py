@@ -1,0 +1,176 @@
+"""The process of `handoff worker`: Prefect's worker, which proves its machine while it works.
+
+Before each job, unless it did so within a minute, it looks at what may have changed since it began
+(`infra.stack.proving`). Where that fails it takes no job, lets those that it has end, and leaves
+its pool, which the server is told with the reason. It is back as soon as all is proved again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+from prefect.utilities.processutils import setup_signal_handlers_worker
+from prefect.workers.process import ProcessWorker
+
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError
+from handoff.infra.engine.environments import replace_process
+from handoff.infra.prefect.absences import Absence, end_absence, tell_absence
+from handoff.infra.settings import Settings, read_settings
+from handoff.infra.stack.proving import prove
+from handoff.infra.stack.start import reset_signals
+from handoff.infra.terminal.echoing import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.workers.process import ProcessJobConfiguration, ProcessWorkerResult
+
+# How long what was proved holds, and how often it is tried again where it was not.
+_HOLDS_S = 60.0
+_AGAIN_S = 30.0
+# A run that went back to the pool is first offered to others, who look every five seconds.
+_RESTS_S = 30.0
+
+
+class ProvingWorker(ProcessWorker):
+    """Prefect's process worker, which asks for no job while its machine fails its own checks."""
+
+    def __init__(
+        self, settings: Settings, leave: Callable[[], None], *, pool: str, name: str,
+        limit: int | None,
+    ) -> None:  # fmt: skip
+        """Work for a pool; `leave` ends this once nothing runs here, where something lacks."""
+        super().__init__(work_pool_name=pool, name=name, limit=limit)
+        self._prove = partial(prove, settings, pool)
+        self._leave = leave
+        self._at_work = 0
+        self._slots = limit
+        # It was all proved before this process began.
+        self._proved = time.monotonic()
+        self._is_doubted = False
+        self._rests_until = 0.0
+        self.lacking: EnvironmentLacking | None = None
+
+    @classmethod
+    def __dispatch_key__(cls) -> str:
+        """Leave the type's name to Prefect's own, whose pools these are."""
+        return "handoff-process"
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """Take jobs, if there is a free slot, and this machine can do them."""
+        is_full = self._slots is not None and self._at_work >= self._slots
+        if not is_full and not await self._is_fit():
+            return []
+        return await super().get_and_submit_flow_runs()
+
+    async def run(
+        self, flow_run: FlowRun, configuration: ProcessJobConfiguration,
+        task_status: anyio.abc.TaskStatus[int] | None = None,
+    ) -> ProcessWorkerResult:  # fmt: skip
+        """Run a job; doubt this machine where it failed for the machine's sake."""
+        self._at_work += 1
+        try:
+            result = await super().run(flow_run, configuration, task_status)
+            if await self._was_handed_back(flow_run):
+                self._is_doubted = True
+            return result
+        finally:
+            self._at_work -= 1
+
+    async def _was_handed_back(self, flow_run: FlowRun) -> bool:
+        """Tell whether the run went back to its pool (`flows.handing_back`) since it was taken."""
+        taken = flow_run.state.timestamp if flow_run.state else None
+        try:
+            states = await self.client.read_flow_run_states(flow_run.id)
+        except httpx.HTTPError:
+            return False
+        return any(
+            state.name == "AwaitingRetry" and (taken is None or state.timestamp > taken)
+            for state in states
+        )
+
+    async def _is_fit(self) -> bool:
+        now = time.monotonic()
+        if now < self._rests_until:
+            return False
+        if not self._is_doubted and self.lacking is None and now - self._proved < _HOLDS_S:
+            return True
+        try:
+            briefly = partial(self._prove, briefly=not self._is_doubted)
+            await anyio.to_thread.run_sync(briefly)
+        except EnvironmentLacking as error:
+            self._doubt(error)
+            return False
+        # Nothing lacks that a check knows of: still, others are to try first what failed here.
+        is_resting = self._is_doubted and self.lacking is None
+        self.lacking, self._is_doubted, self._proved = None, False, time.monotonic()
+        self._rests_until = self._proved + _RESTS_S if is_resting else 0.0
+        return not is_resting
+
+    def _doubt(self, error: EnvironmentLacking) -> None:
+        if self.lacking is None:
+            echo(f"handoff: {error}", err=True)
+        self.lacking, self._is_doubted = error, True
+        self._rests_until = time.monotonic() + _AGAIN_S
+        if not self._at_work:
+            self._leave()
+
+
+async def work(settings: Settings, options: dict[str, Any]) -> EnvironmentLacking | None:
+    """Work until this is ended, or something lacks; return that."""
+    with anyio.CancelScope() as scope:
+        worker = ProvingWorker(settings, scope.cancel, **options)
+        await worker.start(printer=echo)
+    return worker.lacking if scope.cancel_called else None
+
+
+def stay_away(settings: Settings, pool: str, name: str, error: HandoffError) -> None:
+    """Leave the pool, and return when all that a job needs is proved again."""
+    absence = Absence.of(pool, name, error)
+    while True:
+        tell_absence(settings, absence)
+        time.sleep(_AGAIN_S)
+        try:
+            prove(settings, pool)
+        except EnvironmentLacking as still:
+            absence = Absence.of(pool, name, still, absence.since)
+        else:
+            return
+
+
+def main() -> None:
+    """Work for a pool; leave it while something lacks, and begin again when it doesn't any more."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pool", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--limit", type=int)
+    options = vars(parser.parse_args())
+    settings = read_settings()
+    end_absence(settings, options["pool"], options["name"])
+    setup_signal_handlers_worker(os.getpid(), f"the worker {options['name']}", echo)
+    try:
+        lacking = asyncio.run(work(settings, options))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        lacking = None
+    if lacking is None:
+        return
+    # Nothing runs here now: a signal may end this at once.
+    reset_signals()
+    echo(f"handoff: the worker {options['name']} leaves {options['pool']} until that is put right",
+         err=True)  # fmt: skip
+    stay_away(settings, options["pool"], options["name"], lacking)
+    echo(f"handoff: the worker {options['name']} is back", err=True)
+    replace_process([sys.executable, *sys.orig_argv[1:]], {})
+
+
+if __name__ == "__main__":
+    main()
