@@ -16,10 +16,13 @@ EXTRAS = {"s3": ("boto3",), "release": ("prefect", "mlflow"), "stack": ("supervi
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*).*; extra == ['\"]([a-z0-9]+)['\"]")
 # Packages that are imported by another name than they are installed by.
 _IMPORTED_AS = {
-    "markdown-it-py": "markdown_it", "psycopg2-binary": "psycopg2", "scikit-learn": "sklearn",
+    "markdown-it-py": "markdown_it", "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+    "psycopg2-binary": "psycopg2", "scikit-learn": "sklearn",
 }  # fmt: skip
 # What is imported here and comes with one of an extra's packages.
-_COMES_WITH = {"botocore": "boto3", "httpx": "prefect", "requests": "mlflow"}
+_COMES_WITH = {
+    "anyio": "prefect", "botocore": "boto3", "httpx": "prefect", "requests": "mlflow",
+}  # fmt: skip
 
 
 def lacks_extra(error: ModuleNotFoundError) -> EnvironmentLacking | None:

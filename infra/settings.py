@@ -16,6 +16,7 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `HANDOFF_RECIPES` | the recipes of models, `MODEL.toml` each | `$HANDOFF_HOME/recipes` |
 | `HANDOFF_LOG` | `json`: progress and services' logs are JSON, an object a line | text |
+| `OTEL_*` | a collector that releases' traces are sent to, as OpenTelemetry names it | nobody |
 | `CXX` | the C++ compiler that Inductor calls | `g++` |
 | `HANDOFF_NOTIFY` | a notification block of Prefect's, `TYPE/NAME`, to tell people by | nobody |
 | `HANDOFF_FORGE` | whose commits get a status: `github`, `gitlab` or `gitea` | nobody's |
@@ -232,6 +233,13 @@ def logs_json() -> bool:
             remedy="Fix it, or unset it",
         )  # fmt: skip
     return text == "json"
+
+
+def wants_traces() -> bool:
+    """Tell whether OpenTelemetry's own variables name a collector, and nothing switches it off."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return not is_off and any(os.environ.get(name) for name in names)
 
 
 def has_gpu() -> bool:

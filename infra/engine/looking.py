@@ -107,8 +107,9 @@ def find_extension(name: str) -> ModuleSpec | None:
 
 
 def find_module(name: str, places: Sequence[str]) -> ModuleSpec | None:
-    """Return where the top-level module `name` is: installed, or in one of the places."""
-    return _find(name, places)
+    """Return where an import finds the top-level module `name` while these are `searched`."""
+    found = None if name in hidden_names() else PathFinder.find_spec(name, places)
+    return found or PathFinder.find_spec(name)
 
 
 def user_places() -> tuple[str, ...]:

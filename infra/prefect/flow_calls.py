@@ -26,6 +26,7 @@ from handoff.infra.engine.environments import (
 )
 from handoff.infra.engine.looking import empty_folder
 from handoff.infra.prefect.orphans import end_orphans_later, marks
+from handoff.infra.prefect.tracing import runs_traced
 from handoff.infra.servers import get_status, last_words
 from handoff.infra.settings import Settings, read_site
 from handoff.infra.terminal.interruption import ending_soon
@@ -142,7 +143,7 @@ def call_flow(settings: Settings, workspace: Path | None, load: Callable[[], Cal
 
     site.tell(lambda: read_site(settings, workspace))
     try:
-        with ending_soon():
+        with runs_traced(), ending_soon():
             flow = load()
             if server is not None:
                 server.wait()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from handoff.flows import site
 from handoff.infra.prefect.pools import take_cores
+from handoff.infra.prefect.tracing import runs_traced
 from handoff.infra.settings import read_settings, read_site, require_writable_home
 
 _PR_SET_PDEATHSIG = 1
@@ -39,7 +40,8 @@ def main() -> None:
     if cores := take_cores(os.environ, Path(tempfile.gettempdir())):
         os.environ.setdefault("OMP_NUM_THREADS", str(len(cores)))
     site.tell(lambda: read_site(settings, is_worker=True))
-    runpy.run_module("prefect.engine", run_name="__main__")
+    with runs_traced():
+        runpy.run_module("prefect.engine", run_name="__main__")
 
 
 if __name__ == "__main__":
