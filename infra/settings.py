@@ -16,7 +16,9 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `HANDOFF_TRUSTED_KEYS` | the trusted public keys: files, folders | `$HANDOFF_HOME/keys/trusted` |
 | `HANDOFF_RECIPES` | the recipes of models, `MODEL.toml` each | `$HANDOFF_HOME/recipes` |
 | `HANDOFF_LOG` | `json`: progress and services' logs are JSON, an object a line | text |
-| `OTEL_*` | a collector that releases' traces are sent to, as OpenTelemetry names it | nobody |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` | the collector of OpenTelemetry's for releases' traces | nobody |
+| `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME` | its login, and what it is told | `handoff` |
+| `OTEL_SDK_DISABLED` | `true`: no traces are sent | |
 | `CXX` | the C++ compiler that Inductor calls | `g++` |
 | `HANDOFF_NOTIFY` | a notification block of Prefect's, `TYPE/NAME`, to tell people by | nobody |
 | `HANDOFF_FORGE` | whose commits get a status: `github`, `gitlab` or `gitea` | nobody's |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,17 @@ LOGIN = {"PREFECT_SERVER_API_AUTH_STRING": "handoff:password-that-must-not-be-to
 
 
 @pytest.fixture(autouse=True)
-def shell(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """A fresh shell, in which nothing is set that a stack is made of."""
+    before = dict(os.environ)
     for name in settings_of(os.environ, tries_out=False):
         monkeypatch.delenv(name)
     for name in [name for name in os.environ if name.startswith(("HANDOFF_", "AWS_"))]:
         monkeypatch.delenv(name)
-    return monkeypatch
+    yield monkeypatch
+    # `settle` sets the variables of this process, which the next test is not to have.
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def setup_of(settings: dict[str, str], **chosen: Any) -> Setup:
