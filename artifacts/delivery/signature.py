@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from handoff.artifacts.record import later
 
@@ -136,6 +137,14 @@ class TensorSpec:
         return tuple(dimensions[axis] if isinstance(axis, str) else axis for axis in self.shape)
 
 
+class Shaped(Protocol):
+    """What has a shape: a tensor of torch's, which this module doesn't import."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its size along each axis."""
+
+
 @dataclass(frozen=True)
 class ModelSignature:
     """Inputs and outputs in the order of the call, and the ranges of their dynamic dimensions."""
@@ -158,6 +167,17 @@ class ModelSignature:
                         f"expected a range for dimension {axis!r} of {spec.name} under "
                         "[dimensions], got none"
                     )
+
+    def measure_inputs(self, inputs: Iterable[Shaped]) -> dict[str, int]:
+        """Return what `measure` does for tensors, which are given in the inputs' order.
+
+        Raises `ValueError` as that does, and for another number of them.
+        """
+        shapes = {
+            spec.name: tuple(tensor.shape)
+            for spec, tensor in zip(self.inputs, inputs, strict=True)
+        }  # fmt: skip
+        return self.measure(shapes)
 
     def measure(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Return the size of each dynamic dimension, read off the inputs' actual shapes.

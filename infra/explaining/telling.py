@@ -91,10 +91,14 @@ def _explain_pass(name: str, *, as_json: bool) -> None:
 
 def _tell_word(word: Word, *, as_json: bool) -> None:
     if as_json:
-        print_json({"names": list(word.names), "kind": word.kind, "means": word.means})
+        print_json(_plain_word(word))
         return
     echo(styled(", ".join(word.names), bold=True))
     _paragraph("", word.means)
+
+
+def _plain_word(word: Word) -> dict[str, object]:
+    return {"names": list(word.names), "kind": word.kind, "means": word.means}
 
 
 def hint_for(findings: Iterable[Finding]) -> str:
@@ -153,9 +157,7 @@ def _paragraph(heading: str, text: str) -> None:
 def _list_all(*, as_json: bool) -> None:
     known = explanations().values()
     if as_json:
-        glossary = [
-            {"names": list(one.names), "kind": one.kind, "means": one.means} for one in words()
-        ]
+        glossary = [_plain_word(word) for word in words()]
         print_json({"explanations": [_plain(one) for one in known], "words": glossary})
         return
     for kind, heading in _HEADINGS.items():

@@ -222,9 +222,7 @@ def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
     `example` is of the signature's shapes; its dtypes don't matter. Of each dimension: the
     smallest, the one after it, and two odd ones, all of them within its range.
     """
-    taken = signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, example, strict=True)}
-    )
+    taken = signature.measure_inputs(example)
     cases = [CaseSpec(f"other values ({seed})", taken, seed) for seed in (1, 2)]
     for name, limits in signature.dimensions.items():
         for size in sorted({limits.min, limits.min + 1, *_SIZES}):

@@ -88,7 +88,7 @@ def describe_inputs(
         )
         limits = {name: _limits(name, specs, inputs, dimensions.get(name)) for name in used}
         signature = ModelSignature(specs, (), limits)
-        signature.measure({n: tuple(t.shape) for n, t in zip(names, inputs, strict=True)})
+        signature.measure_inputs(inputs)
     except ValueError as error:
         name, expected, got = told_place(str(error))
         raise UsageProblem(

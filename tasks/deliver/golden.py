@@ -23,7 +23,7 @@ from handoff.tasks.deliver.capture.losses import LossWatch
 from handoff.tasks.deliver.capture.not_running import DoesNotRun, Given, does_not_run
 from handoff.tasks.deliver.capture.random_draws import not_repeatable
 from handoff.tasks.deliver.capture.tracer import training_parts_left_out
-from handoff.tasks.deliver.multiples import multiple_of, told_multiple
+from handoff.tasks.deliver.multiples import told_multiple
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
@@ -181,9 +181,7 @@ def _run_others(
     *,
     finite: bool,
 ) -> tuple[list[GoldenCase], list[str]]:
-    taken = signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
-    )
+    taken = signature.measure_inputs(inputs)
     second = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
     smallest = {name: limits.min for name, limits in signature.dimensions.items()}
     found, forms = [], []
@@ -205,9 +203,7 @@ def _run_others(
 
 def _multiples(module: nn.Module, call: Call, signature: ModelSignature, inputs: Tensors) -> str:
     """Return what to do about dimensions at whose multiples alone the model runs; '' for none."""
-    taken = signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
-    )
+    taken = signature.measure_inputs(inputs)
 
     def runs(name: str, size: int) -> bool:
         spec = CaseSpec("multiple", {**taken, name: size}, 0)
@@ -218,10 +214,11 @@ def _multiples(module: nn.Module, call: Call, signature: ModelSignature, inputs:
             return False
         return True
 
-    for name, limits in signature.dimensions.items():
-        if number := multiple_of(partial(runs, name), taken[name], limits):
-            return told_multiple(name, number, limits)
-    return ""
+    advice = (
+        told_multiple(name, partial(runs, name), taken[name], limits)
+        for name, limits in signature.dimensions.items()
+    )
+    return next(filter(None, advice), "")
 
 
 def is_finite(tensors: Tensors) -> bool:

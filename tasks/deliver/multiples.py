@@ -27,8 +27,11 @@ def multiple_of(runs: Callable[[int], bool], size: int, limits: Dimension) -> in
     return 0
 
 
-def told_multiple(name: str, number: int, limits: Dimension) -> str:
-    """Return what to do about a dimension at whose multiples of a number alone the model runs."""
+def told_multiple(name: str, runs: Callable[[int], bool], size: int, limits: Dimension) -> str:
+    """Return what to do about the dimension `name` where `multiple_of` finds a number, else ''."""
+    number = multiple_of(runs, size, limits)
+    if not number:
+        return ""
     return (
         f"The model runs where {name} is a multiple of {number}, and {name} takes every size from "
         f"{limits.min} to {limits.max}: bring what is joined to one size in forward "

@@ -83,7 +83,7 @@ def _require_module(
     if spec is None:
         raise _no_module(module_name, top, [str(search_path)], str(search_path))
     for depth, part in enumerate(inner, start=1):
-        if spec.submodule_search_locations is None or _is_dynamic(spec):
+        if spec.submodule_search_locations is None or _source(spec) is None:
             return None
         folders = list(spec.submodule_search_locations)
         package = ".".join([top, *inner[: depth - 1]])
@@ -114,7 +114,7 @@ def _modules_in(folder: Path) -> Iterator[Path]:
 
 def _require_function(spec: ModuleSpec | None, module_name: str, name: str) -> None:
     """Raise `UsageProblem` for a function that no line of the module's source can make."""
-    source = None if spec is None or _is_dynamic(spec) else _source(spec)
+    source = None if spec is None else _source(spec)
     if source is None:
         return
     try:
@@ -137,16 +137,12 @@ def _names_in(tree: ast.Module) -> Iterator[str]:
             yield (node.asname or node.name).partition(".")[0]
 
 
-def _is_dynamic(spec: ModuleSpec) -> bool:
-    source = _source(spec)
-    return source is None or any(word in source for word in _DYNAMIC)
-
-
 def _source(spec: ModuleSpec) -> str | None:
-    """Return the source of a module in a file of Python's; None for others."""
+    """Return the source of a module that shows all its names; None for any other module."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     try:
-        return Path(spec.origin).read_text(encoding="utf-8")
+        source = Path(spec.origin).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
+    return None if any(word in source for word in _DYNAMIC) else source

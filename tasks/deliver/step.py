@@ -128,9 +128,7 @@ def _watch_other_sizes(
     module: nn.Module, call: Call, inputs: Tensors, signature: ModelSignature
 ) -> Uses | None:
     """Return the uses at other sizes, of rows of the example; None where it runs at no others."""
-    taken = signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, inputs, strict=True)}
-    )
+    taken = signature.measure_inputs(inputs)
     sizes = {name: other_size(d, taken[name]) for name, d in signature.dimensions.items()}
     if sizes == taken:
         return None

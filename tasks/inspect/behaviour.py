@@ -14,7 +14,7 @@ from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.lines import place_of
 from handoff.tasks.deliver.capture.random_draws import RandomDraws
-from handoff.tasks.deliver.multiples import multiple_of, told_multiple
+from handoff.tasks.deliver.multiples import told_multiple
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.verify.float64 import flat_tensors
@@ -221,9 +221,7 @@ def other_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
         small = {limits.min, min(limits.min + 1, limits.max), min(5, limits.max)}
         for size in sorted(size for size in small if size in limits):
             if failure := _failure(delivery, name, size):
-                number = _multiple(delivery, name, limits)
-                yield _baked_in(name, size, failure, told_multiple(name, number, limits)
-                                if number else "")  # fmt: skip
+                yield _baked_in(name, size, failure, _told_multiple(delivery, name, limits))
                 break
         else:
             yield from _largest_size(delivery, name, limits, max(small))
@@ -248,20 +246,17 @@ def _failure(delivery: LoadedDelivery, name: str, size: int) -> _Failure | None:
     return None
 
 
-def _multiple(delivery: LoadedDelivery, name: str, limits: Dimension) -> int:
-    """Return the number at whose multiples of `name` alone the model runs, or 0."""
+def _told_multiple(delivery: LoadedDelivery, name: str, limits: Dimension) -> str:
+    """Return what to do where the model runs at multiples of a number of `name` alone, else ''."""
     if not delivery.cases:
-        return 0
-    signature, example = delivery.contract.signature, delivery.cases[0].inputs
-    taken = signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, example, strict=True)}
-    )
+        return ""
+    taken = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
 
     def runs(size: int) -> bool:
         drawn = delivery.draw(CaseSpec("multiple", {**taken, name: size}, 0))
         return is_runnable(delivery.module, drawn)
 
-    return multiple_of(runs, taken[name], limits)
+    return told_multiple(name, runs, taken[name], limits)
 
 
 def _place_of_failure(module: torch.fx.GraphModule, inputs: Tensors) -> str:

@@ -123,9 +123,7 @@ def _draw_inputs(
     generator = torch.Generator().manual_seed(zlib.crc32(case.name.encode()))
     if rows is None:
         return tuple(_draw(spec, case.sizes, generator) for spec in signature.inputs)
-    taken = signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(signature.inputs, rows, strict=True)}
-    )
+    taken = signature.measure_inputs(rows)
     places = {
         name: torch.randint(size, (case.sizes[name],), generator=generator)
         for name, size in taken.items()

@@ -150,9 +150,7 @@ def describe_fixing(
 
     `inputs` are the example's, of the contract's shapes; nothing is asked of their dtypes.
     """
-    taken = contract.signature.measure(
-        {spec.name: tuple(t.shape) for spec, t in zip(contract.inputs, inputs, strict=True)}
-    )
+    taken = contract.signature.measure_inputs(inputs)
     sizes = ", ".join(f"{name} = {size}" for name, size in taken.items())
     return (
         f"takes {sizes} only, as in the example: no capture works for other sizes: "
