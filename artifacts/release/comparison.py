@@ -7,7 +7,7 @@ from typing import Literal
 
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.record import later
-from handoff.artifacts.release.interval import Interval
+from handoff.artifacts.release.interval import Interval, ratio
 from handoff.artifacts.release.manifest import TargetRecord
 
 Basis = Literal["measured", "recorded"]
@@ -97,9 +97,12 @@ class SideBySide:
 
     def __str__(self) -> str:
         interval = Interval(self.ratio, self.low, self.high)
-        told = f"{self.ratio:.2f} times as fast as what it replaces ({interval.span})"
-        if not interval.is_known:
+        if interval.is_known:
+            told = f"{ratio(self.ratio)} times as fast as what it replaces ({interval.span})"
+        elif interval.holds_one:
             told = f"whether it is faster than what it replaces is not known ({interval.span})"
+        else:
+            told = f"{interval.span} times as fast as what it replaces"
         told = f"{self.target}: {told}, in turns on {self.sizes}, {self.threads} threads"
         if self.rmse_before is None or self.rmse_after is None:
             return told
@@ -137,11 +140,11 @@ class Comparison:
             return ()
         return tuple(
             SideBySide(
-                self.target, heat.case, ratio.value, ratio.low, ratio.high, heat.threads,
+                self.target, heat.case, speed.value, speed.low, speed.high, heat.threads,
                 self.old.rmse_ratio, self.new.rmse_ratio,
             )
             for heat in self.heats
-            if (ratio := heat.new_to_old) is not None
+            if (speed := heat.new_to_old) is not None
         )  # fmt: skip
 
 

@@ -31,14 +31,18 @@ class Interval:
         return f"{ratio(self.low)} to {ratio(self.high)}"
 
     @property
+    def holds_one(self) -> bool:
+        """Tell whether it leaves open which of both is faster."""
+        return self.low <= 1.0 <= self.high
+
+    @property
     def is_known(self) -> bool:
         """Tell whether it can be acted on: narrower than a factor of two, and beside 1 or near it.
 
         One that holds 1 says which is faster only where it is so narrow that neither is; a blurred
         one has to be as narrow.
         """
-        holds_one = self.low <= 1.0 <= self.high
-        return self.high <= (_NARROW if holds_one or self.is_blurred else _WIDE) * self.low
+        return self.high <= (_NARROW if self.holds_one or self.is_blurred else _WIDE) * self.low
 
     @property
     def told(self) -> str:

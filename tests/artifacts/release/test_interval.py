@@ -38,6 +38,11 @@ def test_two_packages_side_by_side_are_told_with_their_interval() -> None:
         "cpu: whether it is faster than what it replaces is not known (0.70 to 1.50), "
         "in turns on x: 1, 4 threads"
     )
+    # How much slower it is no more than a bound tells, and that it is slower every bit of it.
+    surely = str(SideBySide("cpu", "x: 1", 0.002, 0.001, 0.0025, 4))
+    assert surely == (
+        "cpu: 0.001 to 0.0025 times as fast as what it replaces, in turns on x: 1, 4 threads"
+    )
 
 
 @pytest.mark.parametrize("others", [None, 1.6])
