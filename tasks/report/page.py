@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from handoff.artifacts.delivery.captures import recommend
 from handoff.artifacts.printable import printable
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # The page has to stay small enough for MLflow's frame: a picture takes 15 to 35 kB.
 _SPREADS_DRAWN = 6
 _TARGETS_DRAWN = 3
+_POWER = re.compile(r"[0-9][0-9.]*e-[0-9]+")
 
 Rows = list[tuple[str, ...]]
 
@@ -99,7 +101,7 @@ def environment() -> Environment:
     """Return what renders templates: all that they are given is escaped, and made printable."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    found = Environment(
         loader=PackageLoader("handoff.tasks.report"),
         autoescape=True,
         finalize=_shown,
@@ -107,6 +109,17 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["unbroken"] = _unbroken
+    return found
+
+
+def _unbroken(text: str) -> Markup:
+    """Return markup of a text in which no line ends within a number: `1e-06` may end one at its -.
+
+    The text's own characters stay as they are, so that what is copied off the page can be searched.
+    """
+    plain = str(escape(printable(text)))
+    return Markup(_POWER.sub(r'<b class="whole">\g<0></b>', plain))  # noqa: S704 - escaped above
 
 
 def _shown(value: object) -> object:

@@ -88,7 +88,7 @@ class ValueWatch(TorchDispatchMode):
                 self._follow(func, _called(func, name, args, kwargs, result))
             except (RuntimeError, ValueError, TypeError, IndexError):
                 # Nothing is concluded of what can't be followed: it becomes a question.
-                self._note_each(known, "unread", f"given to {name}")
+                self._note_each(known, "unread", _given_to(name))
         return result
 
     def end(self, outputs: Sequence[torch.Tensor]) -> Uses:
@@ -145,7 +145,7 @@ class ValueWatch(TorchDispatchMode):
         elif name in _EXTREMES:
             self._note_each(_tensors(call.args), "summed", "")
         elif not looks_up and name not in _BLIND:
-            self._note_each(_tensors((call.args, call.named)), "unread", f"given to {name}")
+            self._note_each(_tensors((call.args, call.named)), "unread", _given_to(name))
 
     def _look_up(self, call: Called) -> bool:
         """Note what is looked up by number in this call; tell whether it is such a call."""
@@ -153,14 +153,14 @@ class ValueWatch(TorchDispatchMode):
         if name == "embedding" or name.startswith("_embedding_bag"):
             self._looked_up(args[1], args[0], 0)
             # The offsets of bags, and weights of each one in them.
-            self._note_each(_tensors(args[2:]), "unread", f"given to {name}")
+            self._note_each(_tensors(args[2:]), "unread", _given_to(name))
         elif name in _BY_INDICES:
             for axis, index in enumerate(_placed(args[1])):
                 self._looked_up(index, args[0], axis)
-            self._note_each(_tensors(args[2:]), "unread", f"given to {name}")
+            self._note_each(_tensors(args[2:]), "unread", _given_to(name))
         elif name in _ALONG_AXIS:
             self._looked_up(args[2], args[0], int(args[1]))
-            self._note_each(_tensors(args[3:]), "unread", f"given to {name}")
+            self._note_each(_tensors(args[3:]), "unread", _given_to(name))
         else:
             return False
         return True
@@ -212,6 +212,11 @@ def _called(
     ]
     named = {a.name: kwargs[a.name] for a in arguments if a.kwarg_only and a.name in kwargs}
     return Called(name, [*args, *given], named, result)
+
+
+def _given_to(name: str) -> str:
+    """Say where a value went, by the name that people call the operator by: `unique`."""
+    return f"given to {name.strip('_').rstrip('0123456789') if name.startswith('_') else name}"
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - whatever an operator takes

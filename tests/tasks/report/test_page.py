@@ -20,7 +20,7 @@ from handoff.artifacts.release.evidence import (
 )
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.numbers import percent
-from handoff.tasks.report.page import evidence
+from handoff.tasks.report.page import environment, evidence
 from tests.artifacts.samples import (
     sample_manifest,
     sample_metric,
@@ -123,6 +123,14 @@ def test_the_speed_at_the_top_is_the_delivered_examples_and_unknown_where_it_is(
     words = Page(page_of(full_manifest(replace(target, timings=(unclear, large))))).words
     assert "speed not known 0.20 to 100 times eager's speed at batch=8, as delivered" in words
     assert "while other work used 1.5 processors" in words
+
+
+def test_no_line_of_a_tile_ends_within_a_number_and_what_else_it_says_stays_text(
+    text: str,
+) -> None:
+    assert '<b class="whole">1e-06</b>' in text[text.index("<dl") : text.index("</dl>")]
+    shown = environment().from_string("{{ given|unbroken }}").render(given="<i>9.3e-10</i> of e-5")
+    assert shown == '&lt;i&gt;<b class="whole">9.3e-10</b>&lt;/i&gt; of e-5'
 
 
 def test_special_inputs_do_not_blur_the_error_on_ordinary_ones() -> None:
