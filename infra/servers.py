@@ -41,6 +41,11 @@ def get_status(address: str, login: str = "") -> int:
         return 0
 
 
+def mlflow_question(address: str) -> str:
+    """Return the address of the cheapest question that an MLflow server needs a login for."""
+    return f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
+
+
 def clock_ahead_s(address: str, login: str = "") -> float | None:
     """Return how many seconds this clock is ahead of a server's; None where that doesn't tell."""
     began = time.time()

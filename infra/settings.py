@@ -9,6 +9,8 @@ What a child process sees of the environment is decided in `infra.engine.environ
 | `HANDOFF_STEP_TIME` | a factor of the steps' limits of time | 1 |
 | `HANDOFF_STEP_MEMORY` | the memory that a step may take, such as `64G` | what is free here |
 | `MLFLOW_TRACKING_URI` | the MLflow server | SQLite in `$HANDOFF_HOME/mlflow` |
+| `MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD` | its login | none |
+| `MLFLOW_TRACKING_TOKEN` | a token in the place of that | |
 | `PREFECT_API_URL` | the Prefect server that records the flow | an embedded one |
 | `PREFECT_API_AUTH_STRING` | its login, `user:password` | none |
 | `HANDOFF_SIGNING_KEY` | the key that signs: a PEM file, or a KMS's address | made in the home |
@@ -326,6 +328,18 @@ def read_served_settings() -> ServedSettings:
 def prefect_login() -> str:
     """Return `user:password` for the Prefect server that is named; empty for none."""
     return os.environ.get("PREFECT_API_AUTH_STRING", "")
+
+
+def mlflow_login() -> str | None:
+    """Return `user:password` for MLflow's server, empty for none; None where it is of another form.
+
+    That is a token, or what MLflow reads from a file of the user's.
+    """
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    file = Path("~/.mlflow/credentials").expanduser()
+    if os.environ.get("MLFLOW_TRACKING_TOKEN") or (not user and file.exists()):
+        return None
+    return f"{user}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}" if user else ""
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,24 @@ def status(as_json: bool) -> None:
 )
 @click.option("--cores", default="", help="The cores to use, such as 0-3,8.  [default: all]")
 @click.option("--name", default="", help="The name that Prefect shows.  [default: the machine's]")
+@click.option(
+    "--join",
+    "url",
+    default="",
+    metavar="URL",
+    help="Take the stack's settings from its Prefect server. What the environment says stays.",
+)
+@click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="ID",
+    help="Of the stack's keys, trust the one whose id begins like that. Repeatable.",
+)
 @debug_option
-def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
+def worker(
+    *, pool: str, limit: int | None, cores: str, name: str, url: str, trusted: tuple[str, ...]
+) -> None:
     """Run a worker for a pool, on this machine, for the server that PREFECT_API_URL names.
 
     It proves first that the store can be written and read, that the key that signs is trusted, and
@@ -199,10 +215,11 @@ def worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     \b
     handoff worker --pool handoff-cuda-sm90 --limit 1
     handoff worker --pool handoff-build --cores 0-7 --limit 2
+    handoff worker --join http://stack.example.org:4200 --trust 0123456789ab
     """  # noqa: D301 - as above
-    from handoff.infra.stack.worker import run_worker
+    from handoff.infra.stack.worker import Joining, run_worker
 
-    run_worker(pool, limit, cores, name)
+    run_worker(pool, limit, cores, name, Joining(url, trusted))
 
 
 COMMANDS = (deploy, recompile, up, down, status, worker)

@@ -22,7 +22,8 @@ from handoff.infra.prefect.deployments import Deployment, Schedule, deployments
 from handoff.infra.prefect.pools import ensure_pools
 from handoff.infra.prefect.prefect_api import told_in_sentences
 from handoff.infra.prefect.upsert import Held, held_cron, set_schedule, upsert
-from handoff.infra.settings import read_settings
+from handoff.infra.settings import prefect_login, read_settings
+from handoff.infra.stack.joining import share_settings
 from handoff.infra.terminal.console import print_json, print_table
 from handoff.infra.terminal.echoing import echo
 
@@ -77,6 +78,7 @@ def deploy(
     wanted = deployments(first, targets)
     with told_in_sentences("the deployments", "what it can hold", "Then run it again"):
         held = apply(wanted, notify, night, resets=resets)
+    share_settings(settings, prefect_login(), os.environ)
     _tell(wanted, held, settings.prefect_api, as_json=as_json)
 
 

@@ -19,7 +19,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.printable import one_line
 from handoff.infra.prefect.pools import open_client
-from handoff.infra.prefect.prefect_api import told_in_sentences
+from handoff.infra.prefect.prefect_api import keep_variable, told_in_sentences
 from handoff.infra.settings import Settings, prefect_login
 
 if TYPE_CHECKING:
@@ -67,15 +67,8 @@ def tell_absence(settings: Settings, absence: Absence) -> None:
 
     A server that can't be asked is told by nobody: the worker's own log says the same.
     """
-    from prefect.client.schemas.actions import VariableCreate, VariableUpdate
-    from prefect.exceptions import ObjectAlreadyExists
-
-    name, value = _name(absence.pool, absence.worker), asdict(absence)
     with _asked(settings) as client:
-        try:
-            client.create_variable(VariableCreate(name=name, value=value, tags=["handoff"]))
-        except ObjectAlreadyExists:
-            client.update_variable(VariableUpdate(name=name, value=value))
+        keep_variable(client, _name(absence.pool, absence.worker), asdict(absence))
         # It is taken for online, and waited for, as long as its silence may be an accident.
         where = {"work_pool_name": absence.pool, "name": quote(absence.worker, safe="")}
         client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where)

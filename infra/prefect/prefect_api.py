@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handoff.artifacts.errors import EnvironmentLacking, HandoffError, UsageProblem, first_line
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 
 class ServerBusy(EnvironmentLacking):
@@ -34,6 +37,17 @@ def told_in_sentences(what: str, expected: str, remedy: str) -> Iterator[None]:
             got=first_line(error, 200),
             remedy=f"Is it up ('handoff up' starts one)? {remedy}",
         ) from error  # fmt: skip
+
+
+def keep_variable(client: SyncPrefectClient, name: str, value: dict[str, Any]) -> None:
+    """Let the server hold a variable of ours, in the place of what it held by that name."""
+    from prefect.client.schemas.actions import VariableCreate, VariableUpdate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    try:
+        client.create_variable(VariableCreate(name=name, value=value, tags=["handoff"]))
+    except ObjectAlreadyExists:
+        client.update_variable(VariableUpdate(name=name, value=value))
 
 
 def _of_status(error: Any, what: str, expected: str) -> HandoffError:  # noqa: ANN401 - of httpx or of Prefect

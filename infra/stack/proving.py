@@ -25,10 +25,11 @@ from handoff.artifacts.stores.store import open_store
 from handoff.flows.site import BUILD_POOL, CONTROL_POOL
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.extras import installed
-from handoff.infra.servers import clock_ahead_s
+from handoff.infra.servers import clock_ahead_s, get_status, mlflow_question
 from handoff.infra.settings import (
     Settings,
     compiler_name,
+    mlflow_login,
     prefect_login,
     require_writable_home,
     unset,
@@ -46,7 +47,7 @@ _ROOM_BYTES = 1 << 30
 # Ledgers are signed by few keys: the first of many stand for them.
 _LEDGERS = 3
 # Pools whose flows write to ledgers, and to MLflow.
-_REGISTERING = (BUILD_POOL, CONTROL_POOL)
+REGISTERING = (BUILD_POOL, CONTROL_POOL)
 _PROGRAM = "#include <vector>\nint main() { return int(std::vector<int>{}.size()); }\n"
 
 
@@ -61,7 +62,9 @@ def prove(settings: Settings, pool: str, *, briefly: bool = False) -> tuple[str,
     checks: list[tuple[str, Callable[[Settings], str]]] = [
         ("settings", partial(_named, pool)), ("store", _store), ("clock", _clock), ("room", _room),
     ]  # fmt: skip
-    if pool in _REGISTERING and not briefly:
+    if pool in REGISTERING and urlsplit(settings.stores.tracking_uri).scheme in ("http", "https"):
+        checks.append(("MLflow", _mlflow))
+    if pool in REGISTERING and not briefly:
         checks.append(("trust", _trust))
     if pool == BUILD_POOL and not briefly:
         checks.append(("key", _key))
@@ -89,7 +92,7 @@ def _named(pool: str, settings: Settings) -> str:
     What is released into this machine's own would be nowhere for all others.
     """
     server = urlsplit(settings.prefect_api).hostname or ""
-    wanted = ["HANDOFF_STORE", *(["MLFLOW_TRACKING_URI"] if pool in _REGISTERING else [])]
+    wanted = ["HANDOFF_STORE", *(["MLFLOW_TRACKING_URI"] if pool in REGISTERING else [])]
     lacking = unset(*wanted)
     if server not in LOOPBACK and lacking:
         raise EnvironmentLacking(
@@ -109,6 +112,30 @@ def _store(settings: Settings) -> str:
     return f"{told} ({'. '.join(guarantees.lacking)})" if guarantees.lacking else told
 
 
+def _mlflow(settings: Settings) -> str:
+    """Ask MLflow's server something that needs its login."""
+    address = settings.stores.tracking_uri
+    login = mlflow_login()
+    if login is None:
+        return f"{address}, whose login is not a user's and a password"
+    status = get_status(mlflow_question(address), login)
+    if status in (401, 403):
+        raise EnvironmentLacking(
+            f"MLflow at {address} doesn't let this machine in",
+            expected="its login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+            got=f"HTTP status {status} {'for the one that is set' if login else 'without one'}",
+            remedy="Set them as the stack has them: 'handoff up --print-environment' prints them "
+            "there",
+        )  # fmt: skip
+    if status != 200:
+        raise EnvironmentLacking(
+            f"no MLflow answers at {address}", expected="an answer",
+            got=f"HTTP status {status}" if status else "none",
+            remedy="Start it, or fix MLFLOW_TRACKING_URI",
+        )  # fmt: skip
+    return f"{address}, which answers"
+
+
 def _trust(settings: Settings) -> str:
     """Verify the newest entries of some ledgers, as every job of theirs would."""
     stores = settings.stores
@@ -122,8 +149,9 @@ def _trust(settings: Settings) -> str:
 def _key(settings: Settings) -> str:
     """Open the key that signs, which has to be trusted; one that a first release makes will be."""
     key, trusted = settings.signing_key, settings.stores.trusted
-    if key.make_missing and not key.public.exists():
-        if any(Path(place) in (key.public, key.public.parent) for place in trusted):
+    if key.make_missing and not Path(key.uri).exists():
+        is_trusted = any(Path(place) in (key.public, key.public.parent) for place in trusted)
+        if is_trusted and not key.public.exists():
             return "made by the first release"
         raise EnvironmentLacking(
             "no key signs here", expected="one whose public key is trusted (HANDOFF_TRUSTED_KEYS)",

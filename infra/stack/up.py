@@ -22,6 +22,7 @@ from handoff.infra.settings import (
 from handoff.infra.stack import postgres
 from handoff.infra.stack.arrivals import chosen_places, chosen_webhook
 from handoff.infra.stack.down import end_leftovers
+from handoff.infra.stack.joining import share_settings
 from handoff.infra.stack.logins import LOOPBACK, read_logins
 from handoff.infra.stack.place import Choices, Place, Stack
 from handoff.infra.stack.plan import (
@@ -73,12 +74,23 @@ def bring_up(choices: Choices, *, use: Use | None, print_environment: bool, as_j
             store = {} if stack.s3 else {"HANDOFF_STORE": stack.store}
             write_setup(place, replace(setup, settings={**setup.settings, **store}))
         started = _bring_services_up(place, stack, supervision)
+        _share(settings, stack)
     if print_environment:
         echo(place.environment.read_text("utf-8"), nl=False)
         return
     if not as_json:
         echo(_outcome(started, len(supervision.states())))
     print_stack(examine_stack(place, supervision), place, as_json=as_json)
+
+
+def _share(settings: Settings, stack: Stack) -> None:
+    """Keep on the stack's own Prefect server what machines that join it need."""
+    login = read_served_settings().prefect_login
+    own = {"HANDOFF_STORE": stack.store, "MLFLOW_TRACKING_URI": stack.mlflow}
+    endpoint = {"AWS_ENDPOINT_URL": stack.s3_endpoint} if stack.s3 else {}
+    share_settings(
+        replace(settings, prefect_api=stack.prefect_api), login, {**os.environ, **own, **endpoint}
+    )
 
 
 def _outcome(started: Sequence[str], services: int) -> str:

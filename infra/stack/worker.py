@@ -12,6 +12,7 @@ import re
 import stat
 import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
@@ -33,12 +34,26 @@ from handoff.infra.settings import (
     read_settings,
     require_writable_home,
 )
-from handoff.infra.stack.proving import prove
+from handoff.infra.stack.joining import join
+from handoff.infra.stack.proving import REGISTERING, prove
 from handoff.infra.stack.start import reset_signals
 from handoff.infra.terminal.echoing import echo
 
 
-def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
+@dataclass(frozen=True)
+class Joining:
+    """The address of a stack's Prefect server to join it by, and the ids of keys to trust."""
+
+    url: str
+    trusted: tuple[str, ...] = ()
+
+
+_ALONE = Joining("")
+
+
+def run_worker(
+    pool: str, limit: int | None, cores: str, name: str, joining: Joining = _ALONE
+) -> None:
     """Replace this process by Prefect's worker; it ends with Ctrl-C or SIGTERM.
 
     `limit` is how many flow runs it has at once: None for one in a pool that builds, and any number
@@ -46,6 +61,13 @@ def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     Several builds at once share them out, and `UsageProblem` is raised for more than cores. Raises
     `EnvironmentLacking` where this machine can't do the pool's jobs, which is told there, too.
     """
+    if joining.trusted and not joining.url:
+        raise UsageProblem(
+            "--trust is for --join", expected="both", got="--trust alone",
+            remedy="Add --join, or set HANDOFF_TRUSTED_KEYS",
+        )  # fmt: skip
+    if joining.url:
+        _join(joining, pool)
     settings = read_settings()
     require_server(settings.prefect_api, prefect_login())
     require_writable_home(settings)
@@ -72,6 +94,12 @@ def run_worker(pool: str, limit: int | None, cores: str, name: str) -> None:
     # Prefect reads settings from the folder that it stands in.
     os.chdir(empty_folder(settings.home))
     replace_process(command, {**environment, **told, "TMPDIR": str(own_temporary_folder())})
+
+
+def _join(joining: Joining, pool: str) -> None:
+    """Take over the stack's settings; Prefect is imported for it, and reads its own then."""
+    prepare_prefect(replace(read_settings(), prefect_api=joining.url), retries=1)
+    join(joining.url, joining.trusted, registers=pool in REGISTERING)
 
 
 def _prove(settings: Settings, pool: str, name: str) -> None:

@@ -40,6 +40,12 @@ def ask(question: str, default: str | None) -> str:
     return answer
 
 
+def ask_secret(question: str) -> str:
+    """Ask on standard error for what nobody is to see while it is typed."""
+    answer: str = click.prompt(printable(question), hide_input=True, err=True)
+    return answer
+
+
 def on_terminal() -> bool:
     """Tell whether there is somebody to ask."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,77 @@
+"""What a stack's machines have in common, as its Prefect server keeps it for those that join.
+
+It is a variable of the server's, which whoever may log in there can read: no secret is among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from handoff.artifacts.errors import EnvironmentLacking, HandoffError
+from handoff.artifacts.printable import one_line
+from handoff.artifacts.release.signing import public_key_of
+from handoff.infra.prefect.pools import open_client
+from handoff.infra.prefect.prefect_api import keep_variable, told_in_sentences
+
+_NAME = "handoff-stack"
+# A variable holds 5000 characters.
+_LONGEST = 4500
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """Settings by variable, and public keys in PEM: those that are trusted, and the one that signs.
+
+    `signs` is empty where no key has signed yet.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    trusted: tuple[str, ...] = ()
+    signs: str = ""
+
+
+def share(api: str, login: str, shared: StackSettings) -> None:
+    """Keep the settings on the server at an address; raise `HandoffError` where it can't be asked.
+
+    Of more keys than a variable holds none is kept: who joins has to be given them.
+    """
+    plain = asdict(shared)
+    if len(str(plain)) > _LONGEST:
+        plain["trusted"] = ()
+    with (
+        told_in_sentences("the stack's settings", "a variable", "Then run it again"),
+        open_client(api, login) as client,
+    ):
+        keep_variable(client, _NAME, {**plain, "trusted": list(plain["trusted"])})
+
+
+def read_shared(api: str, login: str) -> StackSettings:
+    """Return what the server keeps; raise `EnvironmentLacking` where that is nothing, or no such.
+
+    Keys are public keys in PEM, whatever somebody has put there.
+    """
+    with (
+        told_in_sentences("to be asked for the stack's settings", "that", "Then join again"),
+        open_client(api, login) as client,
+    ):
+        found = client.read_variable_by_name(_NAME)
+    try:
+        if found is None:
+            raise ValueError("none")
+        value: Any = found.value
+        settings = {one_line(str(name)): one_line(str(v)) for name, v in value["settings"].items()}
+        keys = tuple(map(str, value["trusted"]))
+        signs = str(value["signs"])
+        for pem in filter(None, (*keys, signs)):
+            public_key_of(pem.encode(), "a key that the stack shares")
+    except (HandoffError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EnvironmentLacking(
+            f"the Prefect server at {api} doesn't tell the settings of a stack",
+            expected="what 'handoff up' or 'handoff deploy' keeps there",
+            got=one_line(str(error))[:200],
+            remedy="Run 'handoff up' on the stack's machine again (for servers of your own: "
+            "'handoff deploy'), and then this",
+        ) from error  # fmt: skip
+    return StackSettings(settings, keys, signs)
