@@ -204,6 +204,7 @@ $(READY): pyproject.toml $(LOCKS)
 	$(if $(filter installed,$(HANDOFF_TORCH)),,$(INSTALL) $(TORCH))
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(READY)
+	@echo "Handoff is set up. Try it: make demo, or $(BIN)/handoff doctor; README.md goes on from here"
 
 # ARM64's torch, with the two CUDA libraries that it links, beside the libraries of this .venv.
 arm-ready: ready .venv/arm64/torch-version

@@ -22,14 +22,15 @@ class Announced:
 def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]:
     """Log that `step` begins, and that it is done or refused, with the seconds it took.
 
-    Records carry `step`, `phase` (`begin`, `done`, `failed`) and `seconds` as attributes, and the
-    first one `bound`: what the step may take at most, where it has a budget. The last one has
-    `does`, what the step is there for.
+    Records carry `step`, `phase` (`begin`, `done`, `failed`), `seconds` and `does`, what the step
+    is there for, as attributes, and the first one `bound`: what the step may take at most, where it
+    has a budget.
     """
     began = time.monotonic()
     announcement = Announced()
     text = f"{step}: {bound} ..." if bound else f"{step} ..."
-    LOGGER.info(text, extra={"step": step, "phase": "begin", "seconds": 0.0, "bound": bound})
+    extra = {"step": step, "phase": "begin", "seconds": 0.0, "bound": bound, "does": does}
+    LOGGER.info(text, extra=extra)
     try:
         yield announcement
     except BaseException:

@@ -149,18 +149,19 @@ class Timing:
         """Tell whether the input is the delivery's first example."""
         return self.case.endswith(EXAMPLE)
 
-    @property
-    def why_unknown(self) -> str:
-        """Why the speed is not known, and what to do; '' where it is known."""
-        if self.over_eager.is_known:
-            return ""
-        why = "calls differ from each other by more than the two do"
-        if self.others is not None and self.others >= BUSY:
-            why = f"other work took {self.others:.1f} processors meanwhile"
-        return (
-            f"how fast it is at {self.case} is not known ({self.over_eager.span} times eager's "
-            f"speed): {why}; release it with --rebuild on a quiet machine"
-        )
+
+def why_unknown(timings: Sequence[Timing]) -> str:
+    """Return at which inputs the speed is not known, why, and what to do; '' where all are."""
+    unknown = [one for one in timings if not one.over_eager.is_known]
+    if not unknown:
+        return ""
+    others = [one.others for one in unknown if one.others is not None and one.others >= BUSY]
+    why = "calls differ from each other by more than the two do"
+    if others:
+        why = f"other work took {max(others):.1f} processors meanwhile"
+    at = ", ".join(f"{one.case} ({one.over_eager.span} times eager's speed)" for one in unknown)
+    told = f"how fast it is at {at} is not known: {why}"
+    return f"{told}; release it with --rebuild on a quiet machine"
 
 
 def headline_of(timings: Sequence[Timing]) -> Timing | None:

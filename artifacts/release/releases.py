@@ -296,7 +296,8 @@ class Releases:
         if head is None:
             there = ", ".join(known[:20]) or "nothing"
             got = f"{there} registered in {self.store.location}"
-            remedy = did_you_mean(model, known, remedy)
+            release = "Release it first: 'handoff release DELIVERY'"
+            remedy = did_you_mean(model, known, f"{release}. 'handoff list' shows what there is")
         else:
             aliases = sorted(head.entry.aliases)
             versions = ", ".join(map(str, head.entry.kept[-20:]))

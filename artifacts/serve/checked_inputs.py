@@ -148,7 +148,9 @@ class InputChecks:
         shapes: dict[str, tuple[int, ...]] = {}
         for spec, given in zip(self.signature.inputs, inputs, strict=True):
             if problem := self._kind_problem(spec, given):
-                return _refused(f"{spec.name} is not what the model takes", *problem)
+                expected, got, remedy = problem
+                what = f"{spec.name} is not what the model takes"
+                return InputsRefused(what, expected=expected, got=got, remedy=remedy)
             assert isinstance(given, self._tensor)
             shapes[spec.name] = tuple(given.shape)
         try:
@@ -156,19 +158,35 @@ class InputChecks:
         except ValueError as error:
             expected, _, got = str(error).partition(", got ")
             name, _, wanted = expected.partition(": expected ")
-            return _refused(f"{name} is not what the model takes", wanted, got)
+            return InputsRefused(
+                f"{name} is not what the model takes", expected=wanted, got=got,
+                remedy=self._remedy_of_shape(shapes),
+            )  # fmt: skip
         return self._values_problem(inputs)
 
-    def _kind_problem(self, spec: TensorSpec, given: object) -> tuple[str, str] | None:
+    def _remedy_of_shape(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """Return what to do about a wrong size; a single example lacks the axis of the batch."""
+        for spec in self.signature.inputs:
+            lacks_one = len(shapes.get(spec.name, ())) == len(spec.shape) - 1
+            if lacks_one and isinstance(spec.shape[0], str):
+                return f"Give {spec.name}[None]: its first axis is {spec.shape[0]}"
+        return _REMEDY
+
+    def _kind_problem(self, spec: TensorSpec, given: object) -> tuple[str, str, str] | None:
+        """Return what is expected of a tensor of its kind, what was given, and what to do."""
+        name = spec.name
         if not isinstance(given, self._tensor):
-            return "a torch.Tensor", type(given).__name__
+            kind = type(given).__name__
+            made = "from_numpy" if kind == "ndarray" else "as_tensor"
+            return "a torch.Tensor", kind, f"Give torch.{made}({name})"
         found = str(given.dtype).removeprefix("torch.")
         if found != spec.dtype:
-            return spec.dtype, found
+            return spec.dtype, found, f"Give {name}.to(torch.{spec.dtype})"
         if given.device.type != self.device:
-            return f"a tensor on {self.device}", f"one on {given.device}"
+            remedy = f"Give {name}.to({self.device!r})"
+            return f"a tensor on {self.device}", f"one on {given.device}", remedy
         if given.layout is not self._strided:
-            return "a dense tensor", str(given.layout)
+            return "a dense tensor", str(given.layout), f"Give {name}.to_dense()"
         return None
 
     def _values_problem(self, inputs: Sequence[object]) -> InputsRefused:
@@ -185,8 +203,10 @@ class InputChecks:
             if rule.values is not None and given.numel():
                 low, high = (int(bound.item()) for bound in self._aminmax(given))
                 if low < rule.values[0] or high > rule.values[1]:
-                    wanted = f"values from {spec.values}"
-                    return _refused(what, wanted, f"{low} to {high}")
+                    return InputsRefused(
+                        what, expected=f"values from {spec.values}", got=f"{low} to {high}",
+                        remedy=_REMEDY,
+                    )  # fmt: skip
         raise AssertionError("these inputs fit")
 
 
@@ -213,7 +233,3 @@ _NAMED = 12
 def _these(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(name[:60] for name in names[:_NAMED]) + (f" and {more} more" * (more > 0))
-
-
-def _refused(what: str, expected: str, got: str) -> InputsRefused:
-    return InputsRefused(what, expected=expected, got=got, remedy=_REMEDY)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from handoff.artifacts.delivery.contract import read_contract
+from handoff.artifacts.delivery.contract import CONTRACT_FILE, MODULE_FILE, read_contract
 from handoff.artifacts.errors import (
     DeliveryUnreadable,
     EnvironmentLacking,
@@ -242,11 +242,15 @@ def _require_targets(recipe: Recipe) -> None:
 def require_folder(delivery: Path) -> Path:
     """Return the delivery's whole path; raise `DeliveryUnreadable` unless it is a folder."""
     if delivery.is_dir():
-        return whole_path(delivery)
+        if any((delivery / name).exists() for name in (MODULE_FILE, CONTRACT_FILE)):
+            return whole_path(delivery)
+        got = f"a folder without {MODULE_FILE} and {CONTRACT_FILE}"
+    else:
+        got = "a file" if delivery.exists() else f"nothing of that name in {Path.cwd()}"
     raise DeliveryUnreadable(
         f"{delivery} can't be read as a delivery",
         expected="a folder that torch.fx's to_folder wrote, with its delivery.toml",
-        got="a file" if delivery.exists() else "nothing of that name",
+        got=got,
         remedy="Name the delivery's folder; 'handoff deliver' writes one",
     )
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_CODE = 130
-TOLD = "handoff: interrupted; 'handoff history NAME' tells whether it was released before"
+TOLD = "handoff: interrupted; 'handoff list' shows what is released"
 # For a server of its own that records how the run ended.
 _PATIENCE_S = 5.0
 

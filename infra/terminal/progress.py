@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,18 +35,36 @@ class _PlainProgress(logging.Handler):
     def __init__(self, times: StepTimes) -> None:
         super().__init__()
         self._times = times
+        self._waits: dict[str, threading.Timer] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        phase = getattr(record, "phase", "")
-        before = self._times.expected(getattr(record, "step", ""))
+        phase, step = getattr(record, "phase", ""), getattr(record, "step", "")
+        before = self._times.expected(step)
         if phase == "begin":
             if before is not None and before >= _LONG_S:
                 echo(f"{record.getMessage()} (last time: {_duration(before)})", err=True)
             elif getattr(record, "bound", ""):
                 echo(record.getMessage(), err=True)
+            else:
+                self._announce_later(step, f"{record.getMessage()}{_purpose(record)}")
         elif phase != "under way":
+            if wait := self._waits.pop(step, None):
+                wait.cancel()
             told = f" (last time: {_duration(before)})" if before is not None else ""
             echo(record.getMessage() + told + _purpose(record), err=True)
+
+    def _announce_later(self, step: str, told: str) -> None:
+        """Name a step of which nobody knew that it takes long, while it does."""
+        wait = threading.Timer(_LONG_S, echo, (told,), {"err": True})
+        wait.daemon = True
+        self._waits[step] = wait
+        wait.start()
+
+    def close(self) -> None:
+        """Announce nothing more."""
+        for wait in self._waits.values():
+            wait.cancel()
+        super().close()
 
 
 class _LiveProgress(logging.Handler):
@@ -141,3 +160,4 @@ def shown_progress(times: StepTimes = NO_TIMES) -> Iterator[None]:
             yield
     finally:
         LOGGER.removeHandler(handler)
+        handler.close()

@@ -17,6 +17,8 @@ from handoff.infra.engine.looking import find_module, hidden_names
 # What a module may make names by that its source doesn't show.
 _DYNAMIC = ("__getattr__", "__path__", "sys.modules", "globals(", "exec(", "import *", "vars(")
 _SHOWN = 12
+# What checkpoints are called.
+_WEIGHTS = (".pt", ".pth", ".pkl", ".bin", ".ckpt", ".safetensors", ".onnx")
 
 
 def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> tuple[str, str]:
@@ -25,6 +27,14 @@ def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> t
     Modules are looked for in `search_path`, then in `places`. Raises `UsageProblem` for another
     form, a module that isn't there or is hidden by a library, and a function that a module lacks.
     """
+    if factory.endswith(_WEIGHTS):
+        raise refuse(
+            f"{factory} holds weights, and no model", expected="MODULE:FACTORY, a function that "
+            "returns the model and its example inputs",
+            got="a file's name", remedy="Write a function that makes the model, loads that file "
+            "into it (load_state_dict) and returns it with example inputs, such as build in "
+            "train.py, and name it: handoff deliver train:build",
+        )  # fmt: skip
     module_name, separator, name = factory.partition(":")
     is_file = module_name.endswith(".py") or "/" in module_name
     if is_file or not (separator and module_name and name.isidentifier()):

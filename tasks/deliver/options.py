@@ -141,8 +141,15 @@ def require_known(what: str, given: Mapping[str, object], known: Sequence[str]) 
     if unknown:
         raise UsageProblem(
             f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
-            got=str(unknown[0]), remedy=did_you_mean(str(unknown[0]), known, "Fix that name"),
+            got=str(unknown[0]), remedy=_meant(str(unknown[0]), known),
         )  # fmt: skip
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Return what to write for a name; an argument that holds several tensors has one for each."""
+    if inside := [one for one in known if one.startswith(f"{name}_")]:
+        return f"{name} holds several tensors: name each of them ({', '.join(inside[:8])})"
+    return did_you_mean(name, known, "Fix that name")
 
 
 def _listed(given: object) -> list[Any]:

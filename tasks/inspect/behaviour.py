@@ -333,24 +333,40 @@ def _largest_size(
 
 def other_values(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Run other values of one size: an output that stays the same can't be compared with."""
-    sizes = _small_sizes(delivery)
+    unmoved = _unmoved(delivery, _small_sizes(delivery))
+    if unmoved and delivery.cases:
+        # A graph of one edge may have one output whatever its nodes are.
+        taken = delivery.contract.signature.measure_inputs(delivery.cases[0].inputs)
+        still = _unmoved(delivery, taken)
+        unmoved = {place: output for place, output in unmoved.items() if place in still}
+    for place, output in unmoved.items():
+        yield Finding(
+            "unmoved-output",
+            "limit",
+            f"output {place} is the same for different inputs"
+            + (" (0 everywhere)" if not bool(output.any()) else "")
+            + ": a comparison of it says nothing about the layers before",
+            "Check that the weights are trained ones, and that the inputs reach the output",
+        )
+
+
+def _unmoved(delivery: LoadedDelivery, sizes: dict[str, int]) -> dict[int, torch.Tensor]:
+    """Return the outputs that two draws of these sizes have in common, of any shape, by place.
+
+    None where the draws are the same, or the model fails on one.
+    """
     drawn = [delivery.draw(CaseSpec(f"value {seed}", sizes, seed)) for seed in (1, 2)]
     if same(*drawn):
-        return
+        return {}
     try:
         left, right = (call(delivery.module, inputs) for inputs in drawn)
     except Exception:  # noqa: BLE001 - found at this size by `other_sizes`, or on the example
-        return
-    for place, (a, b) in enumerate(zip(left, right, strict=True)):
-        if a.is_floating_point() and a.numel() and same((a,), (b,)):
-            yield Finding(
-                "unmoved-output",
-                "limit",
-                f"output {place} is the same for different inputs"
-                + (" (0 everywhere)" if not bool(a.any()) else "")
-                + ": a comparison of it says nothing about the layers before",
-                "Check that the weights are trained ones, and that the inputs reach the output",
-            )
+        return {}
+    return {
+        place: a
+        for place, (a, b) in enumerate(zip(left, right, strict=True))
+        if a.is_floating_point() and a.numel() and same((a,), (b,))
+    }
 
 
 def rows_apart(delivery: LoadedDelivery) -> Iterator[Finding]:

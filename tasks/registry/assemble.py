@@ -33,7 +33,7 @@ from handoff.artifacts.release.evidence import (
     PassEffect,
     Served,
     TorchCheck,
-    headline_of,
+    why_unknown,
 )
 from handoff.artifacts.release.interval import ratio
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
@@ -102,8 +102,8 @@ def _notes_of(slug: str, timed: BenchmarkResult | None) -> Iterator[str]:
         if one.speedup_high < 1.0 and one.over_eager.is_known:
             told = f"{ratio(one.speedup)} times its speed ({one.over_eager.span})"
             yield f"slower than eager at {one.case}: {told}"
-        elif one is headline_of(timed.timings) and one.why_unknown:
-            yield one.why_unknown
+    if told := why_unknown(timed.timings):
+        yield told
 
 
 def with_inside(

@@ -86,7 +86,8 @@ def lay_out(manifest: Manifest) -> GraphPicture | None:
     text = (
         f"{graphs.delivered.nodes} nodes as delivered and {graphs.compiled.nodes} as compiled, "
         f"folded to {len(graphs.delivered.modules)} and {len(graphs.compiled.modules)} boxes; "
-        f"passes changed {changed} of them. The table below says the same."
+        + (f"passes changed {changed} of these boxes. " if changed else "no box was changed. ")
+        + "The table below says the same."
     )
     height = max(tops[path] + heights[path] for path in tops) + 16
     return GraphPicture(

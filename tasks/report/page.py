@@ -225,7 +225,7 @@ def mechanics_rows(found: Mechanics) -> Rows:
         (
             f"replay of {one.file}, {one.threads} at once, "
             f"{counted(one.intra_op, 'thread')} a call",
-            f"{one.calls} calls, {one.different or 'none'} not bit-identical to Python's",
+            f"{one.calls} calls, {one.calls - one.different} bit-identical to Python's",
         )
         for one in found.replays
     ]

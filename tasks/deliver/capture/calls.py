@@ -173,6 +173,15 @@ def describe_call(
     return call, tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
+def _as_tensor(path: str, leaf: object) -> str:
+    library = type(leaf).__module__.partition(".")[0]
+    if library == "numpy":
+        return f"Pass torch.from_numpy({path})"
+    if library in ("pandas", "polars"):
+        return f"Pass torch.tensor({path}.to_numpy())"
+    return f"Pass its contents: dict({path}) if it is a mapping, or a dataclass"
+
+
 def _require_plain(paths: list[str], leaves: list[object], places: list[int]) -> None:
     for path, leaf in zip(paths, leaves, strict=True):
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
@@ -180,7 +189,7 @@ def _require_plain(paths: list[str], leaves: list[object], places: list[int]) ->
                 f"the example input {path} can't be delivered",
                 expected="tensors, numbers and text in tuples, lists, dictionaries or dataclasses",
                 got=f"{type(leaf).__module__}.{type(leaf).__name__}",
-                remedy=f"Pass its contents: dict({path}) if it is a mapping, or a dataclass",
+                remedy=_as_tensor(path, leaf),
             )
     if not places:
         raise UsageProblem(

@@ -161,7 +161,8 @@ def describe_fixing(
 
 def _told(error: Exception) -> str:
     if not isinstance(error, HandoffError):
-        return one_line(error)
+        # Where its message leads to a page, the line that names it ends there.
+        return one_line(error).removesuffix("See:").rstrip(" .")
     place = f"{error.where}: " if error.where else ""
     return f"{place}{error.what}: {error.got}"
 

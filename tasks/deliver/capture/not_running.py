@@ -67,7 +67,8 @@ def _which(call: Call, given: Given, why: str) -> tuple[str, str, str]:
             "size-baked-in",
             "Take sizes from x.shape in forward, in place of numbers; or declare which sizes of "
             f"{' or '.join(given.sizes)} there are (dimensions={{NAME: (LOW, HIGH)}}: a minimum, "
-            f"for one), or that all are fixed (dynamic={{}}){_counts(call, given)}",
+            f"for one), or that all are fixed (dynamic={{}}){_lacks_batch(call, given)}"
+            f"{_counts(call, given)}",
         )
     if given.drawn:
         return (
@@ -81,6 +82,15 @@ def _which(call: Call, given: Given, why: str) -> tuple[str, str, str]:
         "example-fails",
         known or "Give inputs of the shapes and dtypes that forward takes, or fix forward",
     )
+
+
+def _lacks_batch(call: Call, given: Given) -> str:
+    """Return what helps where an example seems to be a single one, without the batch's axis."""
+    rows = [
+        name for name, tensor in zip(call.names, given.tensors, strict=True)
+        if tensor.dim() == 1 and tensor.is_floating_point()
+    ]  # fmt: skip
+    return f". If {rows[0]} lacks the axis of the batch, give {rows[0]}[None]" if rows else ""
 
 
 def _counts(call: Call, given: Given) -> str:

@@ -72,7 +72,10 @@ def not_repeatable(module: nn.Module, call: Call, inputs: Tensors) -> DeliveryUn
     place = next((line for line in drawn.values() if line is not None), None)
     if drawn:
         got = f"a different one: forward draws random numbers ({', '.join(drawn)})"
-        remedy = "Take random operators and functional dropout (training=self.training) out of it"
+        remedy = (
+            "Take random operators and functional dropout (training=self.training) out of it; "
+            "noise that the model needs can be one of its inputs: forward(x, noise)"
+        )
     else:
         got = "a different one, though nothing is drawn: it depends on what the last call left"
         remedy = "Take counters, caches, clocks and buffers that change out of the forward"

@@ -9,7 +9,7 @@ import pytest
 from handoff.artifacts.delivery.captures import CaptureRow
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.difference import differences
-from handoff.artifacts.release.evidence import ServedTiming, Timing
+from handoff.artifacts.release.evidence import ServedTiming, Timing, why_unknown
 from handoff.artifacts.release.interval import Interval
 from handoff.tasks.report.view import targets_table
 from tests.artifacts.samples import sample_manifest, sample_target
@@ -83,11 +83,14 @@ def test_what_can_not_be_acted_on_is_told_as_not_known(
 
 def test_an_unknown_speed_says_why_and_what_to_do() -> None:
     quiet = Timing("batch=8 example=0", 2.0, 1.0, 1.1, 0.5, 1.9, 9, 2, others=0.1)
-    assert "calls differ from each other" in quiet.why_unknown
+    assert "calls differ from each other" in why_unknown([quiet])
     busy = replace(quiet, others=1.6)
-    assert "other work took 1.6 processors" in busy.why_unknown
-    assert "--rebuild on a quiet machine" in busy.why_unknown
-    assert replace(busy, speedup_low=1.05, speedup_high=1.2).why_unknown == ""
+    assert "other work took 1.6 processors" in why_unknown([busy])
+    assert "--rebuild on a quiet machine" in why_unknown([busy])
+    known = replace(busy, speedup_low=1.05, speedup_high=1.2)
+    assert why_unknown([known]) == ""
+    at_both = why_unknown([quiet, known, replace(busy, case="batch=1 seed=0")])
+    assert "batch=8 example=0 (0.50 to 1.90 times eager's speed), batch=1 seed=0" in at_both
 
 
 def test_beside_other_work_a_narrow_interval_counts_and_a_wide_one_does_not() -> None:

@@ -117,6 +117,24 @@ def test_each_wrong_input_is_refused_with_one_clear_error(
         raise checked.refusal(inputs)
 
 
+def test_doing_what_a_refused_input_s_sentence_says_helps() -> None:
+    def remedy(inputs: tuple[Any, ...]) -> str:
+        return checks().refusal(inputs).remedy
+
+    ids = good()[0]
+    for place, wrong, told, mended in [
+        (0, ids.int(), "Give ids.to(torch.int64)", ids.int().to(torch.int64)),
+        (0, ids.numpy(), "Give torch.from_numpy(ids)", torch.from_numpy(ids.numpy())),
+        (0, ids.tolist(), "Give torch.as_tensor(ids)", torch.as_tensor(ids.tolist())),
+        (1, good()[1].to_sparse(), "Give x.to_dense()", good()[1].to_sparse().to_dense()),
+    ]:
+        assert remedy(put(place, wrong)) == told
+        assert checks().fit(put(place, mended))
+    one = good(1)
+    assert remedy((one[0][0], *one[1:])) == "Give ids[None]: its first axis is batch"
+    assert checks().fit((one[0][0][None], *one[1:]))
+
+
 @pytest.mark.parametrize("positional", [0, 1, 2, 3])
 def test_inputs_may_be_given_by_name(positional: int) -> None:
     names = ("flag", "x", "ids")

@@ -53,6 +53,30 @@ def on_a_terminal(*arguments: str, columns: int, times: dict[str, float], **adde
     return written_to_terminal([sys.executable, "-c", _STEPS, json.dumps(times), *arguments], asked)
 
 
+def test_a_log_names_a_step_that_nobody_knew_to_be_long_while_it_runs() -> None:
+    program = """
+import time
+from handoff.flows.progress import announced
+from handoff.infra.terminal import progress
+progress._LONG_S = 0.2
+with progress.shown_progress():
+    with announced("look", does="a moment"):
+        pass
+    with announced("compile cpu", does="make the package"):
+        time.sleep(1.0)
+    with announced("verify cpu"):
+        pass
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    first, long, ended, _ = result.stderr.splitlines()
+    assert first.startswith("look: ")
+    assert long == "compile cpu ...  make the package"
+    assert ended.startswith("compile cpu: 1.")
+
+
 def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
     printed, told = piped(times={"compile cpu": 12.0})
     assert printed == "the result\n"

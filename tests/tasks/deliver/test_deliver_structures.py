@@ -208,6 +208,11 @@ def test_a_mapping_that_is_no_dictionary_is_refused_with_a_way_out(tmp_path: Pat
         deliver_it(TakesDict(), tmp_path / "toy", batch)
 
 
+def test_an_array_is_refused_with_the_tensor_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem, match=r"numpy.ndarray. Pass torch.from_numpy\(batch\)"):
+        deliver_it(TakesDict(), tmp_path / "toy", USER.numpy())
+
+
 class GivesObject(nn.Module):
     def forward(self, x: Tensor) -> object:
         return UserDict({"x": x})

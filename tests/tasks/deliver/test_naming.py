@@ -55,6 +55,8 @@ def test_what_may_be_there_is_left_to_the_import(folder: Path, factory: str) -> 
         ("nothing.like_it:make", "no module nothing.like_it: .* Name one that is there"),
         ("mymodel:bild", "mymodel has no function bild: .*of build, build_small, .* mean build?"),
         ("train.ranker:mak", "train.ranker has no function mak: .* Did you mean make?"),
+        ("ckpt.pt", "ckpt.pt holds weights, and no model: .* handoff deliver train:build"),
+        ("runs/best.safetensors", "holds weights, and no model: .*load_state_dict"),
         ("mymodel.py:build", "not the name of a factory: .* Write mymodel:build"),
         ("mymodel.build", "not the name of a factory: .* Write mymodel:build"),
     ],

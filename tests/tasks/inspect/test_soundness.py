@@ -13,6 +13,7 @@ from torch.nn import functional
 from handoff.artifacts.delivery.contract import CONTRACT_FILE, format_contract, read_contract
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.step import deliver
+from handoff.tasks.inspect import behaviour
 from handoff.tasks.inspect.graph import looks_random
 from handoff.tasks.inspect.messages import TraceabilityJob, TraceabilityResult
 from handoff.tasks.inspect.step import run
@@ -210,6 +211,22 @@ def test_a_careless_habit_is_named(
     finding = find(judge(tmp_path, module.eval(), golden=()), code)
     assert finding.severity == severity
     assert re.search(told, finding.message)
+
+
+class Neighbours(nn.Module):
+    """Each row's difference from the mean of all: a batch of one has no neighbours."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(0, keepdim=True)).sum(1)
+
+
+def test_an_output_that_stands_still_at_small_sizes_alone_is_not_called_unmoved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(behaviour, "_small_sizes", lambda _: {"batch": 1})
+    result = judge(tmp_path, Neighbours().eval(), golden=())
+    codes = {found.code for found in result.findings}
+    assert "unmoved-output" not in codes
 
 
 @pytest.mark.parametrize("module", [DropsOut(), CountsCalls()])
