@@ -69,7 +69,7 @@ def _step(manifest: Manifest, target: TargetRecord) -> str:
     remedy = (target.culprit and target.culprit.remedy) or _UNKNOWN
     if all(deviation.special for deviation in wrong):
         return (
-            f"{remedy}. Only special inputs are refused: if they are never served, declaring "
-            "ranges in the delivery says so"
+            f"{remedy}. It is right on ordinary inputs, and wrong on some that were made to be "
+            "difficult: if those are never served, declare narrower ranges in the delivery"
         )
     return remedy

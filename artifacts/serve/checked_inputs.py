@@ -105,7 +105,7 @@ class InputChecks:
             raise InputsRefused(
                 f"the model has no input {wrong[0][:60]}", expected=_these(names),
                 got=_these([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
-                remedy=did_you_mean(wrong[0], names, "Name the inputs as model.signature does"),
+                remedy=_meant(wrong[0], names),
             )  # fmt: skip
         if twice := [name for name in names[: len(inputs)] if name in named]:
             raise InputsRefused(
@@ -228,6 +228,13 @@ def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, value
 
 
 _NAMED = 12
+
+
+def _meant(name: str, names: Sequence[str]) -> str:
+    """Return what to write for a name; an argument of several tensors has an input for each."""
+    if inside := [one for one in names if one.startswith(f"{name}_")]:
+        return f"Give each tensor of {name[:60]} by its own name ({_these(inside)})"
+    return did_you_mean(name, names, "Name the inputs as model.signature does")
 
 
 def _these(names: Sequence[str]) -> str:

@@ -62,6 +62,9 @@ class HandoffGroup(click.Group):
             echo(interruption.TOLD, err=True)
             _tell_repetition()
             sys.exit(interruption.EXIT_CODE)
+        except click.exceptions.NoArgsIsHelpError as help_wanted:
+            echo(help_wanted.format_message(), err=True)
+            sys.exit(UsageProblem.exit_code)
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "handoff"
             message = error.format_message().rstrip(".")

@@ -23,10 +23,12 @@ from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, parse_target
 from handoff.artifacts.record import Job, to_plain
+from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.interval import size
 from handoff.artifacts.release.ledger import LedgerEntry
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import Releases
+from handoff.flows.progress import announced
 from handoff.infra.cli.group import is_quiet
 from handoff.infra.commands.registry import releases_of
 from handoff.infra.engine.child import ProcessPlan, StepProcess
@@ -46,12 +48,14 @@ from handoff.tasks.compile.caching.package_cache import cache_of
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.messages import FindPackageJob, Reused
 from handoff.tasks.compile.toolchain import changes_since
+from handoff.tasks.conformance.known import foretold, known_wrong
+from handoff.tasks.conformance.messages import KnownWrongJob
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
 from handoff.tasks.registry.assemble import refuse_unsound
 from handoff.tasks.registry.draft import require_free_alias
 from handoff.tasks.release.jobs import Jobs, names_in_order
-from handoff.tasks.steps import COMPILE, step_of
+from handoff.tasks.steps import COMPILE, KNOWN_WRONG, step_of
 
 # A store that doesn't answer is waited for by the flow, which tells that in its run, too.
 _PATIENCE_S = 5.0
@@ -114,8 +118,9 @@ R = TypeVar("R")
 class Rehearsal:
     """What a release would do: find `version` again, or build `targets`, and `why`.
 
-    `targets` tell for each target what is in the compile cache: the package whole, its code, or
-    nothing; `times` hold the seconds that steps took in earlier releases of the model.
+    `known` are notes on operators that this toolchain is known to get wrong. `targets` tell for
+    each target what is in the compile cache: the package whole, its code, or nothing; `times` hold
+    the seconds that steps took in earlier releases of the model.
     """
 
     taken: IntakeResult
@@ -123,6 +128,7 @@ class Rehearsal:
     fingerprint: Digest
     version: int | None
     why: str
+    known: tuple[Finding, ...]
     targets: dict[str, Reused]
     times: StepTimes
 
@@ -153,22 +159,26 @@ def rehearse(
         version, why = _reason(settings, taken, recipe, fingerprint, alias)
         times = read_times(times_folder(settings), model)
         targets: dict[str, Reused] = {}
+        known: tuple[Finding, ...] = ()
         if version is None or rebuild:
             optimized = _step(process, jobs.optimize())
+            with announced(KNOWN_WRONG.name):
+                known = foretold(known_wrong(KnownWrongJob(
+                    settings.stores, compiler_name(), recipe.resolved_targets(), recipe.options,
+                    optimized.calls,
+                )))  # fmt: skip
             for target in recipe.resolved_targets():
                 job = FindPackageJob(jobs.compile(optimized, target))
                 found = _step(process, job, f"look for {target.slug}")
                 targets[target.slug] = found.reused
         if version is not None and rebuild:
             version, why = None, f"--rebuild asks for it, though version {version} is made of this"
-        return Rehearsal(taken, judged, fingerprint, version, why, targets, times)
+        return Rehearsal(taken, judged, fingerprint, version, why, known, targets, times)
     finally:
         process.close()
 
 
 def _step(process: StepProcess, job: Job[R], told: str = "") -> R:
-    from handoff.flows.progress import announced
-
     with announced(told or step_of(job).name) as announcement:
         done = process.submit(job).result()
         announcement.seconds = done.seconds
@@ -241,7 +251,7 @@ def _plain(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> 
         "dry_run": True,
         "model": found.taken.contract.model.name,
         "verdict": found.judged.verdict,
-        "findings": to_plain(found.judged.findings),
+        "findings": to_plain((*found.judged.findings, *found.known)),
         "delivery": str(found.taken.digest),
         "fingerprint": str(found.fingerprint),
         "would": "build" if found.version is None else "reuse",
@@ -288,7 +298,7 @@ def _tell(settings: Settings, found: Rehearsal, recipe: Recipe, alias: str) -> N
         return
     echo(f"  delivery    {found.judged.verdict}, {taken.nodes} nodes, "
                f"{size(taken.weights_bytes)}, {taken.digest.short}")  # fmt: skip
-    print_findings(found.judged.findings, again=True)
+    print_findings((*found.judged.findings, *found.known), again=True)
     echo(f"  fingerprint {found.fingerprint.short}")
     echo(f"  passes      {', '.join(one.name for one in recipe.passes) or 'none'}")
     stores = settings.stores

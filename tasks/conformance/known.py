@@ -84,6 +84,22 @@ def told_faults(known: KnownWrong, asked: Mapping[str, str]) -> tuple[Finding, .
     return (*known.notes, *(finding_of(fault, asked) for fault in known.faults))
 
 
+def foretold(known: KnownWrong) -> tuple[Finding, ...]:
+    """Return the notes on what is known before any package was compared."""
+    told = (
+        "A release compares the package on such values if declared inputs lead them there, and "
+        "refuses it if it is wrong on them. 'handoff conformance --show {}' prints the script that "
+        "repeats it"
+    )
+    return (
+        *known.notes,
+        *(
+            Finding("known-wrong-operator", "note", fault.told, told.format(fault.operator))
+            for fault in known.faults
+        ),
+    )
+
+
 def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
     """Return the note on a fault: whether, and as which case, the graph was asked for it.
 

@@ -1,4 +1,4 @@
-"""The name of a factory, `module:function`, checked before anything is imported or run.
+"""A factory's name, `module:function`, and a folder: checked before anything is imported or run.
 
 An import of torch takes seconds, and a misspelt name needs none. What the source alone doesn't
 tell (a module that makes its names when it is imported) is left to the import.
@@ -47,13 +47,25 @@ def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> t
     return module_name, name
 
 
+def require_free(folder: Path) -> None:
+    """Raise `UsageProblem` unless `folder` is a new or an empty one."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    raise UsageProblem(
+        f"{folder} can't be delivered to", expected="a new or an empty folder",
+        got="a file" if folder.is_file() else "a folder with something in it",
+        remedy="Name another folder; a delivery is never written over another",
+    )  # fmt: skip
+
+
 def no_function(
     module_name: str, name: str, known: Sequence[str], got: str = "none of that name"
 ) -> UsageProblem:
     """Return the refusal of a function that a module lacks; `known` are those that it has."""
+    shown = sorted(one for one in known if not one.startswith("_"))
     return refuse(
         f"{module_name} has no function {name}",
-        expected=f"one of {', '.join(sorted(known)[:_SHOWN])}" if known else "a function in it",
+        expected=f"one of {', '.join(shown[:_SHOWN])}" if shown else "a function in it",
         got=got, remedy=did_you_mean(name, known, "Name a function that takes no arguments"),
     )  # fmt: skip
 

@@ -148,7 +148,7 @@ def require_known(what: str, given: Mapping[str, object], known: Sequence[str]) 
 def _meant(name: str, known: Sequence[str]) -> str:
     """Return what to write for a name; an argument that holds several tensors has one for each."""
     if inside := [one for one in known if one.startswith(f"{name}_")]:
-        return f"{name} holds several tensors: name each of them ({', '.join(inside[:8])})"
+        return f"Name each tensor of {name} by itself ({', '.join(inside[:8])})"
     return did_you_mean(name, known, "Fix that name")
 
 

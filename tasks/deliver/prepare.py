@@ -15,7 +15,8 @@ from handoff.infra.engine.looking import searched
 from handoff.tasks.deliver.arguments import unwrap
 from handoff.tasks.deliver.factory import default_name, prepare_model
 from handoff.tasks.deliver.messages import Prepared, PrepareJob
-from handoff.tasks.deliver.step import guessed_inputs, require_free
+from handoff.tasks.deliver.naming import require_free
+from handoff.tasks.deliver.step import guessed_inputs
 
 
 def run(job: PrepareJob) -> Prepared:

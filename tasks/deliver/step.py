@@ -55,6 +55,7 @@ from handoff.tasks.deliver.golden import (
     undisturbed,
 )
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
+from handoff.tasks.deliver.naming import require_free
 from handoff.tasks.deliver.options import require_call
 from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, state_of, watch_values
 from handoff.tasks.deliver.ranges.uses import Uses
@@ -325,17 +326,6 @@ def _measure(module: nn.Module, goldens: Goldens, beside: Beside) -> tuple[str, 
     if beside.evaluation is None:
         return ()
     return (measure_eager(module, goldens.call, beside.evaluation, goldens.structure),)
-
-
-def require_free(folder: Path) -> None:
-    """Raise `UsageProblem` unless `folder` is a new or an empty one."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    raise UsageProblem(
-        f"{folder} can't be delivered to", expected="a new or an empty folder",
-        got="a file" if folder.is_file() else "a folder with something in it",
-        remedy="Name another folder; a delivery is never written over another",
-    )  # fmt: skip
 
 
 def _model_section(name: str, module: nn.Module) -> ModelSection:

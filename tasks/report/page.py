@@ -15,7 +15,7 @@ from handoff.artifacts.printable import printable
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
-from handoff.artifacts.release.mechanics import Mechanics
+from handoff.artifacts.release.mechanics import Mechanics, is_survived
 from handoff.tasks.report import first_screen, view
 from handoff.tasks.report.cells import Cell, Table, counted, table
 from handoff.tasks.report.error_pictures import (
@@ -179,12 +179,13 @@ def _hostile(found: Mechanics | None) -> Table | None:
     # What the checks refuse is well, whatever the package alone does.
     rows = [
         (
-            hostile,
-            package,
-            Cell(guarded, "good" if guarded == "refused" else "bad"),
-            told,
+            one.hostile,
+            one.package,
+            Cell(one.guarded, "good" if is_survived(one.hostile, one.guarded) else "bad"),
+            one.told[:120],
         )
-        for hostile, package, guarded, told in hostile_rows(found)
+        for one in found.trials
+        if one.needs_guard or not is_survived(one.hostile, one.guarded)
     ]
     columns = ("input", "the package alone", "with its checks", "told")
     return table("Inputs that the package alone doesn't refuse", columns, rows)
@@ -230,15 +231,6 @@ def mechanics_rows(found: Mechanics) -> Rows:
         for one in found.replays
     ]
     return rows
-
-
-def hostile_rows(found: Mechanics) -> Rows:
-    """Return the inputs that the package alone doesn't refuse, and what happened to each."""
-    return [
-        (one.hostile, one.package, one.guarded, one.told[:120])
-        for one in found.trials
-        if one.needs_guard or one.guarded != "refused"
-    ]
 
 
 def evidence(manifest: Manifest) -> dict[str, bytes]:

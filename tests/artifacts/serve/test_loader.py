@@ -117,6 +117,15 @@ def test_each_wrong_input_is_refused_with_one_clear_error(
         raise checked.refusal(inputs)
 
 
+def test_an_argument_that_holds_several_tensors_is_told_as_their_inputs() -> None:
+    signature = ModelSignature(
+        tuple(TensorSpec(name, "float32", (2,)) for name in ("past_0", "past_1", "pasta")), (), {}
+    )
+    nested = InputChecks(signature, device="cpu", values=True)
+    with pytest.raises(InputsRefused, match=r"Give each tensor of past by .* \(past_0, past_1\)"):
+        nested.in_order((), {"past": torch.ones(2)})
+
+
 def test_doing_what_a_refused_input_s_sentence_says_helps() -> None:
     def remedy(inputs: tuple[Any, ...]) -> str:
         return checks().refusal(inputs).remedy

@@ -128,12 +128,14 @@ def test_a_home_that_is_a_file_is_told_before_anything_is_started(tmp_path: Path
     home.write_text("not a folder")
     delivery = tmp_path / "delivery"
     delivery.mkdir()
+    (delivery / "module.py").touch()
     assert_is_a_sentence(handoff("release", str(delivery), home=home), 1, "HANDOFF_HOME", str(home))
 
 
 def test_a_missing_compiler_is_told_before_anything_is_started(tmp_path: Path) -> None:
     delivery = tmp_path / "delivery"
     delivery.mkdir()
+    (delivery / "module.py").touch()
     result = handoff("release", str(delivery), home=tmp_path / "home", CXX="no-such-g++")
     assert_is_a_sentence(result, 1, "no-such-g++", "Install g++")
     # Only what the tests themselves put there.
@@ -151,6 +153,7 @@ def test_a_wrong_recipe_is_told_with_its_place(tmp_path: Path) -> None:
     recipe.write_text("[options]\nfrezing = true\n")
     delivery = tmp_path / "delivery"
     delivery.mkdir()
+    (delivery / "module.py").touch()
     result = handoff("release", str(delivery), "--recipe", str(recipe), home=tmp_path / "home")
     assert_is_a_sentence(result, 64, "recipe.toml", "frezing", "freezing")
 
@@ -220,6 +223,7 @@ def test_a_refusal_that_may_pass_names_the_line_that_repeats_it_and_where_to_rea
 ) -> None:
     delivery = tmp_path / "a delivery"
     delivery.mkdir()
+    (delivery / "module.py").touch()
     asked = ("release", str(delivery))
     result = handoff(*asked, home=tmp_path / "home", CXX="no-such-g++")
     assert_is_a_sentence(result, 1, f"again: handoff release '{delivery}'", "handoff explain")
@@ -245,6 +249,7 @@ def test_a_pass_that_is_nobodys_is_told_before_the_delivery_is_looked_at(
 ) -> None:
     delivery, recipe = tmp_path / "delivery", tmp_path / "recipe.toml"
     delivery.mkdir()
+    (delivery / "module.py").touch()
     recipe.write_text('passes = [{ name = "fold-batchnorm" }]\n')
     result = handoff(command, str(delivery), "--recipe", str(recipe), home=tmp_path / "home")
     assert_is_a_sentence(result, 64, "a pass that doesn't exist", "got fold-batchnorm")
@@ -253,6 +258,7 @@ def test_a_pass_that_is_nobodys_is_told_before_the_delivery_is_looked_at(
 def test_a_refusal_names_the_folder_that_was_given_and_not_our_copy(tmp_path: Path) -> None:
     delivery = tmp_path / "mine"
     delivery.mkdir()
+    (delivery / "module.py").touch()
     for name in ("module.py", "__init__.py", "state_dict.pt"):
         (delivery / name).write_text("")
     result = handoff("inspect", str(delivery), home=tmp_path)

@@ -42,6 +42,26 @@ def test_a_first_release_would_be_built_and_nothing_is_written(
     assert left == {"builds", "builds/programs", "builds/compiler"}
 
 
+class Levels(torch.nn.Module):
+    """Rounds down to tenths, which Inductor's C++ computes otherwise than torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.floor_divide(x, 0.1)
+
+
+def test_an_operator_that_the_compiler_is_known_to_get_wrong_is_told_before_a_release(
+    tmp_path: Path,
+) -> None:
+    folder = write_delivery(tmp_path / "levels", Levels().eval(), {"x": torch.rand(4, 8)})
+    asked = ("release", str(folder), "--dry-run")
+    told = handoff(*asked, home=tmp_path / "home").stdout
+    assert "aten.floor_divide" in told
+    assert "known-wrong-operator" in told
+    assert "handoff conformance --show floor_divide" in " ".join(told.split())
+    plain = json.loads(handoff(*asked, "--json", home=tmp_path / "home").stdout)
+    assert "known-wrong-operator" in [finding["code"] for finding in plain["findings"]]
+
+
 def test_with_quiet_one_line_says_it(delivery: Path, tmp_path: Path) -> None:
     result = handoff("release", str(delivery), "--dry-run", "--quiet", home=tmp_path / "home")
     assert result.returncode == 0
