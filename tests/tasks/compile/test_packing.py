@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -117,18 +119,33 @@ def rearranged(package: Path, threads: int) -> list[str]:
     return [line for line in told.splitlines() if ",reorder," in line]
 
 
+Told = Callable[[type[nn.Module]], dict[int, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Return what gives a model's lines by the number of threads; compiled and called once."""
+
+    @cache
+    def of(model: type[nn.Module]) -> dict[int, list[str]]:
+        folder = tmp_path_factory.mktemp(model.__name__) / "packed"
+        package = compiled(convolutions_packed(), folder, model)
+        return {threads: rearranged(package, threads) for threads in (2, 16)}
+
+    return of
+
+
 @pytest.mark.parametrize("model", [SqueezeAndExcite, Deep])
-def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], tmp_path: Path) -> None:
-    package = compiled(convolutions_packed(), tmp_path / "packed", model)
-    for threads in (2, 16):
-        assert not [line for line in rearranged(package, threads) if ",simple:" in line]
+def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], told: Told) -> None:
+    for lines in told(model).values():
+        assert not [line for line in lines if ",simple:" in line]
 
 
-def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(tmp_path: Path) -> None:
-    package = compiled(convolutions_packed(), tmp_path / "packed", Deep)
-    assert rearranged(package, 2) == []
+def test_where_threads_have_enough_to_do_no_call_rearranges_any_weights(told: Told) -> None:
+    lines = told(Deep)
+    assert lines[2] == []
     # Sixteen threads want smaller blocks of one image, for which there is compiled code.
-    assert any(",jit:" in line for line in rearranged(package, 16))
+    assert any(",jit:" in line for line in lines[16])
 
 
 def test_a_layout_that_is_not_known_here_is_none() -> None:

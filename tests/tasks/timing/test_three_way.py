@@ -17,7 +17,7 @@ from handoff.artifacts.release.comparison import Comparison
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
-from handoff.tasks.timing import three_way
+from handoff.tasks.timing import race, three_way
 from handoff.tasks.timing.messages import ThreeWayJob
 from handoff.tasks.verify.loading import Tensors, open_shared_library
 from tests.artifacts.samples import sample_metric
@@ -28,6 +28,12 @@ pytestmark = pytest.mark.compile
 EVIDENCE = (Deviation(0, "batch=1 seed=0", "float32", 3, 3e-7, 1e-6, 8e-8, 7e-8, 0.5, 0.0),)
 # Wide, so that a busy machine changes no verdict.
 RULES = Recipe(promotion=Promotion(slowdown=3.0, error_growth=4.0))
+
+
+@pytest.fixture(autouse=True)
+def _short_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Race as few rounds as a race has: the rules are wide enough for them, and seconds go by."""
+    monkeypatch.setattr(race, "_BUDGET_S", 0.0)
 
 
 def timing(speedup: float) -> Timing:

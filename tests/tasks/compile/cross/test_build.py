@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,11 +44,32 @@ def built(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) ->
     return compile_for(program, PROFILES["sm_90"], tmp_path_factory.mktemp("h100") / "sm_90")
 
 
-def test_the_binary_says_which_gpu_it_is_for(
-    built: CrossBuilt, program: ExportedProgram, tmp_path: Path
-) -> None:
-    other = compile_for(program, PROFILES["sm_80"], tmp_path / "sm_80")
-    for made, capability in ((built, 90), (other, 80)):
+@dataclass(frozen=True)
+class Second:
+    """A package that was made after another, and what torch was like before and afterwards."""
+
+    built: CrossBuilt
+    place: Path
+    before: dict[str, object]
+    after: dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def second(
+    built: CrossBuilt, program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
+) -> Second:
+    """The same network for an A100, compiled in a place of its own."""
+    assert built.kernels
+    folder = tmp_path_factory.mktemp("a100")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "place"))
+        before = state()
+        made = compile_for(program, PROFILES["sm_80"], folder / "sm_80")
+        return Second(made, folder / "place", before, state())
+
+
+def test_the_binary_says_which_gpu_it_is_for(built: CrossBuilt, second: Second) -> None:
+    for made, capability in ((built, 90), (second.built, 80)):
         assert made.inspection.capabilities == {capability}
         assert len(made.kernels) == len(made.inspection.kernels) == 2
         assert {kernel.name for kernel in made.kernels} == made.inspection.names
@@ -99,39 +121,19 @@ def test_the_weights_are_embedded_each_its_own(built: CrossBuilt, program: Expor
         assert found[name] == tensor.detach().numpy().tobytes(), name
 
 
-def test_torch_and_the_process_are_as_before(
-    built: CrossBuilt, program: ExportedProgram, tmp_path: Path
-) -> None:
-    assert built.kernels
-    before = state()
-    compile_for(program, PROFILES["sm_100"], tmp_path / "out")
-    assert state() == before
+def test_torch_and_the_process_are_as_before(second: Second) -> None:
+    assert second.after == second.before
 
 
 def test_the_same_bytes_come_out_where_the_place_is_the_same(
-    program: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: ExportedProgram, second: Second, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "place"
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place))
-    made = []
-    for _ in range(2):
-        made.append(compile_for(program, PROFILES["sm_86"], tmp_path / "out").package.read_bytes())
-        shutil.rmtree(place)
-    assert made[0] == made[1]
-
-
-@pytest.mark.skipif(find_fatbinary() is None, reason="NVIDIA's fatbinary is not installed")
-@pytest.mark.skipif(not can_add_ptx(), reason="this torch needs nvcc to put PTX beside")
-@pytest.mark.parametrize(
-    ("slug", "specific"), [pytest.param("sm_80", "", marks=pytest.mark.long), ("sm_90", "a")]
-)
-def test_ptx_lies_beside_the_machine_code(
-    program: ExportedProgram, tmp_path: Path, slug: str, specific: str
-) -> None:
-    made = compile_for(program, PROFILES[slug], tmp_path / slug, ptx=True)
-    capability = PROFILES[slug].capability
-    kinds = [(k.kind, k.capability, k.specific) for k in made.inspection.kernels]
-    assert kinds == [("cubin", capability, ""), ("ptx", capability, specific)] * 2
+    made = second.built.package
+    first = made.read_bytes()
+    shutil.rmtree(second.place)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(second.place))
+    compile_for(program, PROFILES["sm_80"], made.parent)
+    assert made.read_bytes() == first
 
 
 @pytest.mark.parametrize("option", ["freezing", "max_autotune", "shape_padding"])
@@ -194,14 +196,51 @@ class Scatter(nn.Module):
         return zeros.scatter_add(1, ids, x)
 
 
-@pytest.mark.parametrize(("slug", "kernels"), [("sm_80", 1), ("sm_90", 2)])
-def test_what_a_gpu_can_not_do_is_left_to_torch(slug: str, kernels: int, tmp_path: Path) -> None:
-    """An A100 has no atomic addition of bfloat16: torch's own kernel adds, after one for zeros."""
+WITH_PTX = find_fatbinary() is not None and can_add_ptx()
+
+
+@pytest.fixture(scope="module")
+def scattering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossBuilt]:
+    """That network for an A100 and an H100; the latter with PTX, where it can be had here."""
     program = models.exported(Scatter(), torch.randn(8, 5).bfloat16(), torch.randint(0, 8, (8, 5)))
-    made = compile_for(program, PROFILES[slug], tmp_path / "out")
+    folder = tmp_path_factory.mktemp("scatter")
+    return {
+        slug: compile_for(program, PROFILES[slug], folder / slug, ptx=ptx)
+        for slug, ptx in (("sm_80", False), ("sm_90", WITH_PTX))
+    }
+
+
+@pytest.mark.parametrize(("slug", "kernels"), [("sm_80", 1), ("sm_90", 2)])
+def test_what_a_gpu_can_not_do_is_left_to_torch(
+    slug: str, kernels: int, scattering: dict[str, CrossBuilt]
+) -> None:
+    """An A100 has no atomic addition of bfloat16: torch's own kernel adds, after one for zeros."""
+    made = scattering[slug]
     assert len(made.kernels) == kernels
     (code,) = members(made.package, "wrapper.cpp")
     assert (b"aoti_torch_cuda_scatter_reduce" in code) is (kernels == 1)
+
+
+def kinds(made: CrossBuilt) -> list[tuple[str, int, str]]:
+    return [(kernel.kind, kernel.capability, kernel.specific) for kernel in made.inspection.kernels]
+
+
+needs_ptx = pytest.mark.skipif(
+    not WITH_PTX, reason="NVIDIA's fatbinary is not installed, or this torch needs nvcc"
+)
+
+
+@needs_ptx
+def test_ptx_lies_beside_the_machine_code(scattering: dict[str, CrossBuilt]) -> None:
+    assert kinds(scattering["sm_90"]) == [("cubin", 90, ""), ("ptx", 90, "a")] * 2
+    assert kinds(scattering["sm_80"]) == [("cubin", 80, "")]
+
+
+@needs_ptx
+@pytest.mark.long
+def test_ptx_for_an_a100_is_for_newer_ones_too(program: ExportedProgram, tmp_path: Path) -> None:
+    made = compile_for(program, PROFILES["sm_80"], tmp_path / "sm_80", ptx=True)
+    assert kinds(made) == [("cubin", 80, ""), ("ptx", 80, "")] * 2
 
 
 class Tied(nn.Module):

@@ -39,7 +39,9 @@ class Net(nn.Module):
         return self.head(self.features(x).mean((2, 3)))  # type: ignore[no-any-return]
 
 
+@pytest.fixture(scope="module")
 def quantized() -> ExportedProgram:
+    """The net in int8."""
     program = export(Net(), X)
     chosen = QuantizeInt8({"activations": "static", "keep": "0"})
     chosen.calibrate(Calibration([(X,)], "ranges of one batch"))
@@ -48,10 +50,12 @@ def quantized() -> ExportedProgram:
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def packages(
+    quantized: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Return AOTInductor's packages of the net as it is and in int8."""
     folder = tmp_path_factory.mktemp("packages")
-    programs = {"float32": export(Net(), X), "int8": quantized()}
+    programs = {"float32": export(Net(), X), "int8": quantized}
     for name, program in programs.items():
         with torch.no_grad(), interface_apart():
             torch._inductor.aoti_compile_and_package(
@@ -63,9 +67,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.compile
-def test_the_package_computes_what_the_graph_does_to_the_bit(packages: dict[str, Path]) -> None:
+def test_the_package_computes_what_the_graph_does_to_the_bit(
+    packages: dict[str, Path], quantized: ExportedProgram
+) -> None:
     compiled = torch._inductor.aoti_load_package(str(packages["int8"]))
-    program = quantized().module()
+    program = quantized.module()
     with torch.no_grad():
         for size in (1, 2, 6):
             assert torch.equal(compiled(X[:size]), program(X[:size]))
@@ -73,9 +79,9 @@ def test_the_package_computes_what_the_graph_does_to_the_bit(packages: dict[str,
 
 @pytest.mark.compile
 def test_a_package_that_computes_in_float32_is_refused_where_int8_was_wanted(
-    packages: dict[str, Path],
+    packages: dict[str, Path], quantized: ExportedProgram
 ) -> None:
-    wanted, file = quantized(), packages["float32"]
+    wanted, file = quantized, packages["float32"]
     with pytest.raises(BlessingRefused, match="is to compute in int8 and doesn't") as caught:
         require_int8(wanted, file, file.with_suffix(".so"))
     assert "8 layers" in caught.value.expected
@@ -86,8 +92,10 @@ def test_a_package_that_computes_in_float32_is_refused_where_int8_was_wanted(
     require_int8(export(Net(), X), packages["float32"], file.with_suffix(".so"))
 
 
-def test_int8_is_for_levels_with_int8_dot_products_alone() -> None:
-    program, plain = quantized(), export(Net(), X)
+def test_int8_is_for_levels_with_int8_dot_products_alone(
+    quantized: ExportedProgram,
+) -> None:
+    program, plain = quantized, export(Net(), X)
     for slug, target in TARGETS.items():
         require_int8_level(plain, target)
         if slug in ("cpu-avx2-vnni", "cpu-avx512-vnni", "cpu-amx"):

@@ -1,10 +1,9 @@
 """The C++ function of the pooling operator alone, for calls that no package would make.
 
-    python -m tests.tasks.optimize.kernels.calling_pooling LIBRARY refusals
-    python -m tests.tasks.optimize.kernels.calling_pooling LIBRARY endless
+    python -m tests.tasks.optimize.kernels.calling_pooling LIBRARY
 
-The first prints by how many bytes the process has grown over many calls that were refused, the
-second what came of a call for sequences that no memory is large enough for.
+It prints by how many bytes the process has grown over many calls that were refused, and in a second
+line what came of a call for sequences that no memory is large enough for.
 """
 
 from __future__ import annotations
@@ -105,6 +104,4 @@ def _outcome_of_endless(library: Path) -> str:
 
 
 if __name__ == "__main__":
-    print({"refusals": _grown_by_refusals, "endless": _outcome_of_endless}[sys.argv[2]](
-        Path(sys.argv[1])
-    ))  # fmt: skip
+    print(_grown_by_refusals(Path(sys.argv[1])), _outcome_of_endless(Path(sys.argv[1])), sep="\n")

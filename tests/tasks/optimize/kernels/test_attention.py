@@ -69,11 +69,51 @@ class OtherWays(nn.Module):
         return scaled_dot_product_attention(query, key, value, given, scale=0.4)
 
 
-def package_of(model: nn.Module, example: tuple[Tensor, ...], folder: Path, isa: Isa) -> Path:
-    batch = torch.export.Dim("batch", min=1, max=64)
+SIZES = [
+    ((61, 61, 64), False),  # a block that isn't full, and rows of keys that overlap
+    ((68, 30, 16), False),  # two vectors of queries behind a whole block
+    ((9, 130, 80), True),  # columns beyond those that registers hold at once
+    ((3, 2, 16), True),  # fewer keys than are multiplied at once
+]
+
+
+class All(nn.Module):
+    """Every case beside the others, so that a level's package is compiled once."""
+
+    def __init__(self, *, is_own: bool) -> None:
+        super().__init__()
+        self.attentions = nn.ModuleList(
+            Attention(sizes[-1], is_own=is_own, is_masked=is_masked) for sizes, is_masked in SIZES
+        )
+        self.other_ways = OtherWays(is_own=is_own)
+
+    def forward(self, given: list[tuple[Tensor, ...]]) -> list[Tensor]:
+        *usual, others = given
+        made = [one(*inputs) for one, inputs in zip(self.attentions, usual, strict=True)]
+        return [*made, self.other_ways(*others)]
+
+
+def draw_all(batch: int) -> list[tuple[Tensor, ...]]:
+    source = torch.Generator().manual_seed(batch)
+    shapes = ((batch, HEADS, 5, 7), (batch, HEADS, 39, 11), (batch, 5, 11))
+    others = tuple(torch.randn(shape, generator=source) for shape in shapes)
+    return [*(draw(batch, *sizes) for sizes, _ in SIZES), others]
+
+
+@pytest.fixture(scope="module", params=["avx512", "avx2"])
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases in a package for a level."""
+    isa: Isa = request.param
     target = CpuTarget(isa)
+    if not target.cpu_flags <= host_cpu_flags():
+        pytest.skip(f"this machine has no {isa}")
+    batch, example = torch.export.Dim("batch", min=1, max=64), draw_all(6)
+    folder = tmp_path_factory.mktemp("package") / isa
+    folder.mkdir()
     with torch.no_grad(), vectorised_for(target), interface_apart():
-        program = torch.export.export(model, example, dynamic_shapes=({0: batch},) * 3)
+        program = torch.export.export(
+            All(is_own=True), (example,), dynamic_shapes=([({0: batch},) * 3] * len(example),)
+        )
         march = {"cpp.march": target.march} if has_march_option() else {}
         path = torch._inductor.aoti_compile_and_package(
             program,
@@ -83,57 +123,38 @@ def package_of(model: nn.Module, example: tuple[Tensor, ...], folder: Path, isa:
     return Path(path)
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2"])
-@pytest.mark.parametrize(
-    ("sizes", "is_masked"),
-    [
-        ((61, 61, 64), False),  # a block that isn't full, and rows of keys that overlap
-        ((68, 30, 16), False),  # two vectors of queries behind a whole block
-        ((9, 130, 80), True),  # columns beyond those that registers hold at once
-        ((3, 2, 16), True),  # fewer keys than are multiplied at once
-    ],
-)
-def test_a_package_attends_as_torch_does_for_any_batch_and_special_values(
-    sizes: tuple[int, int, int], is_masked: bool, isa: Isa, tmp_path: Path
-) -> None:
-    if not CpuTarget(isa).cpu_flags <= host_cpu_flags():
-        pytest.skip(f"this machine has no {isa}")
-    depth = sizes[-1]
-    own = Attention(depth, is_own=True, is_masked=is_masked)
-    torchs = Attention(depth, is_own=False, is_masked=is_masked)
-    made = package_of(own, draw(6, *sizes), tmp_path, isa)
-    extract_library(made, tmp_path / "model.so")
+def test_a_package_for_a_level_holds_its_instructions(package: Path, tmp_path: Path) -> None:
+    extract_library(package, tmp_path / "model.so")
     used = find_instruction_sets(tmp_path / "model.so")
-    assert ("avx512f" in used) == (isa == "avx512")
-    package = open_package(made)
+    assert ("avx512f" in used) == (package.parent.name == "avx512")
+
+
+@pytest.mark.parametrize("case", range(len(SIZES)))
+def test_a_package_attends_as_torch_does_for_any_batch_and_special_values(
+    case: int, package: Path
+) -> None:
+    sizes, is_masked = SIZES[case]
+    torchs = Attention(sizes[-1], is_own=False, is_masked=is_masked)
+    call = open_package(package)
     for batch in (1, 5, 64):
-        given = draw(batch, *sizes)
-        (got,) = package(given)
-        torch.testing.assert_close(got, torchs(*given), rtol=1e-5, atol=1e-5)
+        given = draw_all(batch)
+        got = call((given,))[case]
+        torch.testing.assert_close(got, torchs(*given[case]), rtol=1e-5, atol=1e-5)
         assert not is_masked or not got[:, -1].any(), "a row that may look at nothing is zeros"
     for special in (torch.nan, torch.inf):
         for place in (0, 1):
-            given = draw(2, *sizes)
-            given[place][1, 1, 3] = special
-            (got,) = package(given)
-            assert torch.equal(got.isnan(), torchs(*given).isnan())
+            given = draw_all(2)
+            given[case][place][1, 1, 3] = special
+            got = call((given,))[case]
+            assert torch.equal(got.isnan(), torchs(*given[case]).isnan())
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2"])
-def test_a_package_reads_keys_values_and_masks_however_they_lie(isa: Isa, tmp_path: Path) -> None:
-    if not CpuTarget(isa).cpu_flags <= host_cpu_flags():
-        pytest.skip(f"this machine has no {isa}")
-    source = torch.Generator().manual_seed(3)
-
-    def given(batch: int) -> tuple[Tensor, ...]:
-        shapes = ((batch, HEADS, 5, 7), (batch, HEADS, 39, 11), (batch, 5, 11))
-        return tuple(torch.randn(shape, generator=source) for shape in shapes)
-
-    package = open_package(package_of(OtherWays(is_own=True), given(6), tmp_path, isa))
+def test_a_package_reads_keys_values_and_masks_however_they_lie(package: Path) -> None:
+    call = open_package(package)
     for batch in (1, 4):
-        inputs = given(batch)
-        (got,) = package(inputs)
-        torch.testing.assert_close(got, OtherWays(is_own=False)(*inputs), rtol=1e-5, atol=1e-5)
+        given = draw_all(batch)
+        want = OtherWays(is_own=False)(*given[-1])
+        torch.testing.assert_close(call((given,))[-1], want, rtol=1e-5, atol=1e-5)
 
 
 def test_eager_is_torchs_attention_with_the_heads_of_a_place_beside_each_other() -> None:

@@ -6,6 +6,8 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from handoff.artifacts.machine.gpu import PROFILES
-from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags, native_cpu_target
+from handoff.artifacts.recipe.target import CpuTarget, Isa, host_cpu_flags
 from handoff.tasks.compile.cross.build import compile_for
 from handoff.tasks.optimize.kernels import compiler_options
 from handoff.tasks.optimize.kernels.attention_pooling import WIDEST, attention_pooling, composition
@@ -70,10 +72,30 @@ def inputs(rows: int, length: int, width: int) -> tuple[Tensor, ...]:
     return ids, given["kinds"], given["weight"], given["target"]
 
 
+Libraries = Callable[[Isa], Path]
+
+
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the C++ function as this machine's packages hold it, to be called by itself."""
-    return build_pooling(tmp_path_factory.mktemp("pooling"), native_cpu_target().march)
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    """Return what gives the C++ function as a level's packages hold it, built once for each."""
+
+    @cache
+    def build(isa: Isa) -> Path:
+        return build_pooling(tmp_path_factory.mktemp(isa), CpuTarget(isa).march)
+
+    return build
+
+
+def best(libraries: Libraries) -> Path:
+    """Return the function as packages for this machine hold it."""
+    levels: tuple[Isa, ...] = ("avx512", "avx2")
+    return libraries(next(isa for isa in levels if CpuTarget(isa).cpu_flags <= host_cpu_flags()))
+
+
+@pytest.fixture
+def library(libraries: Libraries) -> Path:
+    """Return that function, to be called by itself."""
+    return best(libraries)
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -116,11 +138,10 @@ def test_the_triton_kernel_computes_it_in_tritons_interpreter() -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
-def test_the_function_computes_it_for_any_shape_and_fill(isa: Isa, tmp_path: Path) -> None:
-    target = CpuTarget(isa)
-    if not target.cpu_flags <= host_cpu_flags():
+def test_the_function_computes_it_for_any_shape_and_fill(isa: Isa, libraries: Libraries) -> None:
+    if not CpuTarget(isa).cpu_flags <= host_cpu_flags():
         pytest.skip(f"this machine has no {isa}")
-    built = build_pooling(tmp_path, target.march)
+    built = libraries(isa)
     # One of several threads, one of the most columns, and one with no places at all.
     for shape in (*SHAPES, (600, 50, 32), (3, 9, WIDEST), (2, 0, 32)):
         given = draw(*shape)
@@ -157,61 +178,89 @@ def test_the_function_refuses_other_dtypes_and_more_columns_than_it_has_sums_for
     assert "expected tables of at most 128 columns, got 129" in capfd.readouterr().err
 
 
-@pytest.mark.compile
-def test_calls_that_the_function_refuses_keep_no_memory(library: Path) -> None:
-    grown_bytes = int(_call_apart(library, "refusals").stdout)
-    # 200 calls whose results are 2 MiB each.
-    assert grown_bytes < 50 * 2**20
-
-
-@pytest.mark.compile
-def test_the_function_refuses_a_call_for_which_there_is_no_memory(library: Path) -> None:
-    done = _call_apart(library, "endless")
-    assert done.stdout.strip() == "refused"
-    assert "expected memory for sequences of 70368744177664, got none" in done.stderr
-
-
-def _call_apart(library: Path, what: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def apart(libraries: Libraries) -> subprocess.CompletedProcess[str]:
+    """What `calling_pooling` found in a process of its own."""
     program = [
-        sys.executable,
-        "-m",
-        "tests.tasks.optimize.kernels.calling_pooling",
-        str(library),
-        what,
-    ]
+        sys.executable, "-m", "tests.tasks.optimize.kernels.calling_pooling", str(best(libraries)),
+    ]  # fmt: skip
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("width", "fill"), [(20, -1e9), (32, -math.inf)])
-def test_the_package_computes_it_without_python_and_refuses_ids_outside(
-    width: int, fill: float, tmp_path: Path
+def test_calls_that_the_function_refuses_keep_no_memory(
+    apart: subprocess.CompletedProcess[str],
 ) -> None:
-    model = Pooling(width, fill).eval()
-    example = inputs(6, 50, width)
+    # 200 calls whose results are 2 MiB each.
+    assert int(apart.stdout.splitlines()[0]) < 50 * 2**20
+
+
+@pytest.mark.compile
+def test_the_function_refuses_a_call_for_which_there_is_no_memory(
+    apart: subprocess.CompletedProcess[str],
+) -> None:
+    assert apart.stdout.splitlines()[1] == "refused"
+    assert "expected memory for sequences of 70368744177664, got none" in apart.stderr
+
+
+CASES = [(20, -1e9), (32, -math.inf)]
+
+
+class Poolings(nn.Module):
+    """The operator for both widths and fills, so that they are compiled once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.poolings = nn.ModuleList(Pooling(width, fill) for width, fill in CASES)
+
+    def forward(self, first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> list[Tensor]:
+        given = zip(self.poolings, (first, second), strict=True)
+        return [pooling(*inputs) for pooling, inputs in given]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both in one package."""
+    path = tmp_path_factory.mktemp("package") / "model.pt2"
+    example = tuple(inputs(6, 50, width) for width, _ in CASES)
     batch = {0: torch.export.Dim("batch", min=1, max=64)}
     with torch.no_grad():
-        program = torch.export.export(model, example, dynamic_shapes=(batch,) * 4)
-        torch._inductor.aoti_compile_and_package(
-            program,
-            package_path=str(tmp_path / "model.pt2"),
-            inductor_configs=compiler_options(program),
+        program = torch.export.export(
+            Poolings().eval(), example, dynamic_shapes=((batch,) * 4,) * len(CASES)
         )
-    package = open_package(tmp_path / "model.pt2")
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(path), inductor_configs=compiler_options(program)
+        )
+    return path
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_package_computes_it_without_python_and_refuses_ids_outside(
+    case: int, package: Path
+) -> None:
+    width, fill = CASES[case]
+    model, call = Pooling(width, fill).eval(), open_package(package)
+
+    def called(rows: int, mine: tuple[Tensor, ...]) -> Tensor:
+        given = [inputs(rows, 50, width) for width, _ in CASES]
+        given[case] = mine
+        return call(tuple(given))[case]  # type: ignore[arg-type]
+
     for rows in (1, 17, 64):
         given = inputs(rows, 50, width)
-        torch.testing.assert_close(package(given)[0], model(*given))
+        torch.testing.assert_close(called(rows, given), model(*given))
     for outside in (-1, ITEMS):
         given = inputs(6, 50, width)
         given[0][3, 1, 7] = outside
         with pytest.raises(RuntimeError, match="attention_pooling_cpu"):
-            package(given)
-    ids, kinds, weight, target = inputs(6, 50, width)
+            called(6, given)
+    ids, kinds, weight, target = example = inputs(6, 50, width)
     with pytest.raises(RuntimeError, match="attention_pooling_cpu"):
-        package((ids, kinds, weight[:1], target))
-    torch.testing.assert_close(package(example)[0], model(*example))
+        called(6, (ids, kinds, weight[:1], target))
+    torch.testing.assert_close(called(6, example), model(*example))
 
 
 @pytest.mark.compile
