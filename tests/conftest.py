@@ -79,13 +79,10 @@ def served_s3(address: str) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def built_release(tmp_path_factory: pytest.TempPathFactory) -> BuiltRelease:
-    """A recommender that was compiled the way a release does it; once for a process's tests.
+    """A recommender that was compiled the way a release does it; once for all processes."""
+    from tests.tasks.built_release import shared_release
 
-    Not for all processes': each signs with a key of its own.
-    """
-    from tests.tasks.built_release import build_release
-
-    return build_release(tmp_path_factory.mktemp("release"))
+    return shared_release(tmp_path_factory.mktemp("release"))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import Processes
 from tests.artifacts.samples import sample_key, sign_release
-from tests.shared_tools import share_built
+from tests.shared_tools import made_once, share_built
 from tests.tasks.deliveries import write_delivery
 
 LIMIT_S = 300.0
@@ -63,6 +64,22 @@ class BuiltRelease:
 def build_release(folder: Path) -> BuiltRelease:
     """Compile the recommender for this machine in `folder`, the way a release does."""
     return release_of(folder, *sample_recommender(), Dimension(1, 2048))
+
+
+def shared_release(folder: Path) -> BuiltRelease:
+    """Return that release in `folder`, compiled once for all processes of a test run.
+
+    It is a copy that this process has signed, since each has a key of its own.
+    """
+    made = made_once("recommender", build_release)
+    root = made.key.parent
+    shutil.copytree(root, folder, symlinks=True, dirs_exist_ok=True)
+    folder_of, reference, key = (
+        folder / path.relative_to(root) for path in (made.folder, made.reference, made.key)
+    )
+    sign_release(folder_of, made.manifest, version=3)
+    key.write_bytes(sample_key().pem)
+    return replace(made, folder=folder_of, reference=reference, key=key)
 
 
 def sample_recommender() -> tuple[Recommender, dict[str, Tensor]]:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,40 @@ EVIDENCE = {
 }
 
 _PROGRAM = """
-import json, os, sys
+import json, os, sys, traceback
 from pathlib import Path
+import mlflow
+from mlflow import MlflowClient
 from tests.artifacts.mlflow.listing import list_signed, read_signed
 from handoff.artifacts.mlflow.registry import Catalogue
 
-options = json.loads(sys.argv[1])
-if options["stage"]:
-    import mlflow
-    from mlflow import MlflowClient
-    def killed(*_, **__):
-        os.kill(os.getpid(), 9)
-    plain = getattr(MlflowClient, options["stage"])
-    def killed_after(*arguments, **named):
-        plain(*arguments, **named)
-        killed()
-    setattr(MlflowClient, options["stage"], killed_after if options["after"] else killed)
-catalogue = Catalogue(options["uri"], options["root"], order_wait_s=120)
-print(list_signed(catalogue, read_signed(Path(options["folder"])), options["known"]).version)
+def run(options):
+    if options["stage"]:
+        def killed(*_, **__):
+            os.kill(os.getpid(), 9)
+        plain = getattr(MlflowClient, options["stage"])
+        def killed_after(*arguments, **named):
+            plain(*arguments, **named)
+            killed()
+        setattr(MlflowClient, options["stage"], killed_after if options["after"] else killed)
+    catalogue = Catalogue(options["uri"], options["root"], order_wait_s=120)
+    print(list_signed(catalogue, read_signed(Path(options["folder"])), options["known"]).version)
+
+for line in sys.stdin:
+    started = []
+    for options in json.loads(line):
+        started.append(os.fork())
+        if not started[-1]:
+            os.dup2(2, 1)
+            try:
+                run(options)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+    # They stay unreaped, as children of a program that is still busy.
+    ended = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT).si_status for pid in started]
+    print(json.dumps(ended), flush=True)
 """
 
 
@@ -87,20 +103,51 @@ def list_signed(catalogue: Catalogue, signed: Signed, known: Collection[int] = (
     )  # fmt: skip
 
 
-def start_listing(
-    catalogue: Catalogue, signed: Signed, *, stage: str = "", after: bool = False,
-    known: Collection[int] = (),
-) -> subprocess.Popen[str]:  # fmt: skip
-    """List a release in a process of its own, which is killed before or after `stage`."""
-    options = {
+class Registrars:
+    """A process that has imported MLflow, which takes seconds, and whose children list releases."""
+
+    def __init__(self, log: Path) -> None:
+        """Start it; what its children print goes to `log`."""
+        with log.open("w") as written:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM], text=True,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=written,
+            )  # fmt: skip
+
+    def kill_one(self, catalogue: Catalogue, signed: Signed, stage: str, *, after: bool) -> int:
+        """List a release in a child that kills itself before or after `stage`; return its signal.
+
+        It is left a zombie.
+        """
+        (ended,) = self._run([_options(catalogue, signed, stage=stage, after=after)])
+        return ended
+
+    def list_at_once(
+        self, catalogue: Catalogue, releases: Sequence[Signed], known: Collection[int]
+    ) -> list[int]:
+        """List releases, each in a child of its own; return their exit statuses."""
+        return self._run([_options(catalogue, one, known=list(known)) for one in releases])
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=60)
+
+    def _run(self, children: list[dict[str, object]]) -> list[int]:
+        asked, told = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert told is not None
+        asked.write(json.dumps(children) + "\n")
+        asked.flush()
+        ended: list[int] = json.loads(told.readline())
+        return ended
+
+
+def _options(catalogue: Catalogue, signed: Signed, **changes: object) -> dict[str, object]:
+    return {
         "uri": catalogue.tracking_uri, "root": catalogue.artifact_root,
-        "folder": str(signed.folder), "stage": stage, "after": after, "known": list(known),
+        "folder": str(signed.folder), "stage": "", "after": False, "known": [], **changes,
     }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, json.dumps(options)], text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
 
 
 def client_of(catalogue: Catalogue) -> Any:

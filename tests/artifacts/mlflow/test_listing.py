@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 from handoff.artifacts.mlflow.registry import Catalogue, EarlierMissing
 from tests.artifacts.mlflow.listing import (
     EVIDENCE,
+    Registrars,
     all_files,
     client_of,
     list_signed,
     signed_release,
-    start_listing,
 )
 
 
@@ -92,21 +93,24 @@ STAGES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def registrars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registrars]:
+    started = Registrars(tmp_path_factory.mktemp("registrars") / "log")
+    yield started
+    started.close()
+
+
 @pytest.mark.parametrize(("stage", "after"), STAGES)
 def test_a_registrar_killed_anywhere_shows_nothing_half_and_the_next_one_ends_it(
-    stage: str, after: bool, tmp_path: Path, catalogue: Catalogue
+    stage: str, after: bool, tmp_path: Path, catalogue: Catalogue, registrars: Registrars
 ) -> None:
     signed = signed_release(tmp_path / "release")
-    # It stays unreaped, as the child of a program that is still busy.
-    killed = start_listing(catalogue, signed, stage=stage, after=after)
-    assert killed.stdout is not None
-    killed.stdout.read()
+    assert registrars.kill_one(catalogue, signed, stage, after=after) == 9
     is_made = stage in ("set_logged_model_tags",) or (stage, after) == (
         "create_model_version", True,
     )  # fmt: skip
     assert set(catalogue.listed("toy")) == ({1} if is_made else set())
     listing = list_signed(catalogue, signed)
-    assert killed.wait() == -9
     assert catalogue.listed("toy") == {1: listing}
     assert listing.version == 1
     client = client_of(catalogue)
@@ -145,15 +149,12 @@ def test_what_a_registrar_that_lives_is_uploading_is_left_to_it(
 
 
 def test_eight_registrars_at_once_on_one_database_make_eight_versions_in_order(
-    tmp_path: Path, catalogue: Catalogue
+    tmp_path: Path, catalogue: Catalogue, registrars: Registrars
 ) -> None:
     releases = [signed_release(tmp_path / f"r{n}", version=n) for n in range(1, 9)]
     # Its tables are not there yet: the eight make them too.
     patient = Catalogue(f"sqlite:///{tmp_path / 'new.db'}", catalogue.artifact_root)
-    started = [start_listing(patient, one, known=range(1, 9)) for one in reversed(releases)]
-    for process in started:
-        _, told = process.communicate(timeout=300)
-        assert process.returncode == 0, told
+    assert registrars.list_at_once(patient, releases[::-1], range(1, 9)) == [0] * 8
     listed = patient.listed("toy")
     assert {number: one.version for number, one in listed.items()} == {n: n for n in range(1, 9)}
     assert [listed[one.claim.version].release for one in releases] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from mlflow.utils.validation import _validate_metric_name
 
 from handoff.artifacts.mlflow.tags import numeric_blessing, run_metrics
 from tests.artifacts.samples import sample_manifest, sample_metric, sample_source_check
@@ -33,6 +32,8 @@ def test_an_agreed_metric_is_shown_under_a_name_that_mlflow_takes(name: str, sho
     assert metrics[f"{target.slug}/{shown} lost at most"] == pytest.approx(0.01)
     # Where the metric decides, no error to float64 is told in multiples of eager's.
     assert f"{target.slug}/rmse_ratio" not in metrics
+    from mlflow.utils.validation import _validate_metric_name
+
     for one in metrics:
         _validate_metric_name(one)  # type: ignore[no-untyped-call]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -105,18 +104,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "handoff" / "infra" / "runner" / "package"
 
 
-@pytest.fixture
-def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile without optimizing, which takes half as long: one of the tools' programs has it."""
-    folder = tmp_path / "quick"
-    folder.mkdir()
-    for name in ("g++", "c++"):
-        found = shutil.which(name)
-        (folder / name).write_text(f'#!/bin/sh\nexec {found} "$@" -O0\n')
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
 def page_in(folder: Path, release: BuiltRelease, tool: str) -> list[str]:
     """Run the page's blocks for a tool with the release there; return the program's line."""
     (folder / "pulled").symlink_to(release.folder)
@@ -143,7 +130,6 @@ def test_the_page_s_program_is_built_by_one_line(
     assert answered == f"{name} version 3: [6, 3]\n"
 
 
-@pytest.mark.usefixtures("_quick")
 @pytest.mark.compile
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
 def test_the_page_s_program_is_built_by_pkg_config(
@@ -161,7 +147,6 @@ def test_the_page_s_program_is_built_by_pkg_config(
         assert all(path.exists() for path in paths)
 
 
-@pytest.mark.usefixtures("_quick")
 @pytest.mark.compile
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 def test_the_page_s_program_is_built_by_cmake(

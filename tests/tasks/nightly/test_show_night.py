@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from handoff.artifacts.night import Night, read_nights
 from handoff.artifacts.site import Stores
@@ -20,6 +19,8 @@ RUN = "http://127.0.0.1:4200/runs/flow-run/0197"
 
 def note_of(shown_night: Night, folder: Path) -> str:
     """Return the description of the night's run in MLflow."""
+    from mlflow import MlflowClient
+
     stores = Stores(
         objects=str(folder / "store"), tracking_uri=f"sqlite:///{folder / 'mlflow.db'}",
         artifact_root=str(folder / "artifacts"), trusted=(),

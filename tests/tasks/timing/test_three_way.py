@@ -26,13 +26,14 @@ from tests.tasks.built_release import BuiltRelease
 pytestmark = pytest.mark.compile
 
 EVIDENCE = (Deviation(0, "batch=1 seed=0", "float32", 3, 3e-7, 1e-6, 8e-8, 7e-8, 0.5, 0.0),)
+BUDGET_S = race._BUDGET_S
 # Wide, so that a busy machine changes no verdict.
 RULES = Recipe(promotion=Promotion(slowdown=3.0, error_growth=4.0))
 
 
 @pytest.fixture(autouse=True)
 def _short_races(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Race as few rounds as a race has: the rules are wide enough for them, and seconds go by."""
+    """Race as few rounds as there may be: most tests are about what is found besides the speed."""
     monkeypatch.setattr(race, "_BUDGET_S", 0.0)
 
 
@@ -221,6 +222,7 @@ def test_a_package_that_sleeps_is_slower_for_sure(
         return lambda inputs: (torch.randn(1 << 22), library(inputs))[1]
 
     monkeypatch.setattr(three_way, "open_shared_library", open_slow)
+    monkeypatch.setattr(race, "_BUDGET_S", BUDGET_S)
     found = three_way.run(job(built_release, new=copy))
     assert found.verdict == "worse"
     # How many times as slow, no busy machine tells alike; that it is, every one.

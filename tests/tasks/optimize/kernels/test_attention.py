@@ -93,6 +93,10 @@ class All(nn.Module):
         return [*made, self.other_ways(*others)]
 
 
+def run(package: Path, given: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return open_package(package)((given,))  # type: ignore[arg-type] # inputs in a list
+
+
 def draw_all(batch: int) -> list[tuple[Tensor, ...]]:
     source = torch.Generator().manual_seed(batch)
     shapes = ((batch, HEADS, 5, 7), (batch, HEADS, 39, 11), (batch, 5, 11))
@@ -135,26 +139,24 @@ def test_a_package_attends_as_torch_does_for_any_batch_and_special_values(
 ) -> None:
     sizes, is_masked = SIZES[case]
     torchs = Attention(sizes[-1], is_own=False, is_masked=is_masked)
-    call = open_package(package)
     for batch in (1, 5, 64):
         given = draw_all(batch)
-        got = call((given,))[case]
+        got = run(package, given)[case]
         torch.testing.assert_close(got, torchs(*given[case]), rtol=1e-5, atol=1e-5)
         assert not is_masked or not got[:, -1].any(), "a row that may look at nothing is zeros"
     for special in (torch.nan, torch.inf):
         for place in (0, 1):
             given = draw_all(2)
             given[case][place][1, 1, 3] = special
-            got = call((given,))[case]
+            got = run(package, given)[case]
             assert torch.equal(got.isnan(), torchs(*given[case]).isnan())
 
 
 def test_a_package_reads_keys_values_and_masks_however_they_lie(package: Path) -> None:
-    call = open_package(package)
     for batch in (1, 4):
         given = draw_all(batch)
         want = OtherWays(is_own=False)(*given[-1])
-        torch.testing.assert_close(call((given,))[-1], want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run(package, given)[-1], want, rtol=1e-5, atol=1e-5)
 
 
 def test_eager_is_torchs_attention_with_the_heads_of_a_place_beside_each_other() -> None:

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
 from handoff.artifacts.delivery.metric import MeasuredMetric, Metric, MetricRule
 from handoff.tasks.verify.metric.measuring import (
@@ -18,6 +17,13 @@ from handoff.tasks.verify.metric.measuring import (
     measure_metric,
 )
 from handoff.tasks.verify.metric.samples import NotComputable
+
+
+def roc_auc_score(labels: torch.Tensor, scores: torch.Tensor) -> float:
+    # Here, since importing it takes seconds that other files' tests don't need.
+    from sklearn import metrics
+
+    return float(metrics.roc_auc_score(labels, scores))
 
 
 def _random(seed: int) -> torch.Generator:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from sklearn import metrics
 from torch import Tensor
 
 from handoff.artifacts.delivery.metric import IGNORED, Metric
@@ -16,6 +16,13 @@ from handoff.tasks.verify.metric.samples import (
     sample_values,
     scores_of,
 )
+
+
+def scikit() -> Any:
+    """Return scikit-learn's metrics, whose import takes seconds, at the first need."""
+    from sklearn import metrics
+
+    return metrics
 
 
 def _made(*shape: int, seed: int = 0) -> Tensor:
@@ -35,26 +42,26 @@ RANKED = (_made(50, 9) * 2).round() / 2
 
 def _top(count: int) -> float:
     shares = LOGITS.softmax(1)
-    return float(metrics.top_k_accuracy_score(LABELS, shares, k=count, labels=range(7)))
+    return float(scikit().top_k_accuracy_score(LABELS, shares, k=count, labels=range(7)))
 
 
 @pytest.mark.parametrize(
     ("name", "output", "labels", "expected"),
     [
-        ("top-1", LOGITS, LABELS, lambda: metrics.accuracy_score(LABELS, LOGITS.argmax(1))),
+        ("top-1", LOGITS, LABELS, lambda: scikit().accuracy_score(LABELS, LOGITS.argmax(1))),
         ("top-5", LOGITS, LABELS, lambda: _top(5)),
-        ("log-loss", LOGITS, LABELS, lambda: metrics.log_loss(LABELS, LOGITS.double().softmax(1))),
-        ("log-loss", SCORES, TRUTHS, lambda: metrics.log_loss(TRUTHS, SCORES.double().sigmoid())),
+        ("log-loss", LOGITS, LABELS, lambda: scikit().log_loss(LABELS, LOGITS.double().softmax(1))),
+        ("log-loss", SCORES, TRUTHS, lambda: scikit().log_loss(TRUTHS, SCORES.double().sigmoid())),
         ("log-loss-of-probabilities", LOGITS.softmax(1), LABELS,
-         lambda: metrics.log_loss(LABELS, LOGITS.softmax(1).double())),
+         lambda: scikit().log_loss(LABELS, LOGITS.softmax(1).double())),
         ("log-loss-of-probabilities", SCORES.sigmoid(), TRUTHS,
-         lambda: metrics.log_loss(TRUTHS, SCORES.sigmoid().double())),
-        ("rmse", SCORES, SCORES * 1.1, lambda: metrics.mean_squared_error(SCORES * 1.1, SCORES)),
-        ("mae", SCORES, SCORES * 1.1, lambda: metrics.mean_absolute_error(SCORES * 1.1, SCORES)),
+         lambda: scikit().log_loss(TRUTHS, SCORES.sigmoid().double())),
+        ("rmse", SCORES, SCORES * 1.1, lambda: scikit().mean_squared_error(SCORES * 1.1, SCORES)),
+        ("mae", SCORES, SCORES * 1.1, lambda: scikit().mean_absolute_error(SCORES * 1.1, SCORES)),
         ("ndcg@5", RANKED, RELEVANCE,
-         lambda: metrics.ndcg_score(RELEVANCE.numpy(), RANKED.numpy(), k=5)),
+         lambda: scikit().ndcg_score(RELEVANCE.numpy(), RANKED.numpy(), k=5)),
         ("cosine", LOGITS, LOGITS + 0.1,
-         lambda: metrics.pairwise.cosine_similarity(LOGITS, LOGITS + 0.1).diagonal().mean()),
+         lambda: scikit().pairwise.cosine_similarity(LOGITS, LOGITS + 0.1).diagonal().mean()),
     ],
 )  # fmt: skip
 def test_the_mean_is_what_scikit_learn_computes(

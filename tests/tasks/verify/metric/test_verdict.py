@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from handoff.artifacts.delivery.metric import Metric, MetricRule
@@ -56,6 +55,8 @@ class Telling(Digits):
 @cache
 def trained(*, tells: bool) -> tuple[Digits, Tensor, Tensor, Tensor]:
     """Return a network, what it was trained on, and further images with their labels."""
+    from sklearn.datasets import load_digits
+
     torch.manual_seed(0)
     data = load_digits()
     images, labels = torch.tensor(data.data).float() / 16, torch.tensor(data.target)
