@@ -169,7 +169,6 @@ def _may_pass(error: Exception) -> bool:
 
 def _name(error: Exception) -> str:
     from botocore.exceptions import ClientError
-    from botocore.loaders import Loader
 
     if isinstance(error, ClientError):
         return code_of(error)
