@@ -30,6 +30,7 @@ _SHARED = (
     "AWS_DEFAULT_REGION", "AWS_REGION", "HANDOFF_STEP_TIME", "HANDOFF_LOG",
     "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 )  # fmt: skip
+_STORES = ("HANDOFF_STORE", "MLFLOW_TRACKING_URI")
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _SHORTEST_ID = 12
 
@@ -37,8 +38,12 @@ _SHORTEST_ID = 12
 def share_settings(settings: Settings, login: str, environment: Mapping[str, str]) -> None:
     """Let machines that join have this stack's settings, and the public keys that it trusts.
 
-    `environment` is the stack's. Raises `HandoffError` where the Prefect server can't be asked.
+    `environment` is the stack's. One that doesn't name both stores is somebody's shell, whose own
+    are nobody else's: what the server holds stays. Raises `HandoffError` where the Prefect server
+    can't be asked.
     """
+    if not all(environment.get(name) for name in _STORES):
+        return
     shown = {
         name: value
         for name in _SHARED

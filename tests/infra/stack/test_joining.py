@@ -99,6 +99,17 @@ def test_no_secret_is_told_and_nothing_but_settings_is_taken(
     assert os.environ.get("PYTHONPATH") != "/tmp"
 
 
+def test_a_shell_that_knows_no_stores_changes_nothing_of_what_is_told(
+    stack: SomeRegistry, api: str, elsewhere: Path
+) -> None:
+    assert elsewhere
+    before = read_shared(api, "")
+    assert id_of(stack)
+    os.environ["PREFECT_API_URL"] = api
+    share_settings(read_settings(), "", os.environ)
+    assert read_shared(api, "") == before
+
+
 def test_what_the_environment_says_already_counts(
     stack: SomeRegistry, api: str, elsewhere: Path
 ) -> None:
