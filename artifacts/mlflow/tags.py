@@ -195,7 +195,8 @@ def _figures(target: TargetRecord) -> Iterator[tuple[str, float | None]]:
         yield f"{name} lost", target.metric.drop
         yield f"{name} lost at most", target.metric.high
     if timing := target.headline:
-        yield "speedup", timing.speedup
+        # A figure that can't be acted on would be sorted and drawn like any other.
+        yield "speedup", timing.speedup if timing.over_eager.is_known else None
         yield "speedup_low", timing.speedup_low
         yield "speedup_high", timing.speedup_high
         yield "eager_s", timing.eager_s

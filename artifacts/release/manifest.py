@@ -177,6 +177,12 @@ class TargetRecord:
         return self.headline.speedup if self.headline else None
 
     @property
+    def is_wrong_on_special_inputs_alone(self) -> bool:
+        """Tell whether its numbers were refused, and none on ordinary inputs was."""
+        wrong = [deviation for deviation in self.deviations if not deviation.accepted]
+        return bool(wrong) and all(deviation.special for deviation in wrong)
+
+    @property
     def max_abs(self) -> float | None:
         """The largest absolute deviation on ordinary inputs; None without any."""
         return largest_difference(self.deviations)

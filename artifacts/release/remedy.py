@@ -67,7 +67,7 @@ def _step(manifest: Manifest, target: TargetRecord) -> str:
     if not wrong:
         return _mechanical_step(manifest, target)
     remedy = (target.culprit and target.culprit.remedy) or _UNKNOWN
-    if all(deviation.special for deviation in wrong):
+    if target.is_wrong_on_special_inputs_alone:
         return (
             f"{remedy}. It is right on ordinary inputs, and wrong on some that were made to be "
             "difficult: if those are never served, declare narrower ranges in the delivery"

@@ -161,7 +161,7 @@ def _draws(contract: DeliveryContract) -> Iterator[str]:
     """Tell what floating-point inputs are verified with, and how to say it better."""
     floats = [spec for spec in contract.inputs if spec.is_unlimited]
     if contract.draw == "examples":
-        yield "inputs to verify with are rows of the example"
+        yield "packages will be compared on rows of the example, and not on random inputs"
     elif floats:
         names = ", ".join(spec.name for spec in floats)
         yield (

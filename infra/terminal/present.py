@@ -123,6 +123,8 @@ def _summary_row(manifest: Manifest, target: TargetRecord) -> tuple[str, ...]:
         share = max(share for _, share in target.set_aside)
         verdict += f", {share:.2%} not comparable"
     error = "-" if target.max_abs is None else f"{target.max_abs:.2g}"
+    if target.is_wrong_on_special_inputs_alone:
+        error += ", wrong on special inputs"
     weight = measured_size(target.size_bytes)
     speed = target.headline.over_eager.told if target.headline else "-"
     return (target.slug, verdict, error, _rtol_needed(manifest, target), speed, weight)

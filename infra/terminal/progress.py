@@ -23,6 +23,7 @@ from handoff.infra.terminal.step_times import WHOLE, StepTimes
 
 NO_TIMES = StepTimes({})
 _START = "start"
+_WHAT_STARTS = "  Prefect, which records the run"
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _TURNS_A_SECOND = 8
 # What takes less needs no announcement in a log.
@@ -85,7 +86,7 @@ class _LiveProgress(logging.Handler):
         if self._running.pop(_START, None) is not None:
             started_s = time.monotonic() - self._began
             if started_s >= 0.5:
-                self._finish(_START, started_s, failed=False)
+                self._finish(_START, started_s, _WHAT_STARTS, failed=False)
         if phase == "begin":
             self._running[step] = time.monotonic()
             if told.get("bound"):
@@ -115,7 +116,15 @@ class _LiveProgress(logging.Handler):
 
     def _elapsed(self, step: str, elapsed_s: float) -> str:
         before = self._times.expected(step)
-        about = f" of about {_duration(before)}" if before is not None else ""
+        about = ""
+        if before is not None:
+            # What takes much longer than last time is about nothing.
+            is_near = elapsed_s <= 2 * before + _LONG_S
+            about = (
+                f" of about {_duration(before)}"
+                if is_near
+                else f" (last time: {_duration(before)})"
+            )
         moved = self._moved.get(step)
         return f"{elapsed_s:.0f} s{about}" + (f", {moved}" if moved else "")
 

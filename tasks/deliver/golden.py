@@ -124,9 +124,9 @@ def make_goldens(
             structure, told = _settled(structure, forms)
             return Goldens(call, (example, *more), structure, "random", told)
         except DoesNotRun as error:
-            note = f"further inputs are rows of the example: random ones give {error.why}"
+            note = f"random inputs were tried first: they give {error.why}"
     else:
-        note = "further inputs are rows of the example, which gives NaN or infinity itself"
+        note = "random inputs weren't tried, since the example gives NaN or infinity itself"
     more, forms = _run_others(module, call, signature, inputs, inputs, finite=False)
     structure, told = _settled(structure, forms)
     return Goldens(call, (example, *more), structure, "examples", (note, *told))

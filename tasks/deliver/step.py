@@ -332,9 +332,10 @@ def _model_section(name: str, module: nn.Module) -> ModelSection:
     try:
         return ModelSection(name, type(module).__name__, torch.__version__)
     except ValueError as error:
+        wanted = str(error).partition(", got ")[0].removeprefix("expected ")
         raise UsageProblem(
-            "that can't be a model's name", expected="a name for the registry", got=repr(name[:80]),
-            remedy=f"Give a name (--name): {error}",
+            "that can't be a model's name", expected=wanted, got=repr(name[:80]),
+            remedy="Give another one (--name)",
         ) from error  # fmt: skip
 
 

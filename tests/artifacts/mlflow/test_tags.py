@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from handoff.artifacts.mlflow.tags import numeric_blessing, run_metrics
-from tests.artifacts.samples import sample_manifest, sample_metric, sample_source_check
+from tests.artifacts.samples import (
+    sample_manifest,
+    sample_metric,
+    sample_source_check,
+    sample_target,
+)
 
 
 def test_the_time_of_a_compiler_is_shown_where_one_compiled() -> None:
@@ -18,6 +23,14 @@ def test_the_time_of_a_compiler_is_shown_where_one_compiled() -> None:
     shown = run_metrics(replace(manifest, targets=(found, *manifest.targets[1:])))
     assert f"{slug}/compile_s" not in shown
     assert f"{slug}/speedup" in shown
+
+
+def test_a_speed_that_is_not_known_is_no_metric_and_its_bounds_are() -> None:
+    (target,) = sample_manifest(sample_target("cpu-avx2")).targets
+    wide = tuple(replace(one, speedup_low=0.4, speedup_high=3.0) for one in target.timings)
+    metrics = run_metrics(sample_manifest(replace(target, timings=wide)))
+    assert f"{target.slug}/speedup" not in metrics
+    assert metrics[f"{target.slug}/speedup_high"] == 3.0
 
 
 @pytest.mark.parametrize(

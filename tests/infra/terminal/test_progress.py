@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from handoff.infra.terminal import progress
+from handoff.infra.terminal.step_times import StepTimes
 from tests.terminal import written_to_terminal
 
 # A release's steps as they are announced, the compilation being one of a second.
@@ -149,6 +152,13 @@ def test_a_terminal_has_one_line_that_is_redrawn_and_fits(columns: int) -> None:
     assert re.search(r"✓ compile cpu 1\.\d s \(last time: 12 s\)", plain)
     assert "refused verify cpu" in plain
     assert plain.endswith("the result\r\n")
+
+
+def test_a_step_that_takes_far_longer_than_last_time_is_not_promised_to_end_by_then() -> None:
+    line = progress._LiveProgress(StepTimes({"take in": (0.1,)}), Console(stderr=True))
+    assert line._elapsed("take in", 3.0) == "3 s of about 0.1 s"
+    assert line._elapsed("take in", 12.0) == "12 s (last time: 0.1 s)"
+    assert line._elapsed("sign", 12.0) == "12 s"
 
 
 def test_colours_are_on_a_terminal_and_not_with_no_color() -> None:

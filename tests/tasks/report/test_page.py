@@ -165,6 +165,16 @@ def test_a_refusal_says_why_before_anything_else() -> None:
     assert "released for" not in words
 
 
+def test_a_package_that_is_wrong_on_special_inputs_alone_says_so_beside_its_small_error() -> None:
+    usual, special = searched_target().deviations
+    wrong = replace(special, reasons=("NaN where eager has numbers",))
+    target = replace(searched_target(), accepted=False, deviations=(usual, wrong))
+    words = Page(page_of(full_manifest(target))).words
+    assert "on ordinary inputs" in words
+    assert "wrong on special ones" in words
+    assert "wrong on special ones" not in Page(page_of(full_manifest(searched_target()))).words
+
+
 def test_a_refusal_names_the_operator_its_line_and_the_script_in_a_table() -> None:
     found = Culprit("tanh (aten.tanh.default)", "small.py:28", script="/builds/repeat.py")
     refused = replace(searched_target(), accepted=False, reasons=("tanh is wrong",), culprit=found)
