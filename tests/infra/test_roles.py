@@ -54,6 +54,7 @@ def test_nothing_of_a_release_is_there_and_doctor_finds_nothing_missing(
 def test_a_command_of_another_role_names_the_extra_that_it_needs(
     arguments: tuple[str, ...], settings: dict[str, str], extra: str, python: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "module.py").touch()  # a folder without one is no delivery
     ended, _, told = run(python, tmp_path, "-m", "handoff", *arguments, **settings)
     assert ended == 1
     assert f"expected handoff[{extra}], got handoff without it. Install it: pip install" in told
@@ -72,6 +73,7 @@ def test_a_function_of_another_role_names_it_too(
     call: str, settings: dict[str, str], extra: str, python: Path, tmp_path: Path
 ) -> None:
     code = f"import handoff\ntry: handoff.{call}\nexcept handoff.HandoffError as e: print(repr(e))"
+    (tmp_path / "module.py").touch()  # a folder without one is no delivery
     _, told, errors = run(python, tmp_path, "-c", code, **settings)
     assert told.startswith("EnvironmentLacking("), errors
     assert f"handoff[{extra}]" in told

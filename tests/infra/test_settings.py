@@ -32,6 +32,7 @@ def test_places_that_a_person_names_from_a_folder_beside_are_told_whole(
 ) -> None:
     for name in ("deploying", "training/delivery"):
         (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "module.py").touch()
     (tmp_path / "deploying" / "link").symlink_to(tmp_path / "training" / "delivery")
     monkeypatch.chdir(tmp_path / "deploying")
     monkeypatch.setenv("HANDOFF_HOME", "../home")

@@ -29,7 +29,7 @@ def wrong_by(**named: Any) -> TargetRecord:
     ("target", "step"),
     [
         (replace(REFUSED, deviations=(RIGHT, WRONG, SPECIAL)), "wasn't found: release it with"),
-        (replace(REFUSED, deviations=(RIGHT, SPECIAL)), "declaring ranges"),
+        (replace(REFUSED, deviations=(RIGHT, SPECIAL)), "declare narrower ranges"),
         (wrong_by(operator="div", where="bins.py:10"), "Write div at bins.py:10 in another way"),
         (wrong_by(operator="div", script="repeat.py"), "Write div in another way. The compiler"),
         (wrong_by(operator="linear", options=("freezing",)), "Take the option freezing out"),

@@ -297,7 +297,8 @@ def transposed_input(_: Path, *, done: bool) -> None:
 
 
 def another_dtype(_: Path, *, done: bool) -> None:
-    call(torch.ones(8, 4) if done else torch.ones(8, 4).double())
+    x = torch.ones(8, 4).double()
+    call(x.to(torch.float32) if done else x)
 
 
 def call(x: torch.Tensor) -> None:
@@ -335,7 +336,7 @@ WALKED: list[tuple[str, Case, str]] = [
     ("RegistryFailed", moved_meanwhile, "handoff history"),
     ("NotShownYet", mlflow_is_down, "'handoff sync toy' makes up for it"),
     ("InputsRefused", transposed_input, "Give x.contiguous()"),
-    ("InputsRefused", another_dtype, "signature"),
+    ("InputsRefused", another_dtype, "Give x.to(torch.float32)"),
 ]
 # Walked in test_remedies_of_builds.py, by a release and a night.
 BUILT = {"BuildCrashed", "NightFailed"}
