@@ -8,7 +8,7 @@ reaches the command line as the same refusal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -218,6 +218,26 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """
     close = get_close_matches(word, list(known), n=1)
     return f"Did you mean {close[0]}?" if close else otherwise
+
+
+_NAMED = 12
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return names in a row, shortened: twelve of them, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(name[:60] for name in names[:_NAMED]) + (f" and {more} more" * (more > 0))
+
+
+def tensors_meant(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return what to do about a name that is no input's: an argument may hold several tensors.
+
+    Each of those has an input of its own, by a longer name. Else as `did_you_mean` says.
+    """
+    names = list(known)
+    if inside := [one for one in names if one.startswith(f"{name}_")]:
+        return f"Give each tensor of {name[:60]} by its own name ({some_of(inside)})"
+    return did_you_mean(name, names, otherwise)
 
 
 def expected_and_got(text: str) -> tuple[str, str]:

@@ -41,6 +41,11 @@ def get_status(address: str, login: str = "") -> int:
         return 0
 
 
+def prefect_question(api: str) -> str:
+    """Return the address of the cheapest question that a Prefect server needs a login for."""
+    return f"{api.rstrip('/')}/admin/version"
+
+
 def mlflow_question(address: str) -> str:
     """Return the address of the cheapest question that an MLflow server needs a login for."""
     return f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"

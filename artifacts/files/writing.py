@@ -212,8 +212,13 @@ def _partial_folder(to: Path, digest: Digest) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def is_free(folder: Path) -> bool:
+    """Tell whether `folder` is a new or an empty one."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
 def _require_free(folder: Path) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(os.scandir(folder))):
+    if is_free(folder):
         return
     raise UsageProblem(
         f"{folder} can't be pulled into", expected="a new or an empty folder, or the same release",

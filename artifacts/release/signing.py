@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -53,15 +53,20 @@ def read_trust(places: Iterable[str | Path], *, may_lack: bool = False) -> Trust
     With `may_lack` a place that isn't there adds none. Raises `UsageProblem` for one otherwise, and
     for a file that holds no public key.
     """
-    keys = {}
-    for place in map(Path, places):
-        if may_lack and not place.exists():
-            continue
-        files = sorted(place.glob(f"*{_PUBLIC_SUFFIX}")) if place.is_dir() else [place]
-        for file in files:
-            key = _read_public_key(file)
-            keys[key.keyid] = key
+    keys = {key.keyid: key for key in map(_read_public_key, key_files(places, may_lack=may_lack))}
     return Trust(tuple(keys.values()))
+
+
+def key_files(places: Iterable[str | Path], *, may_lack: bool = False) -> Iterator[Path]:
+    """Return the files that `places` name: themselves, and in folders those of public keys.
+
+    With `may_lack` a place that isn't there adds none.
+    """
+    for place in map(Path, places):
+        if place.is_dir():
+            yield from sorted(place.glob(f"*{_PUBLIC_SUFFIX}"))
+        elif place.exists() or not may_lack:
+            yield place
 
 
 def public_key_of(pem: bytes, name: str) -> SSlibKey:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from handoff.artifacts.delivery.signature import ModelSignature, TensorSpec
-from handoff.artifacts.errors import InputsRefused, did_you_mean
+from handoff.artifacts.errors import InputsRefused, some_of, tensors_meant
 
 if TYPE_CHECKING:
     import torch
@@ -103,28 +103,28 @@ class InputChecks:
         wrong = [name for name in named if name not in names]
         if wrong:
             raise InputsRefused(
-                f"the model has no input {wrong[0][:60]}", expected=_these(names),
-                got=_these([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
-                remedy=_meant(wrong[0], names),
+                f"the model has no input {wrong[0][:60]}", expected=some_of(names),
+                got=some_of([f"{len(inputs)} without a name"] * bool(inputs) + list(named)),
+                remedy=tensors_meant(wrong[0], names, "Name the inputs as model.signature does"),
             )  # fmt: skip
         if twice := [name for name in names[: len(inputs)] if name in named]:
             raise InputsRefused(
                 f"the input {twice[0]} is given twice", expected="each input once",
-                got=f"{len(inputs)} without a name, which are {_these(names[: len(inputs)])}, and "
-                f"{_these(list(named))} by name",
+                got=f"{len(inputs)} without a name, which are {some_of(names[: len(inputs)])}, and "
+                f"{some_of(list(named))} by name",
                 remedy="Leave one of the two out",
             )  # fmt: skip
         if lacking := [name for name in names[len(inputs) :] if name not in named]:
             raise InputsRefused(
-                f"the call lacks {_these(lacking)}", expected=_these(names),
-                got=_these([*names[: len(inputs)], *named]), remedy=f"Give {_these(lacking)} too",
+                f"the call lacks {some_of(lacking)}", expected=some_of(names),
+                got=some_of([*names[: len(inputs)], *named]), remedy=f"Give {some_of(lacking)} too",
             )  # fmt: skip
         return (*inputs, *(named[name] for name in names[len(inputs) :]))
 
     def _other_number(self, count: int) -> InputsRefused:
         names = [spec.name for spec in self.signature.inputs]
         return InputsRefused(
-            "the call has another number of inputs", expected=f"{len(names)}: {_these(names)}",
+            "the call has another number of inputs", expected=f"{len(names)}: {some_of(names)}",
             got=str(count),
             remedy="Give each of them, in this order or by name; the tensors of a dictionary, a "
             "tuple or a dataclass one by one",
@@ -148,9 +148,7 @@ class InputChecks:
         shapes: dict[str, tuple[int, ...]] = {}
         for spec, given in zip(self.signature.inputs, inputs, strict=True):
             if problem := self._kind_problem(spec, given):
-                expected, got, remedy = problem
-                what = f"{spec.name} is not what the model takes"
-                return InputsRefused(what, expected=expected, got=got, remedy=remedy)
+                return _refused(spec.name, *problem)
             assert isinstance(given, self._tensor)
             shapes[spec.name] = tuple(given.shape)
         try:
@@ -158,10 +156,7 @@ class InputChecks:
         except ValueError as error:
             expected, _, got = str(error).partition(", got ")
             name, _, wanted = expected.partition(": expected ")
-            return InputsRefused(
-                f"{name} is not what the model takes", expected=wanted, got=got,
-                remedy=self._remedy_of_shape(shapes),
-            )  # fmt: skip
+            return _refused(name, wanted, got, self._remedy_of_shape(shapes))
         return self._values_problem(inputs)
 
     def _remedy_of_shape(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -192,21 +187,17 @@ class InputChecks:
     def _values_problem(self, inputs: Sequence[object]) -> InputsRefused:
         for spec, rule, given in zip(self.signature.inputs, self._rules, inputs, strict=True):
             assert isinstance(given, self._tensor)
-            what = f"{spec.name} is not what the model takes"
             if not given.is_contiguous():
-                return InputsRefused(
-                    what, expected="a contiguous tensor: the last axis side by side in memory",
-                    got=f"strides {tuple(given.stride())} for the shape {list(given.shape)}",
-                    remedy=f"Give {spec.name}.contiguous(), or load the model with layouts='copy', "
-                    "which does that for each call",
+                return _refused(
+                    spec.name, "a contiguous tensor: the last axis side by side in memory",
+                    f"strides {tuple(given.stride())} for the shape {list(given.shape)}",
+                    f"Give {spec.name}.contiguous(), or load the model with layouts='copy', which "
+                    "does that for each call",
                 )  # fmt: skip
             if rule.values is not None and given.numel():
                 low, high = (int(bound.item()) for bound in self._aminmax(given))
                 if low < rule.values[0] or high > rule.values[1]:
-                    return InputsRefused(
-                        what, expected=f"values from {spec.values}", got=f"{low} to {high}",
-                        remedy=_REMEDY,
-                    )  # fmt: skip
+                    return _refused(spec.name, f"values from {spec.values}", f"{low} to {high}")
         raise AssertionError("these inputs fit")
 
 
@@ -227,16 +218,6 @@ def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, value
     )
 
 
-_NAMED = 12
-
-
-def _meant(name: str, names: Sequence[str]) -> str:
-    """Return what to write for a name; an argument of several tensors has an input for each."""
-    if inside := [one for one in names if one.startswith(f"{name}_")]:
-        return f"Give each tensor of {name[:60]} by its own name ({_these(inside)})"
-    return did_you_mean(name, names, "Name the inputs as model.signature does")
-
-
-def _these(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(name[:60] for name in names[:_NAMED]) + (f" and {more} more" * (more > 0))
+def _refused(name: str, expected: str, got: str, remedy: str = _REMEDY) -> InputsRefused:
+    what = f"{name} is not what the model takes"
+    return InputsRefused(what, expected=expected, got=got, remedy=remedy)

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.release.signing import public_key_of, read_trust
+from handoff.artifacts.release.signing import key_files, public_key_of, read_trust
 from handoff.infra.home import home_folder
 from handoff.infra.prefect.stack_settings import StackSettings, read_shared, share
-from handoff.infra.servers import get_status, mlflow_question
+from handoff.infra.servers import get_status, mlflow_question, prefect_question
 from handoff.infra.settings import Settings, mlflow_login, prefect_login, read_settings
 from handoff.infra.stack.logins import LOOPBACK
 from handoff.infra.stack.setup import is_secret
@@ -53,12 +53,8 @@ def share_settings(settings: Settings, login: str, environment: Mapping[str, str
     if ":" in uri.removeprefix("file:"):
         # A key service's address, and not a file of this machine's.
         shown["HANDOFF_SIGNING_KEY"] = uri
-    trusted = tuple(
-        file.read_text("utf-8")
-        for place in map(Path, settings.stores.trusted)
-        for file in (sorted(place.glob("*.pub")) if place.is_dir() else [place])
-        if file.exists()
-    )
+    files = key_files(settings.stores.trusted, may_lack=True)
+    trusted = tuple(file.read_text("utf-8") for file in files)
     public = settings.signing_key.public
     signs = public.read_text("utf-8") if public.exists() else ""
     share(settings.prefect_api, login, StackSettings(shown, trusted, signs))
@@ -104,7 +100,7 @@ def _api_of(url: str) -> str:
 
 
 def _ask_prefect_login(api: str) -> None:
-    if get_status(f"{api}/admin/version", prefect_login()) not in (401, 403) or not on_terminal():
+    if get_status(prefect_question(api), prefect_login()) not in (401, 403) or not on_terminal():
         return
     os.environ["PREFECT_API_AUTH_STRING"] = ask_secret("The Prefect server's login, user:password")
 

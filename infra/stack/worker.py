@@ -27,7 +27,7 @@ from handoff.infra.engine.environments import (
 from handoff.infra.engine.looking import empty_folder
 from handoff.infra.prefect.absences import Absence, tell_absence
 from handoff.infra.prefect.pools import as_variable, share_out
-from handoff.infra.servers import get_status
+from handoff.infra.servers import get_status, prefect_question
 from handoff.infra.settings import (
     Settings,
     prefect_login,
@@ -152,8 +152,7 @@ def require_server(api: str, login: str) -> None:
             got="none", remedy="Run 'handoff up', and then: "
             'eval "$(handoff up --print-environment)"',
         )  # fmt: skip
-    # Of the cheap questions this is the one that needs a login where there is one.
-    status = get_status(f"{api.rstrip('/')}/admin/version", login)
+    status = get_status(prefect_question(api), login)
     if status in (401, 403):
         raise UsageProblem(
             "The Prefect server doesn't let this worker in",

@@ -119,12 +119,8 @@ class _LiveProgress(logging.Handler):
         about = ""
         if before is not None:
             # What takes much longer than last time is about nothing.
-            is_near = elapsed_s <= 2 * before + _LONG_S
-            about = (
-                f" of about {_duration(before)}"
-                if is_near
-                else f" (last time: {_duration(before)})"
-            )
+            is_near, last = elapsed_s <= 2 * before + _LONG_S, _duration(before)
+            about = f" of about {last}" if is_near else f" (last time: {last})"
         moved = self._moved.get(step)
         return f"{elapsed_s:.0f} s{about}" + (f", {moved}" if moved else "")
 

@@ -88,16 +88,9 @@ def foretold(known: KnownWrong) -> tuple[Finding, ...]:
     """Return the notes on what is known before any package was compared."""
     told = (
         "A release compares the package on such values if declared inputs lead them there, and "
-        "refuses it if it is wrong on them. 'handoff conformance --show {}' prints the script that "
-        "repeats it"
+        "refuses it if it is wrong on them"
     )
-    return (
-        *known.notes,
-        *(
-            Finding("known-wrong-operator", "note", fault.told, told.format(fault.operator))
-            for fault in known.faults
-        ),
-    )
+    return (*known.notes, *(_note(fault, told) for fault in known.faults))
 
 
 def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
@@ -115,8 +108,12 @@ def finding_of(fault: KnownFault, asked: Mapping[str, str]) -> Finding:
             "This model isn't affected, as far as was found: no input within the declared ranges "
             "leads such values to it"
         )
-    told += f". 'handoff conformance --show {fault.operator}' prints the script that repeats it"
-    return Finding("known-wrong-operator", "note", fault.told, told)
+    return _note(fault, told)
+
+
+def _note(fault: KnownFault, told: str) -> Finding:
+    script = f"'handoff conformance --show {fault.operator}' prints the script that repeats it"
+    return Finding("known-wrong-operator", "note", fault.told, f"{told}. {script}")
 
 
 def shown(tensor: PlainTensor) -> str:

@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from handoff.artifacts.errors import UsageProblem, did_you_mean
+from handoff.artifacts.files.writing import is_free
 from handoff.infra.engine.looking import find_module, hidden_names
 
 # What a module may make names by that its source doesn't show.
@@ -49,7 +50,7 @@ def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> t
 
 def require_free(folder: Path) -> None:
     """Raise `UsageProblem` unless `folder` is a new or an empty one."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if is_free(folder):
         return
     raise UsageProblem(
         f"{folder} can't be delivered to", expected="a new or an empty folder",

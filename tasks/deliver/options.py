@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handoff.artifacts.delivery.signature import require_identifier
-from handoff.artifacts.errors import UsageProblem, did_you_mean
+from handoff.artifacts.errors import UsageProblem, tensors_meant
 from handoff.artifacts.printable import one_line
 from handoff.tasks.deliver.capture.calls import Tensors
 
@@ -141,15 +141,8 @@ def require_known(what: str, given: Mapping[str, object], known: Sequence[str]) 
     if unknown:
         raise UsageProblem(
             f"{what} {unknown[0]}", expected=f"one of {', '.join(known) or 'none at all'}",
-            got=str(unknown[0]), remedy=_meant(str(unknown[0]), known),
+            got=str(unknown[0]), remedy=tensors_meant(str(unknown[0]), known, "Fix that name"),
         )  # fmt: skip
-
-
-def _meant(name: str, known: Sequence[str]) -> str:
-    """Return what to write for a name; an argument that holds several tensors has one for each."""
-    if inside := [one for one in known if one.startswith(f"{name}_")]:
-        return f"Name each tensor of {name} by itself ({', '.join(inside[:8])})"
-    return did_you_mean(name, known, "Fix that name")
 
 
 def _listed(given: object) -> list[Any]:
