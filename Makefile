@@ -1,6 +1,6 @@
 # make demo    set everything up, then release two models from end to end
 # make test    set everything up, then check and test
-# make test-all  the same with the tests that are marked as long
+# make test-all  the same with the tests that are marked as long (an hour more)
 # make ready   set everything up in .venv, and nothing else
 # make arm-ready  what packages for ARM64 are compiled and run with, in .venv/arm64: 430 MB
 # make lint    ruff, mypy, import-linter and codespell alone

@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "first-release.md"
 
 @pytest.mark.demo
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_the_walk_ends_with_the_versions_that_it_says(tmp_path: Path) -> None:
     (tmp_path / "infra").symlink_to(ROOT / "infra")
     walked = [block for block in blocks_of(PAGE) if block.kind in ("file", "walk")]

@@ -16,7 +16,7 @@ from tests.infra.commands.test_cli import handoff
 from tests.shared_tools import share_built
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server]
+pytestmark = [pytest.mark.demo, pytest.mark.compile, pytest.mark.server, pytest.mark.long]
 
 # Half precision, within a tolerance that lets it pass: what no one wants to be promoted to.
 HALF = """

@@ -66,6 +66,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.long
 def test_a_dry_run_says_what_a_release_would_find_or_build_and_writes_nothing(
     training: Path, home: Path
 ) -> None:
@@ -108,6 +109,7 @@ def retrained(training: Path, home: Path) -> Retrained:
     return Retrained(*deliver_and_release("retrained:build", training, home))
 
 
+@pytest.mark.long
 def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_any_other(
     home: Path, retrained: Retrained
 ) -> None:
@@ -117,6 +119,7 @@ def test_other_weights_of_a_released_graph_take_its_code_and_are_verified_like_a
     assert target["instruction_sets"] == released(home)["targets"][0]["instruction_sets"]
 
 
+@pytest.mark.long
 def test_other_weights_of_a_released_graph_are_not_timed_again_unless_a_rebuild_is_asked_for(
     training: Path, home: Path, retrained: Retrained
 ) -> None:
@@ -164,6 +167,7 @@ def test_show_prints_the_same_object_as_the_release(home: Path) -> None:
         assert json.loads(shown.stdout) == expected
 
 
+@pytest.mark.long
 def test_a_second_release_of_the_same_is_found_again_unless_its_files_are_gone(
     training: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +225,7 @@ def test_what_was_pulled_verifies_and_reproduces_eager_with_torch_alone(
     assert loading.returncode == 0, loading.stderr
 
 
+@pytest.mark.long
 def test_the_comparison_can_be_repeated_with_the_delivery_and_no_other(
     training: Path, home: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +262,7 @@ def test_a_pulled_file_that_was_changed_is_refused(home: Path, tmp_path: Path) -
     assert_is_a_sentence(handoff("verify", str(folder), home=home), 6, "model.so")
 
 
+@pytest.mark.long
 def test_a_package_outside_the_tolerance_is_refused_and_nothing_is_registered(
     training: Path, tmp_path: Path
 ) -> None:
@@ -277,6 +283,7 @@ def test_a_package_outside_the_tolerance_is_refused_and_nothing_is_registered(
     assert json.loads(handoff("list", "--json", home=home).stdout) == {"models": []}
 
 
+@pytest.mark.long
 def test_a_compiler_that_compiles_nothing_is_told(training: Path, tmp_path: Path) -> None:
     compiler = tmp_path / "broken-g++"
     compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exec g++ --version\nexit 1\n')
@@ -287,6 +294,7 @@ def test_a_compiler_that_compiles_nothing_is_told(training: Path, tmp_path: Path
     assert_is_a_sentence(result, 1, "can't be built here", "a C++ compiler with that level")
 
 
+@pytest.mark.long
 def test_a_store_that_is_not_there_fails_the_release_and_registers_nothing(
     training: Path, tmp_path: Path
 ) -> None:

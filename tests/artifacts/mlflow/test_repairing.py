@@ -56,6 +56,7 @@ def test_what_is_whole_lacks_nothing_and_what_was_lost_comes_back(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_server_whose_artifacts_did_not_move_along_gets_them_again(tmp_path: Path) -> None:
     signed = signed_release(tmp_path / "release")
     place = tmp_path / "artifacts"

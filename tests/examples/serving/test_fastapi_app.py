@@ -63,6 +63,7 @@ def counted(server: Server, name: str, *labels: str) -> Counter[tuple[str, ...]]
     return counts
 
 
+@pytest.mark.long
 def test_two_processes_go_along_with_a_promotion_while_they_are_called_and_tell_what_they_serve(
     server: Server,
 ) -> None:

@@ -51,6 +51,7 @@ def compiling(release: subprocess.Popen[str]) -> psutil.Process:
     raise AssertionError("no compiler was seen")
 
 
+@pytest.mark.long
 def test_a_killed_compiler_is_no_verdict_and_the_same_release_again_succeeds(home: Path) -> None:
     asked = ("release", str(home / "delivery"))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HANDOFF_", "AWS_", "MLFLOW"))}
@@ -72,6 +73,8 @@ def test_a_killed_compiler_is_no_verdict_and_the_same_release_again_succeeds(hom
 
 
 def test_a_night_that_lost_a_model_finds_it_again_once_its_recipe_is_mended(home: Path) -> None:
+    released = handoff("release", str(home / "delivery"), home=home)
+    assert released.returncode == 0, released.stderr
     promoted = handoff("promote", "small@candidate", "--to", "production", home=home)
     assert promoted.returncode == 0, promoted.stderr
     recipes = home / "recipes"

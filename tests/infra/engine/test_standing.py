@@ -111,7 +111,7 @@ def test_a_repository_with_packages_of_our_names_delivers_and_nothing_planted_ru
     assert list(marks.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [SCRIPT, SAFE_MODULE])
+@pytest.mark.parametrize("command", [SCRIPT, pytest.param(SAFE_MODULE, marks=pytest.mark.long)])
 def test_it_inspects_from_there(
     delivery: Path, repository: Path, marks: Path, command: tuple[str, ...]
 ) -> None:
@@ -121,7 +121,7 @@ def test_it_inspects_from_there(
     assert list(marks.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [SCRIPT, MODULE])
+@pytest.mark.parametrize("command", [SCRIPT, pytest.param(MODULE, marks=pytest.mark.long)])
 def test_a_subfolder_of_planted_modules_is_stood_in(
     delivery: Path, repository: Path, marks: Path, command: tuple[str, ...]
 ) -> None:
@@ -277,6 +277,7 @@ def test_what_the_environment_names_by_relative_paths_is_the_same_elsewhere() ->
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_flow_with_its_own_server_takes_nothing_from_the_folder(
     planted_settings: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def schedules(client: Any, name: str) -> list[tuple[Any, str, str, bool]]:
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_schedule_and_a_pause_that_somebody_set_stay_until_they_are_asked_about(
     own_api: str, tmp_path: Path
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_schedule_and_a_pause_that_somebody_set_stay_until_they_are_asked_abou
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_new_nightly_begins_by_the_time_zone_that_the_environment_names(
     own_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

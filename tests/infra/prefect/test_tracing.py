@@ -95,6 +95,7 @@ def test_a_release_sends_a_span_for_the_run_and_for_each_step(
     assert collector.logins == {"of-the-team"}
 
 
+@pytest.mark.long
 def test_a_collector_that_is_not_there_changes_no_outcome(tmp_path: Path) -> None:
     refused(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
 

@@ -118,6 +118,7 @@ def page_in(folder: Path, release: BuiltRelease, tool: str) -> list[str]:
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_the_page_s_program_is_built_by_one_line(
     built_release: BuiltRelease, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_the_page_s_program_is_built_by_one_line(
 
 @pytest.mark.compile
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
+@pytest.mark.long
 def test_the_page_s_program_is_built_by_pkg_config(
     built_release: BuiltRelease, installed: Path, tmp_path: Path
 ) -> None:

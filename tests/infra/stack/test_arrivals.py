@@ -74,6 +74,7 @@ def test_they_are_kept_with_what_a_stack_was_set_up_with(tmp_path: Path) -> None
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_they_run_with_the_stack_come_back_when_killed_and_are_left_out_when_switched_off(
     tmp_path: Path,
 ) -> None:

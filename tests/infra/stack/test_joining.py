@@ -192,6 +192,7 @@ def test_an_address_that_is_none_is_told_without_its_password(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_a_server_that_tells_nothing_of_a_stack_is_said_to(tmp_path: Path) -> None:
     with prefect_server(tmp_path / "prefect") as bare:
         with pytest.raises(EnvironmentLacking, match="doesn't tell the settings of a stack"):
@@ -210,6 +211,7 @@ def _variable(value: Any) -> VariableUpdate:
     return VariableUpdate(name="handoff-stack", value=value)
 
 
+@pytest.mark.long
 def test_the_command_joins_proves_and_works_with_nothing_set_but_the_key(
     stack: SomeRegistry, api: str, elsewhere: Path, tmp_path: Path
 ) -> None:

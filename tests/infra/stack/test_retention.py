@@ -24,6 +24,7 @@ SOON = {"PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "1"}
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_run_that_ended_a_hundred_days_ago_is_removed_and_others_are_kept(tmp_path: Path) -> None:
     from prefect import states
     from prefect.exceptions import ObjectNotFound

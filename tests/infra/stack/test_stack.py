@@ -123,6 +123,7 @@ def test_a_running_stack_refuses_other_options(home: Home) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_after_down_it_comes_up_from_a_fresh_shell_as_it_was_set_up(
     home: Home, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_killed_services_come_back_by_themselves(home: Home) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_down_ends_a_running_flow_too_and_nothing_that_it_did_not_start(
     home: Home, fresh: Home, tmp_path: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_down_ends_a_running_flow_too_and_nothing_that_it_did_not_start(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_down_lets_what_builds_finish_and_takes_nothing_more_meanwhile(home: Home) -> None:
     home.processes()
     api = f"http://127.0.0.1:{home.prefect_port}/api"
@@ -237,6 +240,7 @@ def _start_run(api: str, entrypoint: str, pool: str = "handoff-control") -> Any:
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_stack_whose_supervisor_was_killed_is_brought_down_and_comes_up_again(home: Home) -> None:
     before = home.processes()
     os.kill(int(home.place.process_file.read_text()), signal.SIGKILL)
@@ -252,6 +256,7 @@ def test_a_stack_whose_supervisor_was_killed_is_brought_down_and_comes_up_again(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_postgresql_and_an_s3_endpoint_for_trying_out_may_be_named(
     home: Home,  # skips without PostgreSQL
     fresh: Home,

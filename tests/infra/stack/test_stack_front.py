@@ -104,6 +104,7 @@ def _answers(front: Front) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_both_servers_are_reached_by_their_names_with_tls_and_mlflow_by_no_other(
     tmp_path: Path,
 ) -> None:

@@ -206,6 +206,7 @@ def test_without_the_deployment_it_says_what_to_do(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_server_whose_database_was_made_anew_is_asked_again(tmp_path: Path) -> None:
     from prefect.client.orchestration import SyncPrefectClient
 

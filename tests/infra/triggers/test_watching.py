@@ -213,6 +213,7 @@ def test_once_posts_what_is_there_and_a_second_time_nothing(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_a_watcher_outlives_its_server(place: Path, tmp_path: Path) -> None:
     """It is started before there is a server, and posts when one has come up."""
     from tests.infra.triggers.conftest import DEPLOY

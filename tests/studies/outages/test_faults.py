@@ -34,7 +34,14 @@ def test_a_release_gets_through_faults_of_s3_that_pass(bench: s3_faults.S3Bench)
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("fault", ["unavailable", "reset", "flip_answer"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("unavailable", marks=pytest.mark.long),
+        pytest.param("reset", marks=pytest.mark.long),
+        "flip_answer",
+    ],
+)
 def test_a_release_that_s3_fails_for_good_is_refused_and_the_next_ends_well(
     bench: s3_faults.S3Bench, fault: Fault
 ) -> None:

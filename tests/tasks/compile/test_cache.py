@@ -123,6 +123,7 @@ def test_other_weights_of_a_known_graph_take_its_code(
     assert_right(folder, module)
 
 
+@pytest.mark.long
 def test_weights_behind_the_library_are_known_as_well(builder: Builder) -> None:
     # As torch does it on its own above 2 GB.
     behind = {"aot_inductor.force_mmap_weights": True}

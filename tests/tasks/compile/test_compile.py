@@ -171,6 +171,7 @@ def test_a_package_beyond_its_targets_level_is_refused() -> None:
         require_level(CpuTarget("avx2"), ("avx", "avx512f"))
 
 
+@pytest.mark.long
 def test_an_avx2_package_is_built_on_any_machine_and_holds_nothing_more(
     built: Built, tmp_path: Path
 ) -> None:

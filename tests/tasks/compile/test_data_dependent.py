@@ -69,7 +69,8 @@ class PositiveRows(nn.Module):
 
 @pytest.mark.compile
 @pytest.mark.parametrize(
-    ("module", "inputs"), [(GraphConvolutions(), (X, EDGES)), (PositiveRows(), (X,))]
+    ("module", "inputs"),
+    [(GraphConvolutions(), (X, EDGES)), pytest.param(PositiveRows(), (X,), marks=pytest.mark.long)],
 )
 def test_a_model_with_sizes_that_data_decide_is_released(
     module: nn.Module, inputs: tuple[Tensor, ...], tmp_path: Path

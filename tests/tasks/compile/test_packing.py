@@ -88,6 +88,7 @@ def packed_weights(package: Path) -> int:
         return archive.read(name).count(b"cached_torch_layout__mkldnn")
 
 
+@pytest.mark.long
 def test_a_dynamic_batch_leaves_right_results_and_packed_weights(tmp_path: Path) -> None:
     usual = compiled(nullcontext(), tmp_path / "usual")
     package = compiled(convolutions_packed(), tmp_path / "packed")
@@ -135,7 +136,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return of
 
 
-@pytest.mark.parametrize("model", [SqueezeAndExcite, Deep])
+@pytest.mark.parametrize("model", [pytest.param(SqueezeAndExcite, marks=pytest.mark.long), Deep])
 def test_no_call_rearranges_weights_by_the_slow_way(model: type[nn.Module], told: Told) -> None:
     for lines in told(model).values():
         assert not [line for line in lines if ",simple:" in line]

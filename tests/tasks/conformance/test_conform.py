@@ -19,6 +19,7 @@ TARGET = native_cpu_target()
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_operators_that_torch_gets_wrong_are_told_beside_those_that_it_gets_right(
     tmp_path: Path,
 ) -> None:

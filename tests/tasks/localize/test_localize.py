@@ -127,6 +127,7 @@ def require_line(found: LocalizeResult, folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_a_wrong_lowering_is_named_with_its_node_its_lines_and_a_script(tmp_path: Path) -> None:
     found = faulty(tmp_path, Net(torch.tanh)).run()
     assert found.cause == "compiler"
@@ -197,6 +198,7 @@ def unrepeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("lent", "unrepeated")
+@pytest.mark.long
 def test_a_constant_that_a_decomposition_loses_is_named(tmp_path: Path) -> None:
     found = faulty(tmp_path, Net(SmallVariance())).run()
     assert found.cause == "compiler"
@@ -209,6 +211,7 @@ def test_a_constant_that_a_decomposition_loses_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("lent")
+@pytest.mark.long
 def test_a_fault_of_an_option_is_named_with_the_option(tmp_path: Path) -> None:
     found = faulty(tmp_path, Net(torch.exp), {"freezing": True}).run()
     assert (found.cause, found.options) == ("option", ("freezing",))

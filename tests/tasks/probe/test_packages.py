@@ -144,6 +144,7 @@ def sums_job(job: ProbeJob, folder: Path, options: dict[str, Any]) -> ProbeJob:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_package_that_bears_no_more_threads_than_its_builders_is_refused(
     job: ProbeJob, tmp_path: Path
 ) -> None:

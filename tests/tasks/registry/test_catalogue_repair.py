@@ -6,12 +6,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from handoff.tasks.registry.messages import Catalogued, CatalogueJob
 from tests.artifacts.mlflow.listing import all_files
 from tests.mlflow_server import asked_before
 from tests.tasks.registry.registering import Here, some_registry
 
 
+@pytest.mark.long
 def test_lost_files_come_back_where_that_is_asked_for(tmp_path: Path) -> None:
     registry = some_registry(tmp_path)
     root = tmp_path / "artifacts"

@@ -64,6 +64,7 @@ def test_a_wrong_pattern_says_who_is_to_blame_and_who_sees_it(report: Report) ->
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_a_report_is_wrong_by_torch_alone_and_right_where_the_range_excludes_it() -> None:
     assert confirm(case_named("largest of signed bytes")).wrong
     assert not confirm(case_named("largest of signed bytes that are never negative")).wrong

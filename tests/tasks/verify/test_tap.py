@@ -96,6 +96,7 @@ class Chaotic(nn.Module):
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_an_output_that_rounding_decides_is_compared_where_it_is_still_comparable(
     tmp_path: Path,
 ) -> None:

@@ -125,6 +125,7 @@ def test_torch_and_the_process_are_as_before(second: Second) -> None:
     assert second.after == second.before
 
 
+@pytest.mark.long
 def test_the_same_bytes_come_out_where_the_place_is_the_same(
     program: ExportedProgram, second: Second, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +177,7 @@ def test_refuses_a_package_with_kernels_for_another_gpu(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_same_process_still_compiles_for_the_cpu(
     built: CrossBuilt, program: ExportedProgram, tmp_path: Path
 ) -> None:
@@ -210,7 +212,9 @@ def scattering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossBuilt
     }
 
 
-@pytest.mark.parametrize(("slug", "kernels"), [("sm_80", 1), ("sm_90", 2)])
+@pytest.mark.parametrize(
+    ("slug", "kernels"), [pytest.param("sm_80", 1, marks=pytest.mark.long), ("sm_90", 2)]
+)
 def test_what_a_gpu_can_not_do_is_left_to_torch(
     slug: str, kernels: int, scattering: dict[str, CrossBuilt]
 ) -> None:

@@ -25,7 +25,7 @@ pytestmark = [models.needs_known_torch, pytest.mark.compile]
 @pytest.mark.parametrize(
     ("make", "least", "slug"),
     [
-        (models.resnet18, 10, "sm_90"),
+        pytest.param(models.resnet18, 10, "sm_90", marks=pytest.mark.long),
         pytest.param(models.user_model, 5, "sm_90", marks=pytest.mark.long),
         pytest.param(models.encoder, 5, "sm_80", marks=pytest.mark.long),
         pytest.param(models.transformer, 5, "sm_90", marks=_ATTENTION),

@@ -265,6 +265,7 @@ def test_the_package_computes_it_without_python_and_refuses_ids_outside(
 
 @pytest.mark.compile
 @models.needs_known_torch
+@pytest.mark.long
 def test_its_kernel_is_in_packages_for_gpus(tmp_path: Path) -> None:
     model = Pooling(32).eval()
     batch = {0: torch.export.Dim("batch", min=1, max=64)}

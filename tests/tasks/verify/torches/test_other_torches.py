@@ -82,6 +82,7 @@ def test_without_uv_no_other_torch_can_be_had(
 
 
 @pytest.mark.compile
+@pytest.mark.long
 def test_a_package_is_right_in_another_process_of_its_own_torch(built: BuiltRelease) -> None:
     verified = verify.run(job_of(built, HERE))
     assert verified.accepted, verified.reasons
