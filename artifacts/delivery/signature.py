@@ -47,22 +47,61 @@ def _require_origin(origin: str) -> None:
 class Dimension:
     """The range of a dynamic dimension, both ends included; in elements.
 
-    `origin` tells where it comes from; empty where nothing was recorded.
+    With `multiple_of`, its sizes are those in the range that this number divides: a network that
+    halves an image four times takes multiples of 16. `origin` tells where it comes from; empty
+    where nothing was recorded.
     """
 
     min: int = 1
     max: int = 1024
     origin: str = later("", compare=False)
+    multiple_of: int = later(1)
 
     def __post_init__(self) -> None:
-        """Check that the range holds at least one size."""
+        """Check that the range holds at least one size, and that both its ends are sizes."""
         _require_origin(self.origin)
         if not 0 <= self.min <= self.max:
             raise ValueError(f"expected 0 <= min <= max, got min {self.min} and max {self.max}")
+        if self.multiple_of < 1:
+            raise ValueError(f"expected a multiple_of of 1 or more, got {self.multiple_of}")
+        if self.min % self.multiple_of or self.max % self.multiple_of:
+            raise ValueError(
+                f"expected min and max that are multiples of {self.multiple_of}, got min "
+                f"{self.min} and max {self.max}"
+            )
 
     def __contains__(self, size: int) -> bool:
-        """Tell whether `size` lies in the range."""
-        return self.min <= size <= self.max
+        """Tell whether `size` is one of its sizes."""
+        return self.min <= size <= self.max and size % self.multiple_of == 0
+
+    def __str__(self) -> str:
+        """Return the sizes as people read them: `16 to 512 in steps of 16`; `5` for one alone."""
+        if self.min == self.max:
+            return str(self.min)
+        steps = f" in steps of {self.multiple_of}" if self.multiple_of > 1 else ""
+        return f"{self.min} to {self.max}{steps}"
+
+    @property
+    def second(self) -> int:
+        """The size after the smallest; the smallest where there is no other."""
+        return min(self.min + self.multiple_of, self.max)
+
+    def nearest(self, steps: int) -> int:
+        """Return the size that is `steps` times `multiple_of`, or else the end next to it."""
+        return min(max(steps * self.multiple_of, self.min), self.max)
+
+    def among(self, *steps: int) -> list[int]:
+        """Return those of `steps`, times `multiple_of`, that are sizes of it; in their order."""
+        return [size for step in steps if (size := step * self.multiple_of) in self]
+
+    def narrowed(self, multiple_of: int) -> Dimension | None:
+        """Return what is left of it in multiples of this number; None where nothing is.
+
+        The number is 1 or more.
+        """
+        shared = math.lcm(self.multiple_of, multiple_of)
+        low, high = -(-self.min // shared) * shared, self.max // shared * shared
+        return Dimension(low, high, self.origin, shared) if low <= high else None
 
 
 @dataclass(frozen=True)
@@ -200,10 +239,7 @@ class ModelSignature:
                         )
                 elif size not in self.dimensions[axis]:
                     limits = self.dimensions[axis]
-                    raise ValueError(
-                        f"{spec.name}: expected {axis} from {limits.min} to {limits.max}, "
-                        f"got {size}"
-                    )
+                    raise ValueError(f"{spec.name}: expected {axis} from {limits}, got {size}")
                 elif found.setdefault(axis, size) != size:
                     raise ValueError(
                         f"{spec.name}: expected {axis} = {found[axis]} as in another input, "

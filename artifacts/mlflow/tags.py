@@ -162,10 +162,7 @@ def contract_parameters(signature: ModelSignature) -> dict[str, str]:
         + (f", {spec.values}" if spec.values else "")
         for spec in signature.inputs
     }
-    told |= {
-        f"size {name}": f"{limits.min} to {limits.max}"
-        for name, limits in signature.dimensions.items()
-    }
+    told |= {f"size {name}": str(limits) for name, limits in signature.dimensions.items()}
     rows = list(told.items())
     rest = rows[_CONTRACT_ROWS:]
     more = {"further inputs": "; ".join(f"{name}: {what}" for name, what in rest)} if rest else {}

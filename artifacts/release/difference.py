@@ -59,10 +59,11 @@ def _sizes(
     for place, (was, now) in enumerate(zip(old.shape, new.shape, strict=True)):
         had, takes = _limits(was, before), _limits(now, after)
         beyond = _beyond((had.min, had.max), (takes.min, takes.max))
+        if not beyond and had.min < had.max and had.multiple_of % takes.multiple_of:
+            beyond = f"{had}"
         if beyond:
             what = now if isinstance(now, str) else f"axis {place} of {new.name}"
-            takes_told = f"{takes.min} to {takes.max}" if takes.min < takes.max else f"{takes.min}"
-            yield f"those with {what} of {beyond}: it takes {takes_told}"
+            yield f"those with {what} of {beyond}: it takes {takes}"
 
 
 def _limits(axis: int | str, dimensions: Mapping[str, Dimension]) -> Dimension:

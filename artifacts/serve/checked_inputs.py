@@ -24,7 +24,7 @@ class _Rule(NamedTuple):
     dtype: torch.dtype
     rank: int
     fixed: tuple[tuple[int, int], ...]
-    dynamic: tuple[tuple[int, str, int, int], ...]
+    dynamic: tuple[tuple[int, str, int, int, int], ...]
     values: tuple[float, float] | None
 
 
@@ -77,9 +77,9 @@ class InputChecks:
             for axis, size in fixed:
                 if shape[axis] != size:
                     return False
-            for axis, name, low, high in dynamic:
+            for axis, name, low, high, step in dynamic:
                 size = shape[axis]
-                if not low <= size <= high or sizes.setdefault(name, size) != size:
+                if not low <= size <= high or size % step or sizes.setdefault(name, size) != size:
                     return False
             if not tensor.is_contiguous():
                 return False
@@ -210,9 +210,9 @@ def _rule(dtype: torch.dtype, spec: TensorSpec, signature: ModelSignature, value
         len(spec.shape),
         tuple((axis, size) for axis, size in enumerate(spec.shape) if isinstance(size, int)),
         tuple(
-            (axis, name, signature.dimensions[name].min, signature.dimensions[name].max)
+            (axis, name, limits.min, limits.max, limits.multiple_of)
             for axis, name in enumerate(spec.shape)
-            if isinstance(name, str)
+            if isinstance(name, str) and (limits := signature.dimensions[name])
         ),
         bounds,
     )

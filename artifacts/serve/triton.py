@@ -66,7 +66,7 @@ def _tensors(kind: str, specs: tuple[TensorSpec, ...], signature: ModelSignature
     for place, spec in enumerate(specs):
         told = [f"{spec.name}"]
         told += [
-            f"{axis} {signature.dimensions[axis].min} to {signature.dimensions[axis].max}"
+            f"{axis} {signature.dimensions[axis]}"
             for axis in dict.fromkeys(spec.shape) if isinstance(axis, str)
         ]  # fmt: skip
         told += [f"values {spec.values}"] if spec.values else []

@@ -98,7 +98,9 @@ def deliver(factory: str, folder: Path, name: str, *, yes: bool, as_json: bool) 
     "--name", default="", help="The model's name in the registry.  [default: the folder's]"
 )
 @click.option("--input", "inputs", multiple=True, help="NAME:DTYPE:AXES of an input.")
-@click.option("--dimension", "dimensions", multiple=True, help="NAME=MIN:MAX of a dynamic size.")
+@click.option(
+    "--dimension", "dimensions", multiple=True, help="NAME=MIN:MAX[:MULTIPLE] of a dynamic size."
+)
 @click.option("--range", "ranges", multiple=True, help="NAME=LOW:HIGH of an input's values.")
 @click.option("--repository", default="", help="Where the model's code is kept.")
 @click.option("--commit", default="", help="The commit that it was trained with.")

@@ -132,7 +132,7 @@ def print_contract(contract: DeliveryContract) -> None:
     print_table("", columns, rows)
     for name, limits in contract.dimensions.items():
         came = f", {limits.origin}" if limits.origin else ""
-        echo(f"  {name}: {limits.min} to {limits.max}{came}")
+        echo(f"  {name}: {limits}{came}")
     for line in _draws(contract):
         echo(f"  {fitted(line, 2)}")
 
@@ -150,7 +150,7 @@ def _row(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> tuple[str, ..
 def _sizes(spec: TensorSpec, dimensions: Mapping[str, Dimension]) -> str:
     """Return the axes with the bounds of those that may change: `batch (1 to 1024) x 20`."""
     told = [
-        f"{axis} ({dimensions[axis].min} to {dimensions[axis].max})"
+        f"{axis} ({dimensions[axis]})"
         if isinstance(axis, str) else str(axis)
         for axis in spec.shape
     ]  # fmt: skip

@@ -217,7 +217,7 @@ def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> 
         values = "" if spec.low is None else f", values {spec.low:g} to {spec.high:g}"
         echo(f"  {spec}{values}: {whys[spec.name]}")
     for name, limits in contract.dimensions.items():
-        echo(f"  {name} from {limits.min} to {limits.max}")
+        echo(f"  {name} from {limits}")
     echo(
         "The model runs with that. There are no golden outputs: only 'handoff deliver' writes them"
     )

@@ -47,19 +47,30 @@ def _axis(text: str) -> int | str:
 
 
 def parse_dimension(text: str) -> tuple[str, Dimension]:
-    """Return what `NAME=MIN:MAX` means, such as `batch=1:1024`. Raises `UsageProblem`."""
+    """Return what `NAME=MIN:MAX` means, such as `batch=1:1024`, or `NAME=MIN:MAX:MULTIPLE`.
+
+    Raises `UsageProblem`.
+    """
     name, _, limits = text.partition("=")
-    found = _checked("--dimension", text, "NAME=MIN:MAX, such as batch=1:1024",
+    found = _checked("--dimension", text, "NAME=MIN:MAX, such as batch=1:1024, or with "
+                     "the number that divides each size, height=16:512:16",
                      lambda: parse_limits(limits))  # fmt: skip
     return name.strip(), found
 
 
 def parse_limits(text: str) -> Dimension:
-    """Return the range that `MIN:MAX` means; raise `ValueError`."""
-    low, _, high = text.partition(":")
-    if not _SIZE.fullmatch(low.strip()) or not _SIZE.fullmatch(high.strip()):
-        raise ValueError("expected MIN:MAX, two sizes")
-    return Dimension(int(low), int(high))
+    """Return the sizes that `MIN:MAX` or `MIN:MAX:MULTIPLE` means; raise `ValueError`."""
+    numbers = [part.strip() for part in text.split(":")]
+    if len(numbers) not in (2, 3) or not all(map(_SIZE.fullmatch, numbers)):
+        raise ValueError("expected MIN:MAX, two sizes, or MIN:MAX:MULTIPLE")
+    low, high, *step = map(int, numbers)
+    return Dimension(low, high, multiple_of=step[0] if step else 1)
+
+
+def format_limits(limits: Dimension) -> str:
+    """Return a range as `parse_limits` reads it."""
+    step = f":{limits.multiple_of}" if limits.multiple_of > 1 else ""
+    return f"{limits.min}:{limits.max}{step}"
 
 
 def parse_range(text: str) -> tuple[str, tuple[float, float]]:
@@ -123,7 +134,7 @@ def ask_values(spec: TensorSpec) -> TensorSpec:
 
 def ask_dimension(name: str, known: Dimension) -> Dimension:
     """Return the sizes that a dynamic dimension may have."""
-    return _ask(f"  sizes of {name} as MIN:MAX", f"{known.min}:{known.max}", parse_limits)
+    return _ask(f"  sizes of {name} as MIN:MAX", format_limits(known), parse_limits)
 
 
 def _ask(question: str, default: str | None, parse: Callable[[str], _T]) -> _T:

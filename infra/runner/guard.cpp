@@ -88,10 +88,12 @@ void Guard::check_sizes(const Input& input, const at::Tensor& tensor,
     }
     const auto place = static_cast<std::size_t>(declared[axis].dimension);
     const Dimension& dimension = dimensions_[place];
-    if (found[axis] < dimension.min || found[axis] > dimension.max) {
+    const std::int64_t step = dimension.multiple_of;
+    if (found[axis] < dimension.min || found[axis] > dimension.max || found[axis] % step != 0) {
       refuse(input.spec,
              dimension.name + " from " + std::to_string(dimension.min) + " to " +
-                 std::to_string(dimension.max),
+                 std::to_string(dimension.max) +
+                 (step > 1 ? " in steps of " + std::to_string(step) : ""),
              std::to_string(found[axis]));
     }
     if (sizes[place] >= 0 && sizes[place] != found[axis]) {

@@ -54,7 +54,13 @@ Signature read_signature(const Json& record) {
   const Json& dimensions = record.at("dimensions");
   for (const std::string& name : dimensions.names()) {
     const Json& range = dimensions.at(name);
-    signature.dimensions.push_back({name, range.at("min").integer(), range.at("max").integer()});
+    const std::int64_t step = range.has("multiple_of") ? range.at("multiple_of").integer() : 1;
+    if (step < 1) {
+      throw Refused("the sizes of " + name + " can't be read", "a multiple_of of 1 or more",
+                    std::to_string(step), "Pull the version again");
+    }
+    signature.dimensions.push_back(
+        {name, range.at("min").integer(), range.at("max").integer(), step});
   }
   for (const Json& spec : record.at("inputs").items()) {
     signature.inputs.push_back(read_spec(spec, signature.dimensions));

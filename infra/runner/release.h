@@ -21,6 +21,7 @@ struct Dimension {
   std::string name;
   std::int64_t min = 0;
   std::int64_t max = 0;
+  std::int64_t multiple_of = 1;
 };
 
 // `low` and `high` are the values that were declared, both ends included.

@@ -225,8 +225,8 @@ def other_cases(signature: ModelSignature, example: Tensors) -> list[CaseSpec]:
     taken = signature.measure_inputs(example)
     cases = [CaseSpec(f"other values ({seed})", taken, seed) for seed in (1, 2)]
     for name, limits in signature.dimensions.items():
-        for size in sorted({limits.min, limits.min + 1, *_SIZES}):
-            if size in limits and size != taken[name]:
+        for size in sorted({limits.min, limits.second, *limits.among(*_SIZES)}):
+            if size != taken[name]:
                 cases.append(CaseSpec(f"{name} = {size}", {**taken, name: size}, 0))
     return cases
 

@@ -4,7 +4,8 @@ AOTInductor emits checks of every input's dtype, sizes, strides and device, and 
 unless the serving process sets `AOTI_RUNTIME_CHECK_INPUTS`: another dtype is then read as if it
 were the right one. The ranges that it emits are not those that were declared, either: one from 1 is
 checked as one from 2, because `torch.export` takes 1 for a case of its own, and one that the
-compiler had to choose in (`batch < 16`, to pick a convolution's implementation) is cut short. All
+compiler had to choose in (`batch < 16`, to pick a convolution's implementation) is cut short; that
+sizes are multiples isn't checked at all. All
 of that is fixed in the C++ that is about to be compiled; Inductor has no option for it (torch 2.11
 to 2.15). What was assumed is reported, so that it is compared beyond it; a dimension that was fixed
 is refused. `AOTI_RUNTIME_CHECK_INPUTS=0` turns the checks off.
@@ -38,6 +39,7 @@ _PLACE = re.compile(r"static void check_input_(\d+)")
 _TOO_SMALL = re.compile(r"(_size\[(\d+)\] < )(\d+)(\).*?expected it to be >= )\d+", re.DOTALL)
 _TOO_LARGE = re.compile(r"(_size\[(\d+)\] > )(\d+)(\).*?expected to be <= )\d+", re.DOTALL)
 _STRIDE = re.compile(r"if \((\d+) != (\w+)_stride\[(\d+)\]\)")
+_SIZES_END = re.compile(r"(?=    auto (\w+)_stride = )")
 _FIXED = re.compile(r"if \((\d+) != \w+_size\[(\d+)\]\)")
 
 
@@ -103,6 +105,7 @@ def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Di
     check = _STRIDE.sub(r"if (\1 != \2_stride[\3] && \2_size[\3] != 1)", check)
     check = _TOO_SMALL.sub(lambda match: bound(match, 0), check)
     check = _TOO_LARGE.sub(lambda match: bound(match, 1), check)
+    check = _SIZES_END.sub(lambda match: _multiples(match[1], place, declared), check, count=1)
     for axis, (low, high) in emitted.items():
         limits = declared.get((place, axis))
         if limits is not None and (low > max(limits.min, 2) or high < limits.max):
@@ -110,10 +113,22 @@ def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Di
     return check
 
 
+def _multiples(name: str, place: int, declared: Mapping[Axis, Dimension]) -> str:
+    """Return a check of each axis of an input that takes multiples alone: torch emits none."""
+    return "".join(
+        f"    if ({name}_size[{axis}] % {limits.multiple_of} != 0) {{\n"
+        f'        throw std::runtime_error("input_handles[{place}]: dim value at {axis}, expected '
+        f'a multiple of {limits.multiple_of}, but got: " + std::to_string({name}_size[{axis}]));\n'
+        "    }\n"
+        for (of, axis), limits in sorted(declared.items())
+        if of == place and limits.multiple_of > 1
+    )
+
+
 def _fixed(place: int, axis: int, size: str, limits: Dimension) -> BlessingRefused:
     return BlessingRefused(
         f"the compiler fixed axis {axis} of input {place} at {size}",
-        expected=f"a package for {limits.min} to {limits.max}, as the delivery declares",
+        expected=f"a package for {limits}, as the delivery declares",
         got=f"one for {size} alone",
         remedy="Leave the option out that does it ('freezing' is one), or declare that size",
     )
@@ -127,6 +142,9 @@ def declared_ranges(program: ExportedProgram) -> dict[Axis, Dimension]:
         value = nodes[str(name)].meta["val"]
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt):
-                limits = bound_sympy(size.node.expr, program.range_constraints)
-                found[place, axis] = dimension_of(limits)
+                expression, known = size.node.expr, program.range_constraints
+                # Of multiples, both are there: from 1 on of them as declared, and from 2 computed.
+                limits = dimension_of(known.get(expression) or bound_sympy(expression, known))
+                factor, _ = expression.as_coeff_Mul()
+                found[place, axis] = limits.narrowed(max(int(factor), 1)) or limits
     return found

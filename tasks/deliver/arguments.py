@@ -20,7 +20,7 @@ from handoff.tasks.deliver.capture.calls import Tensors
 from handoff.tasks.deliver.options import require_axes, require_limits, require_ranges
 
 Dynamic = Mapping[str, Mapping[int, str]]
-Limits = Mapping[str, tuple[int, int]]
+Limits = Mapping[str, tuple[int, int] | tuple[int, int, int]]
 Ranges = Mapping[str, tuple[float, float]]
 
 DEFAULT_BATCH = Dimension(1, 1024)
@@ -144,11 +144,12 @@ def _limits(
     dimension: str,
     specs: Sequence[TensorSpec],
     inputs: Tensors,
-    given: tuple[int, int] | None,
+    given: tuple[int, ...] | None,
 ) -> Dimension:
     """Return the dimension's range: the one given, or 1 to 1024, and to the example's own size."""
     if given is not None:
-        return Dimension(int(given[0]), int(given[1]), DECLARED)
+        low, high, *step = map(int, given)
+        return Dimension(low, high, DECLARED, *step)
     sizes = [
         size for spec, tensor in zip(specs, inputs, strict=True)
         for axis, size in zip(spec.shape, tensor.shape, strict=True) if axis == dimension

@@ -228,8 +228,8 @@ def is_finite(tensors: Tensors) -> bool:
 
 def other_size(limits: Dimension, size: int) -> int:
     """Return a size within the limits that is not `size`, where there is one."""
-    return next((s for s in (*_SECOND_SIZES, limits.min, limits.max) if s in limits and s != size),
-                size)  # fmt: skip
+    others = (*limits.among(*_SECOND_SIZES), limits.min, limits.max)
+    return next((other for other in others if other != size), size)
 
 
 def _packs(error: Exception) -> NotCapturable:

@@ -27,14 +27,19 @@ def multiple_of(runs: Callable[[int], bool], size: int, limits: Dimension) -> in
     return 0
 
 
+def declaration(limits: Dimension) -> str:
+    """Return a range as `deliver` takes it: `(16, 512, 16)`."""
+    step = (limits.multiple_of,) if limits.multiple_of > 1 else ()
+    return str((limits.min, limits.max, *step))
+
+
 def told_multiple(name: str, runs: Callable[[int], bool], size: int, limits: Dimension) -> str:
     """Return what to do about the dimension `name` where `multiple_of` finds a number, else ''."""
     number = multiple_of(runs, size, limits)
-    if not number:
+    multiples = limits.narrowed(number) if number else None
+    if multiples is None:
         return ""
     return (
-        f"The model runs where {name} is a multiple of {number}, and {name} takes every size from "
-        f"{limits.min} to {limits.max}: bring what is joined to one size in forward "
-        "(torch.nn.functional.interpolate(a, size=(b.shape[2], b.shape[3]))), or declare "
-        f"{name} as fixed, pad what is served to it, and deliver once for each size"
+        f"The model runs where {name} is a multiple of {number}: declare that, dimensions="
+        f"{{'{name}': {declaration(multiples)}}}, and pad what is served to the next one"
     )

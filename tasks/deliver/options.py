@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handoff.artifacts.delivery.signature import require_identifier
+from handoff.artifacts.delivery.signature import Dimension, require_identifier
 from handoff.artifacts.errors import UsageProblem, tensors_meant
 from handoff.artifacts.printable import one_line
 from handoff.tasks.deliver.capture.calls import Tensors
@@ -84,24 +84,41 @@ def _require_dimension(name: str, axis: object, dimension: object) -> None:
 
 
 def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> None:
-    """Raise `UsageProblem` unless `dimensions` has a smallest and a largest size for each name."""
+    """Raise `UsageProblem` unless `dimensions` has a smallest and a largest size for each name.
+
+    A third number is the one whose multiples alone are sizes.
+    """
     require_known("dimensions names the dimension", dimensions, used)
     for name, given in dimensions.items():
         what, form = f"dimensions[{name!r}] is no range of sizes", "(SMALLEST, LARGEST)"
         pair = _listed(given)
         if _is_whole(given):
             raise _refuse(what, form, given, f"Write dimensions={{{name!r}: (1, {given})}}")
-        if len(pair) != 2 or not all(map(_is_whole, pair)):
-            raise _refuse(what, f"{form}, two whole numbers", given,
-                          f"Write dimensions={{{name!r}: (1, 64)}}")  # fmt: skip
-        least, most = pair
+        if len(pair) not in (2, 3) or not all(map(_is_whole, pair)):
+            raise _refuse(what, f"{form}, two whole numbers, or (SMALLEST, LARGEST, MULTIPLE)",
+                          given, f"Write dimensions={{{name!r}: (1, 64)}}")  # fmt: skip
+        least, most = pair[:2]
         if least < 0 or most < 0:
             meant = (max(least, 1), max(most, 1))
             raise _refuse(what, "sizes of 0 or more", given,
                           f"Write dimensions={{{name!r}: {meant}}}")  # fmt: skip
         if least > most:
             raise _refuse(what, f"{form}, the smaller one first", given,
-                          f"Write dimensions={{{name!r}: ({most}, {least})}}")  # fmt: skip
+                          f"Write dimensions={{{name!r}: {(most, least, *pair[2:])}}}")  # fmt: skip
+        if len(pair) == 3:
+            _require_multiples(name, least, most, pair[2])
+
+
+def _require_multiples(name: str, least: int, most: int, number: int) -> None:
+    what, given = f"dimensions[{name!r}] is no range of multiples", (least, most, number)
+    form = "(SMALLEST, LARGEST, MULTIPLE), which divides the other two"
+    if number < 1:
+        remedy = f"Write dimensions={{{name!r}: {(least, most)}}} for every size"
+        raise _refuse(what, form, given, remedy)
+    if least % number or most % number:
+        left = Dimension(least, most).narrowed(number)
+        meant = (left.min, left.max, number) if left else (number, number * 8, number)
+        raise _refuse(what, form, given, f"Write dimensions={{{name!r}: {meant}}}")
 
 
 def require_ranges(names: Sequence[str], inputs: Tensors, ranges: Mapping[str, object]) -> None:

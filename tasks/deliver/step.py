@@ -228,7 +228,8 @@ def deliver(
     for `batch["user"]`); what is no tensor is fixed to its value.
 
     `dynamic` maps an input's name to its dynamic axes (`{"x": {0: "batch"}}`), `dimensions` each
-    of their names to its smallest and largest size, both included (1 to 1024 without it). Without
+    of their names to its smallest and largest size, both included (1 to 1024 without it), and,
+    where the model runs at multiples alone, their number (`{"height": (16, 512, 16)}`). Without
     `dynamic`, axis 0 of every input is `batch` where all inputs agree on its size, and fixed, with
     a note, where no capture holds for more than the example's; `dynamic={}` means fixed shapes.
     `ranges` bounds what inputs may hold, both ends included; whole numbers beyond are refused when

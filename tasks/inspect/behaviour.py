@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,11 +14,11 @@ from handoff.artifacts.delivery.signature import REAL_OUTPUTS, Dimension
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.lines import place_of
 from handoff.tasks.deliver.capture.random_draws import RandomDraws
-from handoff.tasks.deliver.multiples import told_multiple
+from handoff.tasks.deliver.multiples import declaration, told_multiple
 from handoff.tasks.intake.loading import LoadedDelivery
 from handoff.tasks.optimize.capture import reason_of
 from handoff.tasks.verify.float64 import flat_tensors
-from handoff.tasks.verify.plan import CaseSpec
+from handoff.tasks.verify.plan import CaseSpec, middle_sizes
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -210,16 +210,15 @@ def _precision(
 
 
 def _small_sizes(delivery: LoadedDelivery) -> dict[str, int]:
-    dimensions = delivery.contract.signature.dimensions
-    return {name: max(limits.min, min(3, limits.max)) for name, limits in dimensions.items()}
+    return middle_sizes(delivery.contract.signature)
 
 
 def other_sizes(delivery: LoadedDelivery) -> Iterator[Finding]:
     """Run every dynamic dimension at its smallest sizes, at an odd one, and at its largest."""
     dimensions = delivery.contract.signature.dimensions
     for name, limits in dimensions.items():
-        small = {limits.min, min(limits.min + 1, limits.max), min(5, limits.max)}
-        for size in sorted(size for size in small if size in limits):
+        small = {limits.min, limits.second, *limits.among(5)}
+        for size in sorted(small):
             if failure := _failure(delivery, name, size):
                 yield _baked_in(name, size, failure, _told_multiple(delivery, name, limits))
                 break
@@ -316,8 +315,9 @@ def _largest_size(
     if failure is None:
         return
     fails = largest
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
+    step = limits.multiple_of
+    while fails - fits > step:
+        middle = (fits + fails) // 2 // step * step
         found = _failure(delivery, name, middle)
         fits, fails, failure = (middle, fails, failure) if not found else (fits, middle, found)
     yield Finding(
@@ -325,7 +325,8 @@ def _largest_size(
         "unsound",
         f"{name} is declared up to {largest}, and the model runs up to {fits}: at {fails} it fails "
         f"with {failure.reason}",
-        f"Declare dimensions={{'{name}': ({limits.min}, {fits})}}, or enlarge what limits the "
+        f"Declare dimensions={{'{name}': {declaration(replace(limits, max=fits))}}}, or enlarge "
+        "what limits the "
         "model there",
         failure.where,
     )

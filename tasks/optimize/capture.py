@@ -18,6 +18,7 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.artifacts.errors import DeliveryUnsound, EnvironmentLacking
 from handoff.tasks.deliver.capture.failures import note_size_decision, obstacle_of
 from handoff.tasks.deliver.capture.lines import Line, place_of, text_of, written_line
+from handoff.tasks.deliver.multiples import declaration
 from handoff.tasks.optimize.ranges import dimension_of
 from handoff.tasks.verify.plan import CaseSpec, draw_inputs
 
@@ -66,7 +67,7 @@ def inputs_to_trace(
     where their limits let them be.
     """
     sizes = {
-        name: min(max(_FIRST_TRACED_SIZE + i, limits.min), limits.max)
+        name: limits.nearest(_FIRST_TRACED_SIZE + i)
         for i, (name, limits) in enumerate(signature.dimensions.items())
     }
     return draw_inputs(signature, CaseSpec("capture", sizes, 0), rows)
@@ -75,7 +76,7 @@ def inputs_to_trace(
 def dynamic_shapes(signature: ModelSignature) -> tuple[dict[int, Dim], ...]:
     """Return for each input which axes are dynamic, as `torch.export` wants to be told."""
     dims = {
-        name: Dim(name, min=limits.min, max=limits.max)
+        name: _dim(name, limits)
         for name, limits in signature.dimensions.items()
         if limits.min < limits.max
     }
@@ -83,6 +84,17 @@ def dynamic_shapes(signature: ModelSignature) -> tuple[dict[int, Dim], ...]:
         {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
         for spec in signature.inputs
     )
+
+
+def _dim(name: str, limits: Dimension) -> Dim:
+    """Return the dimension as torch.export has it: as many steps, where it has steps."""
+    step = limits.multiple_of
+    if step == 1:
+        return Dim(name, min=limits.min, max=limits.max)
+    # No name that a contract can hold.
+    steps = Dim(f"_{name}_over_{step}_", min=limits.min // step, max=limits.max // step)
+    derived: Dim = step * steps
+    return derived
 
 
 def export(
@@ -118,12 +130,15 @@ def _cant_capture(
     where = next(iter(places), recurrent)
     if not obstacle.what:
         computed = _conditions(error)
-        named = [f"{name} {d.min} to {d.max}" for name, d in signature.dimensions.items()]
+        named = [f"{name} {d}" for name, d in signature.dimensions.items()]
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
             got=computed or _fixed_by(error, obstacle.line) or reason_of(error),
-            remedy=_STEPS if recurrent else _COMPUTED_SIZES if computed else _FIXED_SIZE,
+            remedy=_STEPS
+            if recurrent
+            else _suggested_multiples(error, signature)
+            or (_COMPUTED_SIZES if computed else _FIXED_SIZE),
             where=where,
         )
     return DeliveryUnsound(
@@ -168,6 +183,22 @@ def _conditions(error: Exception) -> str:
         "torch.export conditions that it can't show to hold for all of them"
         if names else ""
     )  # fmt: skip
+
+
+def _suggested_multiples(error: Exception, signature: ModelSignature) -> str:
+    """Return what to declare where torch suggests multiples (`height = 16*_height`); else ''."""
+    declared = []
+    for name, number in re.findall(r"^\s*(\w+) = (\d+)\*_\w+\s*$", str(error), re.MULTILINE):
+        limits = signature.dimensions.get(name)
+        left = limits.narrowed(int(number)) if limits else None
+        if left is not None:
+            declared.append(f"'{name}': {declaration(left)}")
+    if not declared:
+        return ""
+    return (
+        f"Declare the sizes that forward is made for, dimensions={{{', '.join(declared)}}}: "
+        "multiples, to which what is served is padded"
+    )
 
 
 def _fixed_by(error: Exception, line: Line | None) -> str:

@@ -143,6 +143,8 @@ def describe_hostile(
             found += [
                 f"@{name}={size}" for size in sorted({limits.min - 1, 0}) if 0 <= size < limits.min
             ]
+            # In the range, and no size.
+            found += [f"@{name}={limits.min + 1}"] if limits.min + 1 < limits.second else []
     for spec in signature.inputs:
         changes = [*_other_shapes(spec, signature, sizes), *_other_kinds(spec, on_gpu=on_gpu)]
         found += [f"{spec.name}:{how}" for how in changes]
@@ -163,7 +165,7 @@ def _other_shapes(
         elif sum(spec.shape.count(size) for spec in signature.inputs) > 1:
             # In its range by itself, and another one than the other inputs have.
             limits = signature.dimensions[size]
-            others = {limits.min, min(limits.min + 1, limits.max), limits.max} - {sizes[size]}
+            others = {limits.min, limits.second, limits.max} - {sizes[size]}
             yield from (f"axis{axis}={other}" for other in sorted(others))
 
 

@@ -98,7 +98,8 @@ def _runs(
         name: sizes.get(name, _FIRST.get(name, _FIRST[LENGTH])) for name in _dimensions_of(specs)
     }
     for name in chosen.keys() & dimensions.keys():
-        chosen[name] = min(max(chosen[name], dimensions[name].min), dimensions[name].max)
+        limits = dimensions[name]
+        chosen[name] = limits.nearest(chosen[name] // limits.multiple_of)
     anything = dict.fromkeys(chosen, Dimension(0, _ANY))
     signature = ModelSignature(tuple(specs.values()), (), anything)
     try:

@@ -83,7 +83,8 @@ def try_contract(job: TryJob) -> TryResult:
     signature = job.contract.signature
     failures = []
     for more in _STEPS:
-        sizes = {n: min(d.min + more, d.max) for n, d in signature.dimensions.items()}
+        dimensions = signature.dimensions.items()
+        sizes = {n: d.nearest(d.min // d.multiple_of + more) for n, d in dimensions}
         inputs = draw_inputs(signature, CaseSpec(f"try {sizes}", sizes, 0))
         try:
             with torch.no_grad():

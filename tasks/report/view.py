@@ -100,7 +100,7 @@ def signature_table(manifest: Manifest) -> Table | None:
         for spec in specs
     ]  # fmt: skip
     rows += [
-        ("dimension", Cell(name, "code"), "", f"{limits.min} to {limits.max}", "", limits.origin)
+        ("dimension", Cell(name, "code"), "", str(limits), "", limits.origin)
         for name, limits in manifest.signature.dimensions.items()
     ]
     return table("Inputs and outputs", ("", "name", "dtype", "shape", "values", "from"), rows)

@@ -40,12 +40,10 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
     size shows at any values, and what depends on values at any size. Small sizes come first.
     """
     settings: list[dict[str, int]] = []
-    middle = {
-        name: _middle(limits.min, limits.max) for name, limits in signature.dimensions.items()
-    }
+    middle = middle_sizes(signature)
     for name, limits in signature.dimensions.items():
-        sizes = {limits.min, limits.min + 1, *_TELLING_SIZES, limits.max}
-        settings += [{**middle, name: size} for size in sorted(sizes) if size in limits]
+        sizes = {limits.min, limits.second, *limits.among(*_TELLING_SIZES), limits.max}
+        settings += [{**middle, name: size} for size in sorted(sizes)]
     settings += [
         {name: limits.min for name, limits in signature.dimensions.items()},
         {name: limits.max for name, limits in signature.dimensions.items()},
@@ -62,9 +60,7 @@ def plan_cases(signature: ModelSignature, seeds: int) -> tuple[CaseSpec, ...]:
 
 def eight_bit_cases(signature: ModelSignature) -> tuple[CaseSpec, ...]:
     """Return cases of the sizes that matter where types of 8 bits are reduced."""
-    middle = {
-        name: _middle(limits.min, limits.max) for name, limits in signature.dimensions.items()
-    }
+    middle = middle_sizes(signature)
     sizes = [
         {**middle, name: size}
         for name, limits in signature.dimensions.items()
@@ -88,8 +84,9 @@ def special_cases(
     )
 
 
-def _middle(low: int, high: int) -> int:
-    return min(max(low, 3), high)
+def middle_sizes(signature: ModelSignature) -> dict[str, int]:
+    """Return for each dynamic dimension a size that is small, and no special case where it can."""
+    return {name: limits.nearest(3) for name, limits in signature.dimensions.items()}
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
