@@ -67,12 +67,7 @@ def checked_inputs(program: ExportedProgram) -> Iterator[list[AssumedRange]]:
 def turn_on(code: str, declared: Mapping[Axis, Dimension]) -> tuple[str, list[AssumedRange]]:
     """Return generated C++ whose checks are on and as declared, and what it had assumed instead."""
     if code.count(_OFF_BY_DEFAULT) != 1:
-        raise EnvironmentLacking(
-            "packages can't be made to check their inputs",
-            expected="code as torch 2.11 to 2.15 generates it",
-            got=f"something else from torch {torch.__version__}",
-            remedy="Build with one of those, or fix tasks/compile/input_checks.py",
-        )
+        raise _unknown_code()
     first, *checks = _CHECK.split(code.replace(_OFF_BY_DEFAULT, _ON_BY_DEFAULT))
     assumed: dict[Axis, Dimension] = {}
     fixed = [first, *(_mend(check, declared, assumed) for check in checks)]
@@ -105,23 +100,45 @@ def _mend(check: str, declared: Mapping[Axis, Dimension], assumed: dict[Axis, Di
     check = _STRIDE.sub(r"if (\1 != \2_stride[\3] && \2_size[\3] != 1)", check)
     check = _TOO_SMALL.sub(lambda match: bound(match, 0), check)
     check = _TOO_LARGE.sub(lambda match: bound(match, 1), check)
-    check = _SIZES_END.sub(lambda match: _multiples(match[1], place, declared), check, count=1)
+    check = _with_multiples(check, place, declared)
     for axis, (low, high) in emitted.items():
         limits = declared.get((place, axis))
-        if limits is not None and (low > max(limits.min, 2) or high < limits.max):
+        least = max(limits.min, 2 * limits.multiple_of) if limits else 0
+        if limits is not None and (low > least or high < limits.max):
             assumed[place, axis] = Dimension(low, high)
     return check
 
 
-def _multiples(name: str, place: int, declared: Mapping[Axis, Dimension]) -> str:
-    """Return a check of each axis of an input that takes multiples alone: torch emits none."""
-    return "".join(
-        f"    if ({name}_size[{axis}] % {limits.multiple_of} != 0) {{\n"
-        f'        throw std::runtime_error("input_handles[{place}]: dim value at {axis}, expected '
-        f'a multiple of {limits.multiple_of}, but got: " + std::to_string({name}_size[{axis}]));\n'
-        "    }\n"
-        for (of, axis), limits in sorted(declared.items())
+def _with_multiples(check: str, place: int, declared: Mapping[Axis, Dimension]) -> str:
+    """Add a check of each axis of an input that takes multiples alone, for which torch emits none.
+
+    Raises `EnvironmentLacking` where this torch's code has no place for it.
+    """
+    steps = {
+        axis: limits.multiple_of for (of, axis), limits in declared.items()
         if of == place and limits.multiple_of > 1
+    }  # fmt: skip
+    if not steps:
+        return check
+    found = _SIZES_END.search(check)
+    if found is None:
+        raise _unknown_code()
+    size = f"{found[1]}_size"
+    added = "".join(
+        f"    if ({size}[{axis}] % {step} != 0) {{\n"
+        f'        throw std::runtime_error("input_handles[{place}]: dim value at {axis}, expected '
+        f'a multiple of {step}, but got: " + std::to_string({size}[{axis}]));\n    }}\n'
+        for axis, step in sorted(steps.items())
+    )
+    return check[: found.start()] + added + check[found.start() :]
+
+
+def _unknown_code() -> EnvironmentLacking:
+    return EnvironmentLacking(
+        "packages can't be made to check their inputs",
+        expected="code as torch 2.11 to 2.15 generates it",
+        got=f"something else from torch {torch.__version__}",
+        remedy="Build with one of those, or fix tasks/compile/input_checks.py",
     )
 
 

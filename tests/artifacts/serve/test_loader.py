@@ -31,6 +31,7 @@ SIGNATURE = ModelSignature(
     ),
     dimensions={"batch": Dimension(1, 8), "length": Dimension(0, 3)},
 )
+EVEN = replace(SIGNATURE, dimensions={**SIGNATURE.dimensions, "batch": Dimension(2, 8, "", 2)})
 
 
 def good(batch: int = 2, length: int = 3) -> tuple[torch.Tensor, ...]:
@@ -185,15 +186,23 @@ SIZES = st.integers(0, 9)
 def test_shapes_are_let_through_exactly_where_the_signature_measures_them(
     ids: list[int], x: list[int]
 ) -> None:
-    try:
-        SIGNATURE.measure({"ids": tuple(ids), "x": tuple(x), "flag": ()})
-        fits = True
-    except ValueError:
-        fits = False
     inputs = (torch.zeros(ids, dtype=torch.int64), torch.zeros(x), torch.tensor(True))
-    assert checks().fit(inputs) is fits
-    if not fits:
-        assert isinstance(checks().refusal(inputs), InputsRefused)
+    for signature in (SIGNATURE, EVEN):
+        checked = InputChecks(signature, device="cpu", values=True)
+        try:
+            signature.measure({"ids": tuple(ids), "x": tuple(x), "flag": ()})
+            fits = True
+        except ValueError:
+            fits = False
+        assert checked.fit(inputs) is fits
+        if not fits:
+            assert isinstance(checked.refusal(inputs), InputsRefused)
+
+
+def test_a_size_that_is_no_multiple_is_refused_with_the_steps() -> None:
+    checked = InputChecks(EVEN, device="cpu", values=True)
+    assert checked.fit(good(4, 1))
+    assert "expected batch from 2 to 8 in steps of 2, got 3" in str(checked.refusal(good(3, 1)))
 
 
 @pytest.fixture

@@ -38,6 +38,19 @@ def test_checks_are_on_and_are_those_that_were_declared() -> None:
     assert assumed == [AssumedRange(0, 0, 2, 15)]
 
 
+def test_multiples_are_checked_beside_the_ends_of_their_range() -> None:
+    steps = {(0, 0): Dimension(16, 64, multiple_of=16), (0, 1): Dimension(2, 15)}
+    named = _CODE.replace("}\nstatic", "    auto x_stride = x.strides();\n}\nstatic")
+    code, assumed = turn_on(named, steps)
+    first, second = code.split("static void check_input_1(")
+    assert "if (x_size[0] % 16 != 0)" in first
+    assert first.count("%") == 1
+    assert "%" not in second
+    assert assumed == [AssumedRange(0, 0, 2, 15)]
+    with pytest.raises(EnvironmentLacking, match="check their inputs"):
+        turn_on(_CODE, steps)
+
+
 def test_a_dimension_that_the_compiler_fixed_is_refused() -> None:
     fixed = _CODE.replace("if (x_size[0] < 2)", "if (256 != x_size[0])")
     with pytest.raises(BlessingRefused, match=r"fixed axis 0 of input 0 at 256.* for 1 to 4096"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
@@ -77,4 +79,10 @@ def test_hostile_inputs_are_all_against_the_signature() -> None:
     assert {"ids:last=10", "ids:last=-1"} <= set(found)
     assert not [name for name in found if name.startswith("byte:last")]
     assert "flag:less-axis" not in found
+    steps = replace(
+        signature, dimensions={**signature.dimensions, "batch": Dimension(4, 64, "", 4)}
+    )
+    assert {"@batch=3", "@batch=5", "@batch=65"} <= set(
+        describe_hostile(steps, {"batch": 4, "length": 0})
+    )
     assert "x:device=cpu" in describe_hostile(signature, {"batch": 1, "length": 0}, on_gpu=True)

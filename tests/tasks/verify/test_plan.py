@@ -33,9 +33,17 @@ def test_the_ends_of_a_range_their_neighbours_and_odd_sizes_are_planned() -> Non
     assert {1, 2, 7, 17, 1024} <= sizes
 
 
-@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 3))
-def test_every_planned_size_lies_in_its_range(low: int, more: int, seeds: int) -> None:
-    limits = Dimension(low, low + more)
+def test_of_multiples_the_smallest_odd_ones_and_the_largest_are_planned() -> None:
+    limits = Dimension(16, 512, multiple_of=16)
+    sizes = {c.sizes["height"] for c in plan_cases(signature(height=limits), seeds=1)}
+    assert sizes >= {16, 32, 7 * 16, 17 * 16, 512}
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 3), st.integers(1, 9))
+def test_every_planned_size_is_one_of_its_dimension(
+    low: int, more: int, seeds: int, step: int
+) -> None:
+    limits = Dimension(low * step, (low + more) * step, multiple_of=step)
     cases = plan_cases(signature(batch=limits), seeds)
     assert cases
     assert all(case.sizes["batch"] in limits for case in cases)
