@@ -211,12 +211,20 @@ def first_line(error: BaseException, limit: int = 300) -> str:
     return one_line((str(error).strip().splitlines() or [type(error).__name__])[0][:limit])
 
 
+# A letter too many, too few or another one; of short words no two.
+_ALIKE = 0.66
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """Return what to do about an unknown `word`: write the known one that it is like.
 
+    One that differs in capitals alone comes first, then one that holds it as a word of several.
     Where it is like none, `otherwise`.
     """
-    close = get_close_matches(word, list(known), n=1)
+    names = list(known)
+    same = [name for name in names if name.casefold() == word.casefold()]
+    same += [name for name in names if word in name.split()]
+    close = same or get_close_matches(word, names, n=1, cutoff=_ALIKE)
     return f"Did you mean {close[0]}?" if close else otherwise
 
 

@@ -37,8 +37,9 @@ def named_store(store: str, what: str) -> str:
 
     `what` is who names it: a setting, or an argument.
     """
-    scheme, separator, _ = store.partition("://")
-    if separator and scheme != "s3":
+    scheme, separator, rest = store.partition(":/")
+    is_address = bool(separator) and "/" not in scheme
+    if is_address and (scheme != "s3" or not rest.startswith("/")):
         raise UsageProblem(
             f"{what} names no store", expected="a folder or s3://bucket/prefix", got=store,
             remedy=f"Set {what} to one of these, or unset it",
@@ -48,7 +49,7 @@ def named_store(store: str, what: str) -> str:
             f"{what} names no bucket", expected="s3://bucket/prefix", got=store,
             remedy="Name the bucket",
         )  # fmt: skip
-    if not separator:
+    if not is_address:
         store = str(whole_path(Path(store).expanduser()))
         if Path(store).is_file():
             raise UsageProblem(

@@ -206,6 +206,9 @@ def paths_kept_from_steps() -> tuple[Path, ...]:
     return tuple(path for path in paths if not scratch & set(Path(os.path.realpath(path)).parents))
 
 
+_LEAST_MEMORY = 500 * 10**6
+
+
 def step_memory_bytes() -> int | None:
     """Return how much memory a step may take: `HANDOFF_STEP_MEMORY`, else what is free now.
 
@@ -225,7 +228,14 @@ def step_memory_bytes() -> int | None:
             "HANDOFF_STEP_MEMORY is no amount of memory", expected="such as 64G or 4000M",
             got=text[:60], remedy="Fix it, or unset it: then a step may take all that there is",
         )  # fmt: skip
-    return int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
+    memory = int(found[1]) * {"": 1, "M": 10**6, "G": 10**9}[found[2]]
+    if memory < _LEAST_MEMORY:
+        raise UsageProblem(
+            "HANDOFF_STEP_MEMORY is too little for any step",
+            expected=f"{_LEAST_MEMORY // 10**6}M or more: torch alone takes so much",
+            got=f"{memory} bytes", remedy="Write it with G or M, such as 64G, or unset it",
+        )  # fmt: skip
+    return memory
 
 
 def logs_json() -> bool:
@@ -273,27 +283,29 @@ def require_writable_home(settings: Settings) -> None:
     Its folders are made, too, before any step starts: a step can't read what appears directly
     in the home folder while it runs (`infra.engine.landlock`).
     """
-    try:
-        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in (settings.keys, settings.private_keys, *_folders_of_steps(settings)):
+    folders = (settings.home, settings.keys, settings.private_keys, *_folders_of_steps(settings))
+    places = [(folder, "HANDOFF_HOME") for folder in folders]
+    if "://" not in settings.stores.objects:
+        places.append((Path(settings.stores.objects), "HANDOFF_STORE"))
+    for folder, variable in places:
+        try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryFile(dir=settings.home):
-            pass
-    except OSError as error:
-        raise EnvironmentLacking(
-            f"Handoff can't write its state to {settings.home}",
-            expected="a folder that this user may write to",
-            got=error.strerror or str(error),
-            remedy="Set HANDOFF_HOME to a writable folder, or fix the permissions of that one",
-        ) from error
+            if folder == settings.home:
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+        except OSError as error:
+            raise EnvironmentLacking(
+                f"Handoff can't write its state to {folder}",
+                expected="a folder that this user may write to",
+                got=error.strerror or str(error),
+                remedy=f"Set {variable} to a writable folder, or fix the permissions of that one",
+            ) from error
 
 
 def _folders_of_steps(settings: Settings) -> list[Path]:
     folders = [
         settings.home / "builds", trusted_folder(settings.home), settings.home / "ledgers"
     ]  # fmt: skip
-    if "://" not in settings.stores.objects:
-        folders.append(Path(settings.stores.objects))
     if settings.stores.artifact_root:
         folders.append(settings.home / "mlflow")
     return folders

@@ -392,17 +392,29 @@ def read_recipe(path: Path) -> Recipe:
             "the recipe is not valid" + (f" at {key}" if key else ""),
             expected=expected or "a recipe in TOML",
             got=got,
-            remedy=_fix(expected, got),
+            remedy=_fix(key, expected, got),
             where=str(path),
         ) from error
     recipe.require_attainable()
     return recipe
 
 
-def _fix(expected: str, got: str) -> str:
+_ANY_GPU = re.compile(r"gpu|nvidia|cuda.*|sm_?\d+", re.IGNORECASE)
+
+
+def _fix(key: str, expected: str, got: str) -> str:
     """Return what to do about a wrong entry: to write the word that was meant, if one is near."""
     word = re.fullmatch(r"'([^']{1,60})'", got)
     known = re.split(r"[ ,']+", expected)
+    if re.fullmatch(r"tolerance\.(atol|rtol|rmse_factor)", key):
+        return "Write it under a dtype or an output of the model, such as [tolerance.float32]"
+    if word and "cuda-sm90" in known and _ANY_GPU.fullmatch(word[1]):
+        if word[1].casefold() in known:
+            return f"Did you mean {word[1].casefold()}?"
+        return (
+            "Name the GPU that serves by its compute capability: cuda-sm80 is an A100, cuda-sm86 "
+            "an A10, cuda-sm89 an L4 or L40S, cuda-sm90 an H100 or H200, cuda-sm100 a B200"
+        )
     return did_you_mean(word[1], known, "Fix that entry") if word else "Fix that entry"
 
 

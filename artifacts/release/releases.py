@@ -302,6 +302,11 @@ class Releases:
             aliases = sorted(head.entry.aliases)
             versions = ", ".join(map(str, head.entry.kept[-20:]))
             got = f"versions {versions}; aliases {', '.join(aliases) or 'none'}"
+            if _RECORD.fullmatch(str(reference)):
+                remedy = (
+                    "A release that was refused has a record and no version: its report, and its "
+                    "run in MLflow, say why"
+                )
             remedy = did_you_mean(str(reference), aliases, remedy)
         wanted = model if reference is None else f"{model}@{reference}"
         return RegistryFailed(

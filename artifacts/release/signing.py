@@ -21,6 +21,7 @@ from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsagePr
 from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.files.writing import write_whole
+from handoff.artifacts.printable import one_line
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -107,12 +108,27 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
                 f"the key at {scheme}: can't be used", expected="its public key in a file",
                 got="none", remedy="Name it with HANDOFF_SIGNING_PUBLIC_KEY",
             )  # fmt: skip
-        return AnySigner.from_priv_key_uri(uri, _read_public_key(public))
+        try:
+            return AnySigner.from_priv_key_uri(uri, _read_public_key(public))
+        except UsageProblem:
+            raise
+        # Each KMS has a library with errors of its own.
+        except Exception as error:
+            raise _unusable(error) from error
     secret = _read_private_key(Path(uri.removeprefix("file:")))
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     key: Any = load_pem_private_key(secret, password=None)
     return CryptoSigner(key, public_key_of(public_pem(secret), uri))
+
+
+def _unusable(error: Exception) -> EnvironmentLacking:
+    return EnvironmentLacking(
+        "the signing key can't be used", expected="a key of that service, and its login",
+        got=one_line(f"{type(error).__name__}: {error}")[:300],
+        remedy="Check HANDOFF_SIGNING_KEY, and what the service's own library reads (AWS_REGION "
+        "and a login for awskms:)",
+    )  # fmt: skip
 
 
 def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
@@ -121,7 +137,10 @@ def sign_statement(statement: Mapping[str, Any], signer: Signer) -> bytes:
 
     payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
-    envelope.sign(signer)
+    try:
+        envelope.sign(signer)
+    except Exception as error:
+        raise _unusable(error) from error
     return json.dumps(envelope.to_dict(), sort_keys=True).encode() + b"\n"
 
 

@@ -151,6 +151,10 @@ def require_fitting(beside: Beside, signature: ModelSignature) -> None:
                 ) from error  # fmt: skip
 
 
+# Metrics with a number, as they are written.
+_WRITTEN = ("top-1", "top-5", "ndcg@10")
+
+
 def _metric(metric: str | Metric) -> Metric:
     try:
         return Metric(metric) if isinstance(metric, str) else metric
@@ -158,7 +162,7 @@ def _metric(metric: str | Metric) -> Metric:
         expected, got = expected_and_got(str(error))
         raise UsageProblem(
             "the evaluation can't be delivered", expected=expected, got=got,
-            remedy=did_you_mean(str(metric), KINDS, "Fix the metric's name"),
+            remedy=did_you_mean(str(metric), (*_WRITTEN, *KINDS), "Fix the metric's name"),
         ) from error  # fmt: skip
 
 

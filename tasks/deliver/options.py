@@ -95,7 +95,7 @@ def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> Non
         if _is_whole(given):
             raise _refuse(what, form, given, f"Write dimensions={{{name!r}: (1, {given})}}")
         if len(pair) not in (2, 3) or not all(map(_is_whole, pair)):
-            raise _refuse(what, f"{form}, two whole numbers, or (SMALLEST, LARGEST, MULTIPLE)",
+            raise _refuse(what, f"{form} or (SMALLEST, LARGEST, MULTIPLE), whole numbers",
                           given, f"Write dimensions={{{name!r}: (1, 64)}}")  # fmt: skip
         least, most = pair[:2]
         if least < 0 or most < 0:
@@ -110,15 +110,15 @@ def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> Non
 
 
 def _require_multiples(name: str, least: int, most: int, number: int) -> None:
-    what, given = f"dimensions[{name!r}] is no range of multiples", (least, most, number)
-    form = "(SMALLEST, LARGEST, MULTIPLE), which divides the other two"
-    if number < 1:
-        remedy = f"Write dimensions={{{name!r}: {(least, most)}}} for every size"
-        raise _refuse(what, form, given, remedy)
-    if least % number or most % number:
-        left = Dimension(least, most).narrowed(number)
-        meant = (left.min, left.max, number) if left else (number, number * 8, number)
-        raise _refuse(what, form, given, f"Write dimensions={{{name!r}: {meant}}}")
+    if number >= 1 and least % number == most % number == 0:
+        return
+    left = Dimension(least, most).narrowed(number) if number >= 1 else None
+    meant = (left.min, left.max, number) if left else (least, most)
+    raise _refuse(
+        f"dimensions[{name!r}] is no range of multiples",
+        "(SMALLEST, LARGEST, MULTIPLE), of which the last divides the others",
+        (least, most, number), f"Write dimensions={{{name!r}: {meant}}}",
+    )  # fmt: skip
 
 
 def require_ranges(names: Sequence[str], inputs: Tensors, ranges: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
+from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.release.evidence import BUSY, PassEffect, Timing
 from handoff.artifacts.release.interval import measured_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -90,11 +91,15 @@ def _machine(target: TargetRecord) -> str:
     return f"{fit.machine}, torch {fit.torch}{gpu}{glibc}"
 
 
+def _any_of(spec: TensorSpec) -> str:
+    return "true or false" if spec.dtype == "bool" else "any"
+
+
 def signature_table(manifest: Manifest) -> Table | None:
     """Return the packages' inputs, outputs and dynamic dimensions."""
     rows: list[Sequence[str | Cell]] = [
         (kind, Cell(spec.name, "code"), spec.dtype, " × ".join(map(str, spec.shape)) or "scalar",
-         spec.values or ("any" if kind == "input" else ""), spec.origin)
+         spec.values or (_any_of(spec) if kind == "input" else ""), spec.origin)
         for kind, specs in (("input", manifest.signature.inputs),
                             ("output", manifest.signature.outputs))
         for spec in specs

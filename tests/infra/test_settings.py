@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handoff.artifacts.delivery.uri import LocalSource, parse_delivery_uri
-from handoff.artifacts.errors import UsageProblem
+from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.infra.commands.release import require_folder
 from handoff.infra.documenting.split_lock import split
 from handoff.infra.engine.environments import child_environment, prepare_prefect
@@ -105,10 +105,25 @@ def test_a_key_is_made_where_none_is_named_and_never_in_the_place_of_a_named_one
     assert not key.make_missing
 
 
-def test_another_scheme_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HANDOFF_STORE", "gs://models")
-    with pytest.raises(UsageProblem, match="a folder or s3://bucket/prefix, got gs://models"):
+@pytest.mark.parametrize("store", ["gs://models", "s3:/models", "file:/models", "http://models"])
+def test_another_scheme_is_told(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_STORE", store)
+    with pytest.raises(UsageProblem, match=f"a folder or s3://bucket/prefix, got {store}"):
         read_settings()
+
+
+def test_the_setting_is_named_whose_folder_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HANDOFF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HANDOFF_STORE", str(tmp_path / "store"))
+    require_writable_home(read_settings())
+    for name in ("HANDOFF_STORE", "HANDOFF_HOME"):
+        place = str(tmp_path / "file" / "below")
+        monkeypatch.setenv(name, place)
+        with pytest.raises(EnvironmentLacking, match=f"state to {place}.* Set {name} to a wri"):
+            require_writable_home(read_settings())
 
 
 def test_a_child_sees_its_compiler_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,10 +228,14 @@ def test_a_step_may_take_the_memory_that_is_named_or_what_is_free(
     assert whole // 2 <= (step_memory_bytes() or 0) <= whole
     monkeypatch.setattr("handoff.infra.settings.has_gpu", lambda: True)
     assert step_memory_bytes() is None
-    for text, found in (("64G", 64 * 10**9), ("4000M", 4 * 10**9), ("1000000", 10**6)):
+    for text, found in (("64G", 64 * 10**9), ("4000M", 4 * 10**9), ("600000000", 6 * 10**8)):
         monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
         assert step_memory_bytes() == found
     for text in ("much", "0", "-1G", "64 T", "9" * 5000):
         monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
         with pytest.raises(UsageProblem, match="HANDOFF_STEP_MEMORY is no amount of memory"):
+            step_memory_bytes()
+    for text in ("5", "64M"):
+        monkeypatch.setenv("HANDOFF_STEP_MEMORY", text)
+        with pytest.raises(UsageProblem, match="is too little for any step: expected 500M or more"):
             step_memory_bytes()

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.errors import PackageRefused, UsageProblem
+from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.release.ledger import open_entry
 from handoff.artifacts.release.manifest import parse_manifest
@@ -241,3 +241,11 @@ def test_a_key_service_signs_and_nothing_of_its_key_is_here(
     # this fails, it does what AWS does: then the envelope can be opened like any other.
     public.verify(base64.b64decode(signature["sig"]), sha256(signed).digest(), ECDSA(SHA256()))
     assert signature["keyid"] == public_key_of(pem, "release.pub").keyid
+    # A wrong key, then no region: in the service's words, with what to look at.
+    wrong = open_signer("awskms:none", tmp_path / "release.pub")
+    with pytest.raises(EnvironmentLacking, match=r"can't be used: .*NotFound.*AWS_REGION"):
+        sign_statement({"_type": STATEMENT_TYPE}, wrong)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(EnvironmentLacking, match=r"signing key can't be used: .*NoRegionError"):
+        open_signer(uri, tmp_path / "release.pub")

@@ -283,7 +283,7 @@ def test_takes_an_empty_folder(tmp_path: Path) -> None:
         ({"dimensions": {"batch": (9, 4)}}, r"the smaller one first, got \(9, 4\)"),
         ({"dimensions": {"batch": 9}}, "Write dimensions={'batch': .1, 9.}"),
         ({"dimensions": {"batch": (1, 9, 2)}}, "Write dimensions={'batch': .2, 8, 2.}"),
-        ({"dimensions": {"batch": (1, 9.5)}}, r"two whole numbers, .* got \(1, 9.5\)"),
+        ({"dimensions": {"batch": (1, 9.5)}}, r"whole numbers, got \(1, 9.5\)"),
         ({"ranges": {"x": (1.0, 0.0)}}, "the lower one first"),
     ],
 )

@@ -200,6 +200,8 @@ def test_unknown_names_say_what_there_is(local: SomeRegistry) -> None:
         local.roll_back()
     with pytest.raises(RegistryFailed, match=r"toyy is not registered: .*Did you mean toy\?"):
         local.releases.find("toyy", None)
+    with pytest.raises(RegistryFailed, match=r"toy@0e1153b8bfdd .*release that was refused has"):
+        local.releases.find("toy", "0e1153b8bfdd")
     with pytest.raises(RegistryFailed, match=r"toy@candidte .*Did you mean candidate\?"):
         local.releases.find("toy", "candidte")
 
