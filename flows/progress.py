@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from handoff.artifacts.errors import HandoffError
+
 LOGGER = logging.getLogger("handoff.progress")
 
 
@@ -20,10 +22,10 @@ class Announced:
 
 @contextmanager
 def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]:
-    """Log that `step` begins, and that it is done or refused, with the seconds it took.
+    """Log that `step` begins, and that it is done, refused or ended by something else, and when.
 
-    Records carry `step`, `phase` (`begin`, `done`, `failed`), `seconds` and `does`, what the step
-    is there for, as attributes, and the first one `bound`: what the step may take at most, where it
+    Records carry `step`, `phase` (`begin`, `done`, `failed`, `ended`), `seconds` and `does`, what
+    the step is there for, as attributes, and the first one `bound`: what it may take at most, where it
     has a budget.
     """
     began = time.monotonic()
@@ -33,10 +35,13 @@ def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]
     LOGGER.info(text, extra=extra)
     try:
         yield announcement
-    except BaseException:
+    except BaseException as error:
+        # What was stopped, or crashed, refused nothing.
+        is_refused = isinstance(error, HandoffError)
+        phase, how = ("failed", "refused") if is_refused else ("ended", "ended")
         seconds = time.monotonic() - began
-        extra = {"step": step, "phase": "failed", "seconds": seconds, "does": does}
-        LOGGER.info("%s: refused after %.1f s", step, seconds, extra=extra)
+        extra = {"step": step, "phase": phase, "seconds": seconds, "does": does}
+        LOGGER.info("%s: %s after %.1f s", step, how, seconds, extra=extra)
         raise
     waited = time.monotonic() - began
     seconds = waited if announcement.seconds is None else announcement.seconds

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.recipe import Recipe
+from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.evidence import Finding
 from handoff.artifacts.release.manifest import Manifest
@@ -123,14 +123,15 @@ def inspect(delivery: str | Path, *, recipe: Recipe | None = None) -> Inspection
 def release(
     delivery: str | Path,
     *,
-    recipe: Recipe | None = None,
+    recipe: Recipe | str | Path | None = None,
     alias: str = "candidate",
     rebuild: bool = False,
 ) -> Released:
     """Compile, verify, sign and register a delivery, and let `alias` stand for the new version.
 
-    A delivery that nothing has changed about since it was released is found again, unless `rebuild`
-    is set. Raises `DeliveryUnreadable`, `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
+    `recipe` is one, or a file that holds one. A delivery that nothing has changed about since it
+    was released is found again, unless `rebuild` is set. Raises `DeliveryUnreadable`,
+    `DeliveryUnsound`, `BlessingRefused`, `StoreFailed` or
     `RegistryFailed`; nothing is released then, but for `NotShownYet`, which says that it is.
     """
     from handoff.infra.commands.dry_run import find_unchanged
@@ -142,7 +143,8 @@ def release(
     )
     from handoff.infra.settings import read_settings
 
-    settings, folder, wanted = read_settings(), require_folder(Path(delivery)), recipe or Recipe()
+    settings, folder = read_settings(), require_folder(Path(delivery))
+    wanted = read_recipe(Path(recipe)) if isinstance(recipe, (str, Path)) else recipe or Recipe()
     known = None if rebuild else find_unchanged(settings, folder, wanted, alias)
     if known is not None:
         manifest = known.manifest

@@ -90,6 +90,14 @@ def number_note(version: int, found: int) -> str:
     )
 
 
+def retired_note(model: str, version: int) -> str:
+    """Return what the description of a retired version begins with."""
+    return (
+        f"**Retired**: `handoff pull {model}@{version}` and `handoff promote` refuse it, and "
+        "`handoff gc` may remove its files. What follows was said when it was released.\n\n"
+    )
+
+
 def targets_table(manifest: Manifest) -> str:
     """Return each target's figures as a table in Markdown."""
     columns: tuple[str, ...] = (

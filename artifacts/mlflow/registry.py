@@ -296,6 +296,11 @@ class Catalogue:
                     put_back.append(f"@{alias} pointed to {was}, and points to {aliases[alias]}")
             return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
 
+    def retire(self, model: str, releases: Mapping[int, Digest]) -> None:
+        """Say of versions that were retired that they were; `releases` are their statements."""
+        with told_session(self.tracking_uri, self._patience_s, "say what was retired") as session:
+            ListedVersions(session, model).retire(releases)
+
     def log_night(self, night: Night, note: Note, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""
         return self._log_own(NIGHTS, run_of_night(night, note), folder, "show the night")

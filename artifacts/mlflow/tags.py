@@ -21,6 +21,8 @@ MANIFEST_TAG = f"{TAG}manifest"
 REPORT_TAG = f"{TAG}report"
 # What happened to a run's release: `released`, `refused` or `crashed`.
 OUTCOME_TAG = f"{TAG}outcome"
+# What takes the place of a version's verdict once it was retired.
+RETIRED = "retired"
 # MLflow shows no tags of a run whose names begin so: what programs find it by.
 HIDDEN = "mlflow.handoff."
 # A longer name is cut in MLflow's list of runs.

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.mlflow.description import RunAddress, describe_version, number_note
+from handoff.artifacts.mlflow.description import (
+    RunAddress,
+    describe_version,
+    number_note,
+    retired_note,
+)
 from handoff.artifacts.mlflow.logged_release import LoggedRelease
 from handoff.artifacts.mlflow.session import Session
 from handoff.artifacts.mlflow.tags import (
     MANIFEST_TAG,
     RELEASE_TAG,
     REPORT_TAG,
+    RETIRED,
     TAG,
     VERSION_TAG,
     version_tags,
@@ -142,6 +148,19 @@ class ListedVersions:
             number = str(mine.version)
             session.call(client.update_model_version, self._model, number, note + text)
         return first
+
+    def retire(self, releases: Mapping[int, Digest]) -> None:
+        """Say of these releases' versions that they were retired, where that isn't said yet."""
+        session, client = self._session, self._session.client
+        for version in self._all():
+            number = version.tags.get(VERSION_TAG, "")
+            if not re.fullmatch(r"[0-9]{1,9}", number) or version.tags.get("verdict") == RETIRED:
+                continue
+            if releases.get(int(number)) == Digest(version.tags[RELEASE_TAG]):
+                told = retired_note(self._model, int(number)) + (version.description or "")
+                at = self._model, str(version.version)
+                session.call(client.update_model_version, *at, told)
+                session.call(client.set_model_version_tag, *at, "verdict", RETIRED)
 
     def _all(self) -> list[Any]:
         """Return what Handoff has listed, oldest first."""

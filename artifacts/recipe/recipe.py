@@ -408,6 +408,9 @@ def _fix(key: str, expected: str, got: str) -> str:
     known = re.split(r"[ ,']+", expected)
     if re.fullmatch(r"tolerance\.(atol|rtol|rmse_factor)", key):
         return "Write it under a dtype or an output of the model, such as [tolerance.float32]"
+    if re.fullmatch(r"passes(\[\d+\]|\.\d+)?", key) and "table" in expected:
+        named = word[1] if word else "fold-batch-norm"
+        return f'Write each pass as [[passes]] with name = "{named}" below it'
     if word and "cuda-sm90" in known and _ANY_GPU.fullmatch(word[1]):
         if word[1].casefold() in known:
             return f"Did you mean {word[1].casefold()}?"

@@ -209,5 +209,8 @@ def pooled_rmse(parts: Iterable[tuple[int, float]]) -> float | None:
 
 
 def largest_difference(deviations: Iterable[Deviation]) -> float | None:
-    """Return the largest difference to eager on ordinary inputs; None without any."""
-    return max((d.max_abs for d in deviations if not d.special), default=None)
+    """Return the largest difference to eager on ordinary inputs; None where nothing was compared.
+
+    Empty outputs are alike, and tell nothing.
+    """
+    return max((d.max_abs for d in deviations if not d.special and d.elements), default=None)

@@ -299,12 +299,22 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return parse_manifest(path.read_bytes())
     except OSError as error:
-        raise PackageRefused(
-            f"{folder} is not a pulled release",
-            expected=f"a folder with a {MANIFEST_FILE}",
+        raise not_pulled(folder, error) from error
+
+
+def not_pulled(folder: Path, error: OSError) -> PackageRefused:
+    """Return the refusal of a folder whose manifest or signature can't be read."""
+    if isinstance(error, PermissionError):
+        return PackageRefused(
+            f"the release in {folder} can't be read", expected="files that this user may read",
             got=error.strerror or str(error),
-            remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
-        ) from error
+            remedy="Let this user read them (chmod -R a+rX), or pull it as this user",
+        )  # fmt: skip
+    return PackageRefused(
+        f"{folder} is not a pulled release", expected=f"a folder with a {MANIFEST_FILE}",
+        got=error.strerror or str(error),
+        remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
+    )  # fmt: skip
 
 
 # In the folder that comes back for a target, beside its packages.

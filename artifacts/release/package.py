@@ -10,6 +10,7 @@ from handoff.artifacts.release.manifest import (
     MANIFEST_FILE,
     MANIFEST_LIMIT_BYTES,
     Manifest,
+    not_pulled,
     parse_manifest,
 )
 from handoff.artifacts.release.signing import ENVELOPE_LIMIT_BYTES, Trust
@@ -47,7 +48,7 @@ def read_release(
         claim = open_release(read_record(folder / RELEASE_FILE, ENVELOPE_LIMIT_BYTES), trust, what)
     except OSError as error:
         if not (folder / MANIFEST_FILE).exists():
-            raise _not_pulled(folder, error) from error
+            raise not_pulled(folder, error) from error
         raise PackageRefused(
             f"{what} is not signed", expected=f"a signature in {RELEASE_FILE}",
             got=error.strerror or str(error), remedy="Don't use it: pull the release again",
@@ -56,7 +57,7 @@ def read_release(
     try:
         data = read_record(folder / MANIFEST_FILE, MANIFEST_LIMIT_BYTES)
     except OSError as error:
-        raise _not_pulled(folder, error) from error
+        raise not_pulled(folder, error) from error
     match_manifest(claim, data, f"{folder / MANIFEST_FILE}")
     manifest = parse_manifest(data)
     require_same_files(claim, manifest)
@@ -131,14 +132,6 @@ def _require_wanted(claim: Claim, what: str, name: str | None, version: int | No
         f"{what} is another one", expected=f"{name or claim.model} version {number}",
         got=f"{claim.model} version {claim.version}",
         remedy="Pull the one that you want; the signature of this one is good",
-    )  # fmt: skip
-
-
-def _not_pulled(folder: Path, error: OSError) -> PackageRefused:
-    return PackageRefused(
-        f"{folder} is not a pulled release", expected=f"a folder with a {MANIFEST_FILE}",
-        got=error.strerror or str(error),
-        remedy="Pull one with 'handoff pull NAME@ALIAS --to FOLDER'",
     )  # fmt: skip
 
 

@@ -297,6 +297,10 @@ class Releases:
             there = ", ".join(known[:20]) or "nothing"
             got = f"{there} registered in {self.store.location}"
             release = "Release it first: 'handoff release DELIVERY'"
+            is_there = "://" in self.store.location or Path(self.store.location).exists()
+            if not is_there:
+                got += ", which isn't there"
+                release = f"Check HANDOFF_STORE, or release it: {release.partition(': ')[2]}"
             remedy = did_you_mean(model, known, f"{release}. 'handoff list' shows what there is")
         else:
             aliases = sorted(head.entry.aliases)

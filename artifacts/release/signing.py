@@ -118,8 +118,9 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
     secret = _read_private_key(Path(uri.removeprefix("file:")))
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+    public_key = public_key_of(public_pem(secret), uri)
     key: Any = load_pem_private_key(secret, password=None)
-    return CryptoSigner(key, public_key_of(public_pem(secret), uri))
+    return CryptoSigner(key, public_key)
 
 
 def _unusable(error: Exception) -> EnvironmentLacking:

@@ -89,6 +89,17 @@ async def predict(request: Request) -> dict[str, Any]:
     }
 
 
+def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401 - JSON
+    """Return nested lists as a tensor; raise `ValueError` for a fraction in the place of an id.
+
+    torch itself cuts 1.5 to 1, which is another one.
+    """
+    given = torch.tensor(values)
+    if not dtype.is_floating_point and given.is_floating_point() and given.numel():
+        raise ValueError(f"{str(dtype).removeprefix('torch.')} is wanted, and a fraction was given")
+    return torch.tensor(values, dtype=dtype)
+
+
 async def _answer(request: Request) -> Answer:
     specs = app.state.followed.signature.inputs
     if set(request.inputs) != (names := {spec.name for spec in specs}):
@@ -96,10 +107,7 @@ async def _answer(request: Request) -> Answer:
             422, f"expected the inputs {sorted(names)}, got {sorted(request.inputs)}"
         )
     try:
-        inputs = [
-            torch.tensor(request.inputs[spec.name], dtype=getattr(torch, spec.dtype))
-            for spec in specs
-        ]
+        inputs = [_tensor(request.inputs[spec.name], getattr(torch, spec.dtype)) for spec in specs]
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise HTTPException(422, f"expected nested lists of numbers, got {error}") from error
     try:

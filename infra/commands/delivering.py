@@ -21,7 +21,7 @@ from handoff.infra.home import whole_path
 from handoff.infra.terminal.console import fitted, print_json, print_table
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult, PrepareJob
-from handoff.tasks.deliver.naming import require_factory, require_free
+from handoff.tasks.deliver.naming import require_factory, require_free, require_name
 
 _LOOKS_EVERY_S = 0.2
 _SAY = "ranges={{'{0}': (LOW, HIGH)}}"
@@ -37,6 +37,8 @@ def deliver_model(factory: str, folder: Path, name: str, *, ask: bool, as_json: 
     # Before a process imports torch, which takes seconds.
     require_factory(factory, search_path, places_to_tell())
     require_free(place)
+    if name:
+        require_name(name)
     asks, tells = ask and not as_json, not (as_json or is_quiet())
     with _process() as process:
         with _prints_shown(process.log.with_name("printed")) as prints:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import (
     CONTRACT_FILE,
+    EXAMPLES_FILE,
     DeliveryContract,
     Lineage,
     ModelSection,
@@ -218,9 +219,10 @@ def _tell(folder: Path, contract: DeliveryContract, proposal: ProposeResult) -> 
         echo(f"  {spec}{values}: {whys[spec.name]}")
     for name, limits in contract.dimensions.items():
         echo(f"  {name} from {limits}")
-    echo(
-        "The model runs with that. There are no golden outputs: only 'handoff deliver' writes them"
-    )
+    goldens = "There are no golden outputs: only 'handoff deliver' writes them"
+    if (folder / EXAMPLES_FILE).is_file():
+        goldens = f"It is compared with the examples in {EXAMPLES_FILE}, too"
+    echo(f"The model runs with that. {goldens}")
     if not contract.source.commit:
         echo("Nothing says where it comes from: --repository, --commit and --author would")
     echo(f"Next: handoff inspect {folder}")

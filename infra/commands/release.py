@@ -184,9 +184,12 @@ def _tell_release(settings: Settings, released: Standing, alias: str, *, as_json
         echo(f"{manifest.model}@{version}")
         return
     print_release(manifest, version=version, aliases=aliases, report=report)
-    promoting = f"handoff promote {manifest.model}@{version} --to production"
+    promoting = f"handoff promote {manifest.model}@{version} --to production, "
+    if any(target.unverified for target in manifest.targets):
+        # What nobody has run yet gets no other alias.
+        promoting = ""
     pulling = f"handoff pull {manifest.model}@{alias} --to FOLDER"
-    echo(f"\nNext: {promoting}, {pulling}, or handoff ui")
+    echo(f"\nNext: {promoting}{pulling}, or handoff ui")
 
 
 def _note(text: str) -> None:

@@ -86,7 +86,7 @@ class _LiveProgress(logging.Handler):
         if self._running.pop(_START, None) is not None:
             started_s = time.monotonic() - self._began
             if started_s >= 0.5:
-                self._finish(_START, started_s, _WHAT_STARTS, failed=False)
+                self._finish(_START, started_s, _WHAT_STARTS, "done")
         if phase == "begin":
             self._running[step] = time.monotonic()
             if told.get("bound"):
@@ -94,11 +94,12 @@ class _LiveProgress(logging.Handler):
         elif phase == "under way":
             self._moved[step] = f"{size(told['done'])} of {size(told['total'])}"
         elif self._running.pop(step, None) is not None:
-            failed = phase == "failed"
-            self._finish(step, told.get("seconds", 0.0), _purpose(record), failed=failed)
+            self._finish(step, told.get("seconds", 0.0), _purpose(record), phase)
 
-    def _finish(self, step: str, took_s: float, purpose: str = "", *, failed: bool) -> None:
-        mark = Text("refused ", "red") if failed else Text("✓ ", "green")
+    def _finish(self, step: str, took_s: float, purpose: str, phase: str) -> None:
+        mark = {"failed": Text("refused ", "red"), "ended": Text("stopped ", "yellow")}.get(
+            phase, Text("✓ ", "green")
+        )
         before = self._times.expected(step)
         told = f" (last time: {_duration(before)})" if before is not None else ""
         line = Text(one_line(f"{step} {took_s:.1f} s"))

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from handoff.artifacts.errors import UsageProblem, did_you_mean
+from handoff.artifacts.delivery.contract import require_model_name
+from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
 from handoff.artifacts.files.writing import is_free
 from handoff.infra.engine.looking import find_module, hidden_names
 
@@ -46,6 +47,18 @@ def require_factory(factory: str, search_path: Path, places: Sequence[str]) -> t
     _require_reachable(module_name, search_path)
     _require_function(_require_module(module_name, search_path, places), module_name, name)
     return module_name, name
+
+
+def require_name(name: str) -> None:
+    """Raise `UsageProblem` for what can't be a model's name."""
+    try:
+        require_model_name(name)
+    except ValueError as error:
+        expected, _ = expected_and_got(str(error))
+        raise UsageProblem(
+            "that can't be a model's name", expected=expected, got=repr(name[:80]),
+            remedy="Give another one (--name)",
+        ) from error  # fmt: skip
 
 
 def require_free(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +81,13 @@ def _require_dimension(name: str, axis: object, dimension: object) -> None:
         require_identifier(dimension, "a dynamic dimension")
     except ValueError as error:
         expected = "letters, digits and '_', such as 'batch'"
-        raise _refuse(what, expected, dimension, "Give it such a name") from error
+        remedy = "Give it such a name"
+        # As torch.export has it.
+        if product := re.fullmatch(r"\s*(\d+)\s*\*\s*([A-Za-z]\w*)\s*", dimension):
+            number, name = int(product[1]), product[2]
+            most = max(number, 512 // max(number, 1) * number)
+            remedy = f"Write {name!r} here, and dimensions={{{name!r}: {(number, most, number)}}}"
+        raise _refuse(what, expected, dimension, remedy) from error
 
 
 def require_limits(dimensions: Mapping[str, object], used: Sequence[str]) -> None:

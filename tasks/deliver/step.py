@@ -22,7 +22,7 @@ from torch import nn
 from handoff.artifacts.delivery.contract import DIRTY, DeliveryContract, Lineage, ModelSection
 from handoff.artifacts.delivery.metric import Metric
 from handoff.artifacts.delivery.signature import DECLARED, FROM_EXAMPLE, ModelSignature, TensorSpec
-from handoff.artifacts.errors import DeliveryUnsound, UsageProblem
+from handoff.artifacts.errors import DeliveryUnsound
 from handoff.artifacts.version import ask_git
 from handoff.infra.engine.looking import searched
 from handoff.tasks.deliver.arguments import (
@@ -55,7 +55,7 @@ from handoff.tasks.deliver.golden import (
     undisturbed,
 )
 from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
-from handoff.tasks.deliver.naming import require_free
+from handoff.tasks.deliver.naming import require_free, require_name
 from handoff.tasks.deliver.options import require_call
 from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, state_of, watch_values
 from handoff.tasks.deliver.ranges.uses import Uses
@@ -330,14 +330,8 @@ def _measure(module: nn.Module, goldens: Goldens, beside: Beside) -> tuple[str, 
 
 
 def _model_section(name: str, module: nn.Module) -> ModelSection:
-    try:
-        return ModelSection(name, type(module).__name__, torch.__version__)
-    except ValueError as error:
-        wanted = str(error).partition(", got ")[0].removeprefix("expected ")
-        raise UsageProblem(
-            "that can't be a model's name", expected=wanted, got=repr(name[:80]),
-            remedy="Give another one (--name)",
-        ) from error  # fmt: skip
+    require_name(name)
+    return ModelSection(name, type(module).__name__, torch.__version__)
 
 
 def guessed_inputs(made: Made) -> tuple[TensorSpec, ...]:

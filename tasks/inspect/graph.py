@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.release.evidence import Finding
 from handoff.tasks.deliver.capture.lines import place_of
+from handoff.tasks.deliver.capture.not_running import BAGS
 
 # torch.fx's name for a tensor that is no parameter, no buffer and no attribute of the model: one
 # that forward made, or found outside of the model.
@@ -23,6 +24,12 @@ _NEUTRAL = {
     operator.mul: 1, operator.truediv: 1, operator.pow: 1, torch.mul: 1, torch.div: 1,
     operator.add: 0, operator.sub: 0, torch.add: 0, torch.sub: 0,
 }  # fmt: skip
+
+_BAGS = (
+    torch.nn.functional.embedding_bag, torch.ops.aten.embedding_bag.default,
+    torch.ops.aten.embedding_bag.padding_idx, torch.ops.aten._embedding_bag.default,
+    torch.ops.aten._embedding_bag_forward_only.default,
+)  # fmt: skip
 
 _MANY = 4096
 _FEW = 8
@@ -177,6 +184,35 @@ def values_read(module: torch.fx.GraphModule) -> Iterator[Finding]:
             "Keep it a tensor: x.max() broadcasts as x.max().item() does",
             place_of(reads[0]),
         )
+
+
+def bag_offsets(module: torch.fx.GraphModule) -> Iterator[Finding]:
+    """Find inputs that say where the bags of an EmbeddingBag begin."""
+    for node in module.graph.nodes:
+        offsets = _offsets_of(module, node)
+        source = _first_source(offsets) if offsets is not None else None
+        if source is not None and source.op == "placeholder":
+            yield Finding(
+                "bag-offsets",
+                "unsound",
+                f"{source.target} says where the bags of {node.name} begin: it has to begin with 0 "
+                "and to rise, which no contract can declare, and inputs that are drawn to compare "
+                "a package on don't",
+                BAGS,
+                place_of(node),
+            )
+
+
+def _offsets_of(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the offsets of a call of an EmbeddingBag; None for any other, and without them."""
+    is_bag = node.op == "call_module" and isinstance(
+        module.get_submodule(str(node.target)), nn.EmbeddingBag
+    )
+    place = 1 if is_bag else 2
+    if not is_bag and node.target not in _BAGS:
+        return None
+    given = node.kwargs.get("offsets", node.args[place] if len(node.args) > place else None)
+    return given if isinstance(given, torch.fx.Node) else None
 
 
 def _first_source(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -212,6 +212,7 @@ def _examine(delivery: LoadedDelivery) -> list[Finding]:
         *graph.fixed_numbers(module, proven=proven),
         *graph.assumed_modes(module, proven=proven),
         *graph.values_read(module),
+        *graph.bag_offsets(module),
         *graph.float_ids(module, delivery.contract.inputs),
         *behaviour.run_twice(delivery, first),
         *input_ranges(delivery, first),

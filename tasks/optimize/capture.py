@@ -160,8 +160,9 @@ _STEPS = (
 )
 _COMPUTED_SIZES = (
     "Pad or crop the inputs before the model is called, or write forward without computed sizes "
-    "(torch.nn.functional.interpolate to the other tensor's size), or declare the dimensions as "
-    "fixed and deliver once for each size"
+    "(torch.nn.functional.interpolate to the other tensor's size); or declare larger smallest "
+    "sizes, since torch.export can't follow one that becomes 1 inside; or declare the dimensions "
+    "as fixed and deliver once for each size"
 )
 
 

@@ -58,6 +58,9 @@ class _Showing:
                 if self._is_abandoned(version):
                     self._list(version, known)
             self._list(last, known)
+        if head.retired:
+            gone = {version: self.releases.released(model, version) for version in head.retired}
+            self.catalogue.retire(model, {version: one.release for version, one in gone.items()})
         put_back: tuple[str, ...] = ()
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}

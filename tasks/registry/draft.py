@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from handoff.artifacts.digest import Digest
-from handoff.artifacts.errors import PromotionRefused, RegistryFailed, UsageProblem
+from handoff.artifacts.errors import PromotionRefused, RegistryFailed, UsageProblem, did_you_mean
 from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import PRODUCTION, Action, LedgerEntry, Pointer
@@ -201,6 +201,30 @@ def versions_held(entries: Sequence[LedgerEntry], alias: str) -> list[int]:
 def _nothing(head: Head, version: int) -> Draft:
     """Return the answer where all is as it was asked for."""
     return Draft(None, version, head.entry.aliases_of(version))
+
+
+# What a model's first aliases are called.
+_USUAL_ALIASES = ("production", "candidate")
+
+
+def require_meant(model: str, alias: str, aliases: Collection[str], otherwise: str) -> None:
+    """Raise `UsageProblem` for an alias that isn't there, where one like it is, or is usual.
+
+    `production-eu` beside `production` is an alias of its own; `prod` may well be a mistake.
+    `otherwise` says how to have it where it isn't one.
+    """
+    known = sorted({*aliases, *_USUAL_ALIASES})
+    if alias in known or any(alias.startswith(f"{one}-") for one in known):
+        return
+    shortened = [f"Did you mean {one}?" for one in known if one.startswith(alias)]
+    meant = did_you_mean(alias, known, next(iter(shortened), ""))
+    if meant:
+        raise UsageProblem(
+            f"{model} has no alias {alias}, and one that is like it",
+            expected=f"an alias that is there ({', '.join(aliases) or 'none yet'}), or a new one "
+            "on purpose",
+            got=alias, remedy=f"{meant} {otherwise}",
+        )  # fmt: skip
 
 
 def _require_trial(manifest: Manifest, alias: str) -> None:

@@ -11,7 +11,7 @@ from handoff.artifacts.release.copies import publish
 from handoff.artifacts.release.evidence import Served, ServedTiming
 from handoff.artifacts.release.releases import Head, Releases, open_releases
 from handoff.tasks.compile.toolchain import changes_since
-from handoff.tasks.registry.draft import require_free_alias
+from handoff.tasks.registry.draft import require_free_alias, require_meant
 from handoff.tasks.registry.messages import LookUpJob, LookUpResult, Records, RecordsJob
 
 
@@ -25,6 +25,8 @@ def run(job: LookUpJob) -> LookUpResult:
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     head = releases.head(job.model)
     require_free_alias(head.entry if head else None, job.alias)
+    how = f"Else release it, and 'handoff promote {job.model} --to {job.alias} --new-alias'"
+    require_meant(job.model, job.alias, head.entry.aliases if head else (), how)
     publish(releases, job.model)
     found = releases.made_from(job.model, job.fingerprint)
     if head is None or found is None or not releases.is_whole(job.model, found):

@@ -6,13 +6,13 @@ Two processes do it: one that reaches the stores, and one that alone reads the s
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
-from handoff.artifacts.errors import UsageProblem, did_you_mean
+from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.target import installed_torch
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.manifest import Manifest
@@ -22,6 +22,7 @@ from handoff.infra.engine.child import ProcessPlan, StepProcess
 from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.registry.appending import Appended, Change, append, told_as_done
 from handoff.tasks.registry.changes import Author, PromoteRequest, Request
+from handoff.tasks.registry.draft import require_meant
 from handoff.tasks.registry.messages import CatalogueJob, KeyJob, PullJob
 from handoff.tasks.registry.pull import run as pull
 from handoff.tasks.timing.messages import SideBySideJob
@@ -52,10 +53,6 @@ class Promotion:
     new_alias: bool = False
 
 
-# What a model's first aliases are called.
-_USUAL_ALIASES = ("production", "candidate")
-
-
 def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
     """Make an alias point to a version, where the rules of a promotion let it.
 
@@ -72,7 +69,8 @@ def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
     stores = site.stores
     releases = open_releases(stores.objects, stores.trusted, stores.seen)
     if not wanted.new_alias:
-        require_meant(model, alias, releases.require_head(model).entry.aliases)
+        known = releases.require_head(model).entry.aliases
+        require_meant(model, alias, known, "Else add --new-alias (new_alias=True)")
     measured, served = race_with_served(stores, model, wanted.reference, alias)
     # What was measured, and what the caller has seen, is about this one.
     expected = (served or 0) if wanted.expected is None else wanted.expected
@@ -80,24 +78,6 @@ def promote(site: Site, wanted: Promotion, author: Author) -> Appended:
         model, wanted.reference, alias, wanted.override, measured, wanted.narrower
     )
     return change_ledger(site, request, author, expected)
-
-
-def require_meant(model: str, alias: str, aliases: Collection[str]) -> None:
-    """Raise `UsageProblem` for an alias that isn't there, where one like it is, or is usual.
-
-    `production-eu` beside `production` is an alias of its own; `prod` may well be a mistake.
-    """
-    known = sorted({*aliases, *_USUAL_ALIASES})
-    if alias in known or any(alias.startswith(f"{one}-") for one in known):
-        return
-    shortened = [f"Did you mean {one}?" for one in known if one.startswith(alias)]
-    meant = did_you_mean(alias, known, next(iter(shortened), ""))
-    if meant:
-        raise UsageProblem(
-            f"{model} has no alias {alias}, and one that is like it",
-            expected=f"an alias that is there ({', '.join(aliases)}), or a new one on purpose",
-            got=alias, remedy=f"{meant} Else add --new-alias (new_alias=True)",
-        )  # fmt: skip
 
 
 def change_ledger(

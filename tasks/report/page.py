@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from handoff.artifacts.delivery.captures import recommend
 from handoff.artifacts.printable import printable
+from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.layout import REPORT_FILE
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -194,12 +195,15 @@ def _hostile(found: Mechanics | None) -> Table | None:
 def repeating_commands(manifest: Manifest) -> str:
     """Return the commands that repeat a release, one a line, what they do beside them."""
     version = f"{manifest.model}@{manifest.digest.short}"
+    again = ("handoff release delivery --rebuild", "all of it")
+    if manifest.recipe != Recipe():
+        again = ("handoff release delivery --recipe FILE --rebuild", "all of it, by your recipe")
     told = (
         (f"handoff pull {version} --to release", "the packages, verified"),
         (f"handoff pull {version} --delivery --to delivery", "what they were made from"),
         ("handoff verify release --delivery delivery", "every comparison above, again"),
         ("handoff inspect delivery --captures", "the findings, and what captures it"),
-        ("handoff release delivery --recipe recipe.toml --rebuild", "all of it"),
+        again,
         (f"handoff show {version} --json", "this record"),
     )
     width = max(len(command) for command, _ in told)

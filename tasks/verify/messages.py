@@ -89,9 +89,9 @@ class VerifyResult:
     """The numeric gate: how far each output lay from eager's, and why it is refused if so.
 
     `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
-    nothing, because they are the same number at every input, `incomparable` those of which rounding
-    alone moves more than a tenth of the elements by about their own size. `spreads` tell how the
-    errors of the first outputs lie, `metric` what is lost of the delivery's own.
+    nothing, because they are the same number, or empty, at every input, `incomparable` those of
+    which rounding alone moves more than a tenth of the elements by about their own size. `spreads`
+    tell how the errors of the first outputs lie, `metric` what is lost of the delivery's own.
     """
 
     deviations: tuple[Deviation, ...]

@@ -83,7 +83,7 @@ def run(job: VerifyJob) -> VerifyResult:
     found.tell_set_aside()
     found.tell_atomic_sums()
     blind = _blind_outputs(cases)
-    found.notes += [f"output {index} is {value:g} at every input" for index, value in blind]
+    found.notes += [f"output {index} is {what} at every input" for index, what in blind]
     return VerifyResult(
         tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
         tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
@@ -247,15 +247,21 @@ def _laid_out_differently(
             yield case, name, inputs
 
 
-def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, float]]:
-    """Return the outputs that are one number in every case, which a wrong package may give, too."""
+def _blind_outputs(cases: Sequence[ReferenceCase]) -> list[tuple[int, str]]:
+    """Return the outputs that a wrong package may give, too: one number in every case, or nothing.
+
+    Each comes with what it is: the number, or `empty` where it has no element in any case.
+    """
     drawn = drawn_of(cases)
     blind = []
     for index in range(min((len(case.float64) for case in drawn), default=0)):
+        if not any(case.eager[index].numel() for case in drawn):
+            blind.append((index, "empty"))
+            continue
         only = _only_number([case.float64[index] for case in drawn])
         # What rounding makes vary in eager alone, a wrong package makes vary otherwise.
         if only is not None and _only_number([case.eager[index] for case in drawn]) is not None:
-            blind.append((index, only))
+            blind.append((index, f"{only:g}"))
     return blind
 
 

@@ -52,6 +52,8 @@ def test_what_was_expected_is_said_once_where_a_message_holds_others(got: str, t
         ("[verify]\nseeds = 0", "not valid at verify: expected 1 to 100 seeds, got 0. Fix",
          "[verify]\nseeds = 1"),
         ("targets = ['CUDA-sm90']", "Did you mean cuda-sm90?", "targets = ['cuda-sm90']"),
+        ("passes = ['cpu-attention']", "Write each pass as [[passes]] with name = \"cpu-",
+         '[[passes]]\nname = "cpu-attention"'),
         ("targets = ['gpu']", "cuda-sm90 an H100 or H200", "targets = ['cuda-sm90']"),
         ("targets = ['cuda-sm75']", "cuda-sm80 is an A100", "targets = ['cuda-sm80']"),
         ("[tolerance]\natol = 1e-6", "such as [tolerance.float32]",

@@ -35,6 +35,13 @@ class Given:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
+# What to do about an EmbeddingBag whose caller says where its bags begin.
+BAGS = (
+    "Take the ids as [batch, longest], padded: nn.EmbeddingBag(..., padding_idx=0) of them leaves "
+    "the padding out, and needs no offsets"
+)
+
+
 class DoesNotRun(DeliveryUnsound):
     """The model fails on inputs; it may run on others. `why` is what it raised or gave."""
 
@@ -60,6 +67,8 @@ def does_not_run(call: Call, given: Given, why: str, line: Line | None = None) -
 
 def _which(call: Call, given: Given, why: str) -> tuple[str, str, str]:
     """Return what the model fails on, the finding for it, and what to do about it."""
+    if "offsets[0] has to be 0" in why:
+        return "offsets of its bags that aren't its example's", "bag-offsets", BAGS
     if given.sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in given.sizes.items())
         return (

@@ -190,6 +190,12 @@ def _open_regular(folder: int, name: str) -> int:
         source = os.open(name, flags, dir_fd=folder)
     except FileNotFoundError as error:
         raise _refuse_change(name, "the file that was there", "none") from error
+    except PermissionError as error:
+        raise refuse(
+            f"{name} can't be read", expected="a file that this user may read",
+            got=error.strerror or str(error), where=name,
+            remedy="Let whoever releases read the delivery's files (chmod a+r)",
+        ) from error  # fmt: skip
     except OSError as error:
         got = error.strerror or str(error)
     else:

@@ -49,6 +49,23 @@ def test_aliases_follow_the_ledger_and_those_of_unlisted_versions_stay(
     }  # fmt: skip
 
 
+def test_a_version_that_was_retired_says_so_once_and_no_other_does(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    releases = {v: signed_release(tmp_path / f"r{v}", version=v) for v in (1, 2)}
+    for release in releases.values():
+        list_signed(catalogue, release)
+    digests = {version: one.release for version, one in catalogue.listed("toy").items()}
+    for _ in range(2):
+        catalogue.retire("toy", {1: digests[1]})
+    client = client_of(catalogue)
+    gone, kept = (client.get_model_version("toy", str(version)) for version in (1, 2))
+    assert gone.tags["verdict"] == "retired"
+    assert gone.description.count("**Retired**: `handoff pull toy@1`") == 1
+    assert kept.tags["verdict"] != "retired"
+    assert "Retired" not in kept.description
+
+
 def test_an_alias_that_somebody_moved_in_mlflow_is_put_back_and_told(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:

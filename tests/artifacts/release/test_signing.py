@@ -29,6 +29,7 @@ from handoff.artifacts.release.ledger import open_entry
 from handoff.artifacts.release.manifest import parse_manifest
 from handoff.artifacts.release.signing import (
     STATEMENT_TYPE,
+    make_key,
     open_envelope,
     open_signer,
     public_key_of,
@@ -214,6 +215,14 @@ def test_a_key_of_another_kind_is_told(command: str) -> None:
     pem = subprocess.run(["sh", "-c", command], capture_output=True, check=True).stdout
     with pytest.raises(UsageProblem, match="an EC key on P-256 in PEM"):
         public_key_of(pem, "some.pub")
+
+
+def test_a_public_key_in_the_place_of_the_one_that_signs_is_told(tmp_path: Path) -> None:
+    make_key(tmp_path / "release.pem", tmp_path / "release.pub")
+    (tmp_path / "release.pub").chmod(0o600)
+    with pytest.raises(UsageProblem, match=r"holds no key to sign with: .* EC key on P-256"):
+        open_signer(str(tmp_path / "release.pub"))
+    assert open_signer(str(tmp_path / "release.pem")).public_key.keyid
 
 
 @pytest.mark.server

@@ -97,6 +97,9 @@ def test_a_wrong_request_is_told_why_and_the_next_one_is_answered(server: Server
     assert f"0 to {ITEMS - 1}" in told["detail"]
     assert server.predict(ids=ids)[0] == 422
     assert server.predict(ids=[["no number"]], features=features)[0] == 422
+    # torch would cut it to another id.
+    fractions = [[one + 0.5 for one in row] for row in ids]
+    assert server.predict(ids=fractions, features=features)[0] == 422
     assert server.predict(ids=ids, features=features)[0] == 200
     made = counted(server, "model_requests_total", "outcome")
     assert made == {("refused",): 3, ("answered",): 1}

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from handoff.artifacts.errors import UsageProblem
 from handoff.infra.cli.registry import promote
-from handoff.tasks.registry.moving import require_meant
+from handoff.tasks.registry.draft import require_meant
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
@@ -52,4 +52,4 @@ def test_an_alias_that_is_new_is_said_to_be_and_one_like_another_has_to_be_meant
 
 @pytest.mark.parametrize("alias", ["production", "candidate", "canary", "production-eu", "prod"])
 def test_an_alias_that_is_like_none_or_that_is_there_needs_nothing(alias: str) -> None:
-    require_meant("toy", alias, ("candidate", "prod"))
+    require_meant("toy", alias, ("candidate", "prod"), "Else add --new-alias")

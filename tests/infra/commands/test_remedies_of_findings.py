@@ -25,6 +25,7 @@ UNSOUND = {
 MENDED = {
     "example-fails": ('["batch", 8]', '["batch", 16]'),
     "size-baked-in": ("x.view(8, 4, 4)", "x.view(x.shape[0], 4, 4)"),
+    "bag-offsets": ("self.bag(ids, offsets)", "self.bag(ids.unflatten(0, (offsets.shape[0], -1)))"),
     "size-beyond-model": ("max = 512", "max = 64"),
     "not-exportable": ("steps = { min = 1, max = 20 }", "steps = { min = 20, max = 20 }"),
     "golden-mismatch": ('weights["0.weight"] *= 2.0\n', ""),

@@ -19,6 +19,7 @@ from tests.terminal import written_to_terminal
 # A release's steps as they are announced, the compilation being one of a second.
 _STEPS = """
 import json, sys, time
+from handoff.artifacts.errors import BlessingRefused
 from handoff.flows.progress import announced
 from handoff.infra.terminal.progress import shown_progress
 from handoff.infra.terminal.step_times import StepTimes
@@ -30,8 +31,13 @@ with shown_progress(times):
         time.sleep(1.0)
     try:
         with announced("verify cpu"):
-            raise RuntimeError
-    except RuntimeError:
+            raise BlessingRefused("it is off")
+    except BlessingRefused:
+        pass
+    try:
+        with announced("probe cpu"):
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
         pass
 print("the result")
 """
@@ -88,6 +94,7 @@ def test_a_log_gets_plain_lines_with_what_steps_took_before() -> None:
     assert lines[1] == "compile cpu ... (last time: 12 s)"
     assert re.fullmatch(r"compile cpu: 1\.\d s \(last time: 12 s\)", lines[2])
     assert lines[3].startswith("verify cpu: refused after")
+    assert lines[4].startswith("probe cpu: ended after")
     assert "\x1b" not in told
     assert "\r" not in told
 
@@ -119,7 +126,8 @@ def test_a_log_in_json_has_an_object_for_each_line(monkeypatch: pytest.MonkeyPat
     records = [json.loads(line) for line in told.splitlines()]
     ended = [one for one in records if one["phase"] != "begin"]
     assert [(one["step"], one["phase"]) for one in ended] == [
-        ("take in", "done"), ("compile cpu", "done"), ("verify cpu", "failed")
+        ("take in", "done"), ("compile cpu", "done"), ("verify cpu", "failed"),
+        ("probe cpu", "ended"),
     ]  # fmt: skip
     assert ended[0]["does"] == "copy it"
     assert 0.9 < ended[1]["seconds"] < 60
@@ -151,6 +159,7 @@ def test_a_terminal_has_one_line_that_is_redrawn_and_fits(columns: int) -> None:
     assert "✓ take in 0.0 s  copy it" in plain
     assert re.search(r"✓ compile cpu 1\.\d s \(last time: 12 s\)", plain)
     assert "refused verify cpu" in plain
+    assert "stopped probe cpu" in plain
     assert plain.endswith("the result\r\n")
 
 

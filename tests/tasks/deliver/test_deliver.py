@@ -277,6 +277,7 @@ def test_takes_an_empty_folder(tmp_path: Path) -> None:
         ({"dynamic": {"x": {2: "batch"}}}, "expected one of its axes, 0 to 1, got 2"),
         ({"dynamic": {"x": {-1: "batch"}}}, "got -1. Write 1: axes"),
         ({"dynamic": {"x": "batch"}}, "expected {AXIS: DIMENSION}, got 'batch'"),
+        ({"dynamic": {"x": {0: "16*n"}}}, r"Write 'n' here, and dimensions={'n': .16, 512, 16.}"),
         ({"dynamic": {"x": {0: "a b"}}}, "expected letters, digits and '_'"),
         ({"dynamic": {"x": {0: "n", 1: "n"}}}, "expected n = 6 as in another input, got 8"),
         ({"dimensions": {"batch": (1, 4)}}, "x doesn't fit .* expected batch from 1 to 4, got 6"),

@@ -78,6 +78,21 @@ def test_refuses_a_pipe_without_waiting_for_it(delivery: Path) -> None:
     refuse(delivery, "norm.pt is not a plain file")
 
 
+def test_a_file_that_this_user_may_not_read_is_told_with_what_helps(
+    delivery: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refused(path: str, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith("norm.pt"):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    # Root may read everything.
+    monkeypatch.setattr(os, "open", refused)
+    refuse(delivery, "norm.pt can't be read: expected a file that this user may read")
+
+
 def test_refuses_a_file_with_a_second_name(delivery: Path) -> None:
     os.link(delivery / "norm.pt", delivery.parent / "kept.pt")
     refuse(delivery, "several names")

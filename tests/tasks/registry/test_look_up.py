@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.tasks.registry import look_up
 from handoff.tasks.registry.messages import LookUpJob, LookUpResult
@@ -13,10 +16,20 @@ from tests.tasks.registry.registering import SomeRegistry, some_registry
 OTHER = digest_bytes(b"made from something else")
 
 
-def find(registry: SomeRegistry, fingerprint: Digest) -> LookUpResult:
+def find(registry: SomeRegistry, fingerprint: Digest, alias: str = "candidate") -> LookUpResult:
     return look_up.run(
-        LookUpJob("toy", fingerprint, registry.stores, "candidate", OTHER, Recipe(), "g++")
+        LookUpJob("toy", fingerprint, registry.stores, alias, OTHER, Recipe(), "g++")
     )
+
+
+def test_an_alias_like_another_is_asked_about_before_anything_is_compiled(tmp_path: Path) -> None:
+    registry = some_registry(tmp_path)
+    for _ in range(2):
+        with pytest.raises(UsageProblem, match=r"you mean production\? Else release it, and"):
+            find(registry, OTHER, "prod")
+        registry.release("2026-11-20")
+    for alias in ("trial", "production-eu", "candidate"):
+        assert find(registry, OTHER, alias) == LookUpResult(None)
 
 
 def test_what_was_made_from_the_same_is_found(tmp_path: Path) -> None:

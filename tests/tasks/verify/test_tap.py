@@ -133,3 +133,44 @@ def test_an_output_that_depends_on_no_input_has_nothing_inside(tmp_path: Path) -
     prepared = prepare(tmp_path, Fixed())
     tapped = tap.run(TapJob(prepared.program, prepared.reference, (0,), tmp_path / "tapped"))
     assert tapped.nodes == ()
+
+
+class Kept(nn.Module):
+    """A detector's last step: the boxes whose score is beyond a bar, which no drawn input takes."""
+
+    def __init__(self, bar: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bar = bar
+        self.box, self.score = nn.Linear(8, 4), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = torch.sigmoid(self.score(x)).flatten()
+        kept = scores > self.bar
+        return self.box(x)[kept], scores[kept]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("bar", "blind"), [(1.5, (0, 1)), (0.5, ())])
+def test_outputs_that_are_empty_at_every_input_are_compared_inside(
+    bar: float, blind: tuple[int, ...], tmp_path: Path
+) -> None:
+    right = prepare(tmp_path, Kept(bar))
+    wrong = load_program(right.program)
+    wrong.state_dict["box.weight"] = nn.Parameter(wrong.state_dict["box.weight"] * 1.01)
+    save_program(wrong, tmp_path / "wrong.pt2")
+    outside = compiled_and_verified(tmp_path / "outside", tmp_path / "wrong.pt2", right.reference)
+    assert outside.accepted == bool(blind), "empty outputs are alike"
+    assert outside.blind == blind
+    if not blind:
+        return
+    assert "output 0 is empty at every input" in outside.notes
+    tapped = tap.run(TapJob(right.program, right.reference, outside.blind, tmp_path / "right"))
+    assert "linear_1 (aten.linear.default)" in tapped.nodes, "the boxes, before they are chosen"
+    inside = compiled_and_verified(tmp_path / "inside", tapped.program, tapped.reference)
+    assert inside.accepted, inside.reasons
+    inner = tap.run(
+        TapJob(tmp_path / "wrong.pt2", right.reference, outside.blind, tmp_path / "other")
+    )
+    found = compiled_and_verified(tmp_path / "found", inner.program, tapped.reference)
+    assert not found.accepted
