@@ -25,8 +25,8 @@ def announced(step: str, bound: str = "", does: str = "") -> Iterator[Announced]
     """Log that `step` begins, and that it is done, refused or ended by something else, and when.
 
     Records carry `step`, `phase` (`begin`, `done`, `failed`, `ended`), `seconds` and `does`, what
-    the step is there for, as attributes, and the first one `bound`: what it may take at most, where it
-    has a budget.
+    the step is there for, as attributes, and the first one `bound`: what it may take at most, where
+    it has a budget.
     """
     began = time.monotonic()
     announcement = Announced()
