@@ -31,7 +31,7 @@ with shown_progress(times):
         time.sleep(1.0)
     try:
         with announced("verify cpu"):
-            raise BlessingRefused("it is off")
+            raise BlessingRefused("it is off", expected="right", got="wrong", remedy="Mend it")
     except BlessingRefused:
         pass
     try:
