@@ -13,7 +13,7 @@ from handoff.artifacts.record import from_plain
 from handoff.tasks.registry.changes import NIGHTLY_ALIAS, Author
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-TARGET_PATTERN = r"^(cpu|cuda)-[a-z0-9-]{1,30}$"
+TARGET_PATTERN = r"^(cpu|cuda)-[a-z0-9+-]{1,30}$"
 # Flows that are started again after a crash take it beside their parameters.
 Attempt = Annotated[
     int, Field(ge=1, le=9, description="How often it was started, since earlier runs crashed.")

@@ -14,7 +14,8 @@ compute capability is right all the same; only choices of speed rest on the figu
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 KIB = 1024
@@ -120,6 +121,21 @@ PROFILES: dict[str, GpuProfile] = {
         ),
     )
 }
+
+
+def within_limits_of_all(profiles: Sequence[GpuProfile]) -> GpuProfile:
+    """Return the first profile, held to what one block may use on each of `profiles`."""
+
+    def least(limit: str) -> int:
+        return min(int(getattr(profile, limit)) for profile in profiles)
+
+    return replace(
+        profiles[0],
+        max_threads_per_block=least("max_threads_per_block"),
+        shared_memory_per_block=least("shared_memory_per_block"),
+        shared_memory_per_block_optin=least("shared_memory_per_block_optin"),
+        registers_per_multiprocessor=least("registers_per_multiprocessor"),
+    )
 
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of the driver's interface.

@@ -93,6 +93,12 @@ def run_tags(manifest: Manifest, claim: Claim, release: Digest) -> dict[str, str
         "source_checked": " ".join(
             target.slug for target in manifest.targets if target.source_checked
         ),
+        # On which compute capabilities nothing has run the machine code that there is for them.
+        "unverified_gpus": " ".join(
+            f"{target.slug}:{one / 10:.1f}"
+            for target in manifest.targets
+            for one in target.unverified_gpus
+        ),
         # With which other versions of torch a package was seen to be right.
         "torches": " ".join(
             f"{target.slug}:{version}"
@@ -172,9 +178,12 @@ def contract_parameters(signature: ModelSignature) -> dict[str, str]:
 
 
 def run_metrics(manifest: Manifest) -> dict[str, float]:
-    """Return each target's figures as `<slug>/<figure>`, in seconds, bytes and plain ratios."""
+    """Return each target's figures as `<slug>/<figure>`, in seconds, bytes and plain ratios.
+
+    MLflow takes no `+` in a metric's name: for `cuda-sm80+sm90` they are `cuda-sm80_sm90/<figure>`.
+    """
     return {
-        f"{target.slug}/{name}": number
+        f"{target.slug.replace('+', '_')}/{name}": number
         for target in manifest.targets
         for name, number in (*_figures(target), *_mechanical_figures(target.mechanics))
         if number is not None and math.isfinite(number)

@@ -13,7 +13,7 @@ from handoff.artifacts.delivery.metric import MetricRule
 from handoff.artifacts.delivery.signature import require_identifier
 from handoff.artifacts.errors import UsageProblem, did_you_mean, told_place
 from handoff.artifacts.files.strict import parse_toml
-from handoff.artifacts.recipe.target import TARGETS, Target, parse_target
+from handoff.artifacts.recipe.target import Target, named_target, parse_target
 from handoff.artifacts.recipe.tolerance import (
     CUDA_TOLERANCES,
     DEFAULT_TOLERANCES,
@@ -257,7 +257,8 @@ class Recipe:
     # docs/recipe-reference.md is made from this class, what it holds, and the sentences below their
     # fields: `make reference` writes it again.
     targets: tuple[str, ...] = ("cpu",)
-    """What to build for: `cpu` is the best level of the machine that builds; or of those below."""
+    """What to build for: `cpu` is the best level of the machine that builds; or of those below,
+    GPUs of several generations in one package joined by `+`."""
     passes: tuple[PassChoice, ...] = DEFAULT_PASSES
     """Which passes run, in this order."""
     options: dict[str, object] = field(default_factory=dict)
@@ -292,7 +293,9 @@ class Recipe:
         if not self.targets:
             raise ValueError("expected at least one target, got none")
         # Targets are not resolved here: a recipe is read on machines that it does not build for.
-        _require_known("targets", self.targets, ("cpu", *TARGETS))
+        for slug in self.targets:
+            if slug != "cpu":
+                named_target(slug)
         _require_known("options", self.options, OPTIONS)
         for name in self.tolerance:
             require_identifier(name, "a dtype or an output under [tolerance]")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,13 @@ from handoff.artifacts.machine.gpu import (
     driver_for,
     host_cuda,
     host_gpu_capabilities,
+)
+from handoff.artifacts.recipe.generations import (
+    common_profile,
+    cuda_slug,
+    parse_generations,
+    serving,
+    told_capabilities,
 )
 from handoff.artifacts.record import later
 
@@ -125,25 +133,39 @@ class ArmTarget:
 
 @dataclass(frozen=True)
 class CudaTarget:
-    """An NVIDIA GPU of a compute capability, `sm` being 90 for 9.0, beside an x86-64-v3 host."""
+    """NVIDIA GPUs of one or several compute capabilities, beside an x86-64-v3 host.
+
+    `sm` is the lowest, 90 for 9.0, and `further` are the others, in ascending order.
+    """
 
     sm: int
     kind: Literal["cuda"] = "cuda"
+    further: tuple[int, ...] = later(())
 
     @property
     def slug(self) -> str:
         """The target's name in recipes, folders and the registry: `cuda-sm90`."""
-        return f"cuda-sm{self.sm}"
+        return cuda_slug(self.members)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The compute capabilities that there is machine code for, in ascending order."""
+        return (self.sm, *self.further)
 
     @property
     def profile(self) -> GpuProfile:
-        """The figures of such a GPU that a compiler goes by."""
-        return PROFILES[f"sm_{self.sm}"]
+        """The figures that a compiler goes by: of the lowest, within the limits of all."""
+        return common_profile(self.members)
+
+    @property
+    def profiles(self) -> tuple[GpuProfile, ...]:
+        """The figures of each capability's GPU, in ascending order."""
+        return tuple(PROFILES[f"sm_{member}"] for member in self.members)
 
     @property
     def is_here(self) -> bool:
         """Tell whether this machine has a GPU that runs such packages."""
-        return any(_runs_on(self.sm, capability) for capability in host_gpu_capabilities())
+        return any(serving(self.members, one) is not None for one in host_gpu_capabilities())
 
     @property
     def march(self) -> str:
@@ -184,11 +206,30 @@ def parse_target(slug: str) -> Target:
 
     Raises `ValueError` for another name, and when this machine has none of the levels.
     """
-    if slug == "cpu":
-        return native_target()
-    if slug not in TARGETS:
-        raise ValueError(f"expected a target among cpu, {', '.join(TARGETS)}, got {slug[:60]!r}")
-    return TARGETS[slug]
+    return native_target() if slug == "cpu" else named_target(slug)
+
+
+def named_target(slug: str) -> Target:
+    """Return the target that `slug` names, whatever this machine is; raise `ValueError` for none.
+
+    GPUs of several generations are named `cuda-sm80+sm90`.
+    """
+    if slug in TARGETS:
+        return TARGETS[slug]
+    if members := parse_generations(slug):
+        return CudaTarget(members[0], further=members[1:])
+    raise ValueError(
+        f"expected a target among cpu, {', '.join(TARGETS)}, or GPUs of these joined as "
+        f"cuda-sm80+sm90, got {slug[:60]!r}"
+    )
+
+
+def find_target(slug: str) -> Target | None:
+    """Return the target that `slug` names, whatever this machine is; None for no target's name."""
+    try:
+        return named_target(slug)
+    except ValueError:
+        return None
 
 
 def native_target() -> CpuTarget | ArmTarget:
@@ -243,7 +284,9 @@ class Fit:
     one (CUDA C++ Programming Guide, "Binary Compatibility"); `cuda` is the CUDA that it was built
     with (`13.0`), whose major version the driver has to be for at least (CUDA Compatibility, "Minor
     Version Compatibility"). `glibc` is the newest of which the library uses a symbol (`2.34`).
-    Either is empty where it wasn't written down or isn't needed.
+    Either is empty where it wasn't written down or isn't needed. A package for several generations
+    of GPUs is for `gpu_also`, too, and has machine code for `gpu_unverified`, which no GPU has run:
+    it isn't for those.
     """
 
     cpu_flags: tuple[str, ...]
@@ -253,29 +296,57 @@ class Fit:
     glibc: str = later("")
     cuda: str = later("")
     also: tuple[str, ...] = later(())
+    gpu_also: tuple[int, ...] = later(())
+    gpu_unverified: tuple[int, ...] = later(())
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a version that can't be compared."""
         for version in filter(None, (self.glibc, self.cuda)):
             parse_version(version)
 
-    def misfit(self, torch_version: str | None) -> str | None:
+    @property
+    def gpu_capabilities(self) -> tuple[int, ...]:
+        """The compute capabilities that the package is for; none of a processor's."""
+        return (self.gpu_capability, *self.gpu_also) if self.gpu_capability else ()
+
+    @property
+    def gpu_members(self) -> tuple[int, ...]:
+        """All compute capabilities that it has machine code for, in ascending order."""
+        return tuple(sorted((*self.gpu_capabilities, *self.gpu_unverified)))
+
+    def tried_here(self) -> Fit:
+        """Return what the package asks of a machine once its numbers were compared on this one.
+
+        That shows something about the machine code that the first GPU here runs: a package for
+        several generations is for that one's then, and the others' are unverified. Raises
+        `ValueError` for such a package where no GPU runs it.
+        """
+        if not self.gpu_also:
+            return self
+        here = host_gpu_capabilities()[:1]
+        ran = serving(self.gpu_members, here[0]) if here else None
+        if ran is None:
+            raise ValueError(
+                f"expected a GPU of compute capability {told_capabilities(self.gpu_members)} that "
+                f"ran the package, got {told_capabilities(here) if here else 'none'}"
+            )
+        others = tuple(member for member in self.gpu_members if member != ran)
+        return replace(self, gpu_capability=ran, gpu_also=(), gpu_unverified=others)
+
+    def misfit(self, torch_version: str | None, *, unverified: bool = False) -> str | None:
         """Return why this machine can't run the package, or None where it can.
 
         `torch_version` is the torch that would load it, as `torch.__version__` gives it; None
-        leaves that out (a folder checked where no torch is installed).
+        leaves that out (a folder checked where no torch is installed). With `unverified` the
+        machine code may be some that no GPU has run, since that comes now.
         """
         if platform.machine() != self.machine:
             return f"it needs a {self.machine} processor, and this is {platform.machine()}"
         lacking = sorted(set(self.cpu_flags) - host_cpu_flags())
         if lacking:
             return f"it needs a processor with {', '.join(lacking)}, which this one lacks"
-        if self.gpu_capability and not any(
-            _runs_on(self.gpu_capability, capability) for capability in host_gpu_capabilities()
-        ):
-            found = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "none"
-            needed = f"an NVIDIA GPU of compute capability {self.gpu_capability / 10:.1f}"
-            return f"it needs {needed} (or a later {self.gpu_capability // 10}.x); here: {found}"
+        if misfit := self._misfit_of_gpu(unverified=unverified):
+            return misfit
         if misfit := self._misfit_of_libraries():
             return misfit
         if torch_version is not None and base_version(torch_version) not in self.torches:
@@ -286,6 +357,31 @@ class Fit:
     def torches(self) -> tuple[str, ...]:
         """The versions of torch that may load it: the one that built it first."""
         return (base_version(self.torch), *self.also)
+
+    def _misfit_of_gpu(self, *, unverified: bool) -> str | None:
+        """Return why no GPU here is one that the package is for, or None."""
+        if not self.gpu_capability:
+            return None
+        here = host_gpu_capabilities()
+        run = {member for one in here if (member := serving(self.gpu_members, one)) is not None}
+        if run & {*self.gpu_capabilities, *(self.gpu_unverified if unverified else ())}:
+            return None
+        needed = " or ".join(
+            f"{one / 10:.1f} (or a later {one // 10}.x)" for one in self.gpu_capabilities
+        )
+        found = ", ".join(f"{one / 10:.1f}" for one in here) or "none"
+        untried = ", whose machine code in it no GPU has run" if run else ""
+        return f"it needs an NVIDIA GPU of compute capability {needed}; here: {found}{untried}"
+
+    @property
+    def nearness(self) -> tuple[int, int]:
+        """How near it is to the GPUs here; of packages for GPUs that fit, the largest is best.
+
+        Machine code for a later minor version is nearer, and a package for fewer GPUs.
+        """
+        members = self.gpu_members
+        served = (serving(members, one) or 0 for one in host_gpu_capabilities())
+        return max(served, default=0), -len(members)
 
     def _misfit_of_libraries(self) -> str | None:
         """Return what the C library or the driver here is too old for, or None."""
@@ -303,9 +399,20 @@ class Fit:
         return None
 
 
-def _runs_on(built_for: int, capability: int) -> bool:
-    """Tell whether a GPU of `capability` runs machine code for another of the same major one."""
-    return capability // 10 == built_for // 10 and capability >= built_for
+def best_of(fits: Sequence[Fit]) -> int:
+    """Return which of the fits, of packages that all run here, is the best one's.
+
+    It is the one that asks most of the processor, and of several for GPUs that ask the same, the
+    one that is nearest to the GPU here; else the first.
+    """
+    best = max(range(len(fits)), key=lambda place: len(fits[place].cpu_flags))
+    if not fits[best].gpu_capability:
+        return best
+    alike = [
+        place for place, fit in enumerate(fits)
+        if fit.gpu_capability and len(fit.cpu_flags) == len(fits[best].cpu_flags)
+    ]  # fmt: skip
+    return max(alike, key=lambda place: fits[place].nearness)
 
 
 def base_version(version: str) -> str:

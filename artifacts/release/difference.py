@@ -205,6 +205,7 @@ def _figures(target: TargetRecord) -> dict[str, str]:
     library = next((f.digest.short for f in target.files if f.path.endswith(".so")), "")
     told: dict[str, Any] = {
         "verdict": target.verdict,
+        "GPUs": target.told_unverified_gpus if target.accepted else "",
         "model.so": library,
         "chosen": target.chosen,
         "largest error": _number(target.max_abs),

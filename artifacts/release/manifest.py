@@ -19,6 +19,7 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import PackageRefused
 from handoff.artifacts.files.strict import parse_json
+from handoff.artifacts.recipe.generations import told_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.recipe.tolerance import (
@@ -100,7 +101,8 @@ class TargetRecord:
     package loses of the delivery's own. One that no processor of its kind has run tells in
     `emulated` what has, and is never timed. `source_checked` tells what the sources of kernels for
     a GPU that isn't here were seen to compute. `torches` tell how the package did in other versions
-    of torch than its own; those where it was right are in `fit`.
+    of torch than its own; those where it was right are in `fit`, as are the compute capabilities
+    on which a package for several generations of GPUs was run, and those on which it was not.
     """
 
     slug: str
@@ -141,7 +143,23 @@ class TargetRecord:
     @property
     def standing(self) -> str:
         """The verdict as people read it, with what was seen of a target that is unverified."""
+        if self.accepted and self.unverified_gpus:
+            return f"{self.verdict}, {self.told_unverified_gpus}"
         return f"{self.verdict}, {SOURCE_LEVEL}" if self.is_checked_at_source else self.verdict
+
+    @property
+    def unverified_gpus(self) -> tuple[int, ...]:
+        """The compute capabilities whose machine code in the package no GPU has run."""
+        if self.fit is None:
+            return ()
+        return self.fit.gpu_members if self.unverified else self.fit.gpu_unverified
+
+    @property
+    def told_unverified_gpus(self) -> str:
+        """The same, as people read it; '' for none."""
+        untried = self.unverified_gpus
+        told = f"not yet verified for compute capability {told_capabilities(untried)}"
+        return told if untried else ""
 
     @property
     def is_checked_at_source(self) -> bool:

@@ -105,13 +105,18 @@ def check_packages(
                 require_known_members(package.fileno(), file.path)
     _refuse_others(folder, {MANIFEST_FILE, RELEASE_FILE, *(file.path for file in expected)})
     for target in present:
-        misfit = target.fit.misfit(torch_version) if target.fit else "it was never built"
-        if target.unverified and not misfit:
+        misfit = untried = "it was never built"
+        if target.fit:
+            misfit = target.fit.misfit(torch_version) or ""
+            untried = target.fit.misfit(torch_version, unverified=True) or ""
+        # Nothing but that no GPU of this machine's kind has run it.
+        if not untried and (target.unverified or misfit):
             if unverified:
                 continue
             raise PackageRefused(
-                f"{target.slug} was never run", expected="a package that was verified",
-                got=f"one that was {target.verdict}",
+                f"{target.slug} was never run" + (" on such a GPU" if target.accepted else ""),
+                expected="a package that was verified",
+                got=misfit if target.accepted else f"one that was {target.verdict}",
                 remedy="Compare it with its delivery on this machine: "
                 "handoff verify FOLDER --delivery PATH",
             )  # fmt: skip

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
-from handoff.artifacts.recipe.target import Fit
+from handoff.artifacts.recipe.target import Fit, best_of
 from handoff.artifacts.release.manifest import Manifest, PackageFile, TargetRecord, read_manifest
 from handoff.artifacts.release.package import read_release
 from handoff.artifacts.release.signing import Trust, read_trust
@@ -262,21 +262,20 @@ def _choose(
             got="none", remedy="Pull the release again",
         )  # fmt: skip
     misfits = []
-    fitting: list[tuple[int, TargetRecord, Fit]] = []
+    fitting: list[tuple[TargetRecord, Fit]] = []
     for target in named:
         assert target.fit is not None
         if misfit := target.fit.misfit(torch_version):
             misfits.append(f"{target.slug}: {misfit}")
         else:
-            fitting.append((len(target.fit.cpu_flags), target, target.fit))
+            fitting.append((target, target.fit))
     if not fitting:
         raise PackageRefused(
             f"nothing of {manifest.model} in {folder.name} is for this machine",
             expected="a package that fits it", got="; ".join(misfits),
             remedy="Pull the release on the machine that it is for, with --target auto",
         )  # fmt: skip
-    _, best, fit = max(fitting, key=lambda found: found[0])
-    return best, fit
+    return fitting[best_of([fit for _, fit in fitting])]
 
 
 def _file_of(record: TargetRecord, name: FileName) -> PackageFile:

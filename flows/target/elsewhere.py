@@ -17,8 +17,9 @@ from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import HandoffError, StepCrashed, StoreFailed
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.files.writing import replace_folder
+from handoff.artifacts.recipe.generations import cuda_slug
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CudaTarget
+from handoff.artifacts.recipe.target import CudaTarget, Target
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer
 from handoff.flows import policies
@@ -40,7 +41,8 @@ class Elsewhere:
     """Which targets are built elsewhere, by which deployment, and what is to be said of the others.
 
     A target whose deployment `build-target/SLUG` has a worker that is online is built there, also
-    where this machine could do it: who gives a target a pool wants it built there.
+    where this machine could do it: who gives a target a pool wants it built there. One for GPUs of
+    several generations goes to the first of its GPUs that has a worker.
     """
 
     routes: Mapping[str, UUID] = field(default_factory=dict)
@@ -52,15 +54,25 @@ def find_routes(recipe: Recipe) -> Elsewhere:
     routes, notes = {}, []
     with get_client(sync_client=True) as client:
         for target in recipe.resolved_targets():
-            deployment = find_deployment(client, deployed("build-target", target.slug))
+            names = _hardware_of(target)
+            asked = (find_deployment(client, deployed("build-target", name)) for name in names)
+            deployment = next(filter(None, asked), None)
             if deployment is not None:
                 routes[target.slug] = deployment
             elif isinstance(target, CudaTarget) and not target.is_here:
+                pools = " or ".join(map(target_pool, names))
                 notes.append(
-                    f"{target.slug}: no worker of a pool {target_pool(target.slug)} is online, so "
+                    f"{target.slug}: no worker of a pool {pools} is online, so "
                     "that its package is built without a GPU and not verified"
                 )
     return Elsewhere(routes, tuple(notes))
+
+
+def _hardware_of(target: Target) -> tuple[str, ...]:
+    """Return the targets whose pools have hardware for this one."""
+    if isinstance(target, CudaTarget):
+        return tuple(cuda_slug([member]) for member in target.members)
+    return (target.slug,)
 
 
 def send_targets(

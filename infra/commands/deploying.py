@@ -14,7 +14,8 @@ from zoneinfo import available_timezones
 
 from handoff.artifacts.errors import EnvironmentLacking, UsageProblem
 from handoff.artifacts.printable import one_line
-from handoff.artifacts.recipe.target import TARGETS
+from handoff.artifacts.recipe.generations import cuda_slug
+from handoff.artifacts.recipe.target import TARGETS, CudaTarget, find_target
 from handoff.flows.site import RECOMPILE, RESUME
 from handoff.infra.engine.environments import prepare_prefect
 from handoff.infra.prefect.automations import automations, notification
@@ -68,11 +69,7 @@ def deploy(
             remedy="Start one with 'handoff up', or name yours",
         )  # fmt: skip
     for target in targets:
-        if target not in TARGETS:
-            raise UsageProblem(
-                "that is no target", expected=f"one of {', '.join(TARGETS)}", got=target[:40],
-                remedy="Fix --target",
-            )  # fmt: skip
+        _require_pool(target)
     first = _require_schedule(night.schedule(None))
     prepare_prefect(settings)
     wanted = deployments(first, targets)
@@ -80,6 +77,23 @@ def deploy(
         held = apply(wanted, notify, night, resets=resets)
     share_settings(settings, prefect_login(), os.environ)
     _tell(wanted, held, settings.prefect_api, as_json=as_json)
+
+
+def _require_pool(target: str) -> None:
+    """Raise `UsageProblem` for what is no target, or one that several kinds of machines serve."""
+    if target in TARGETS:
+        return
+    several = find_target(target)
+    if isinstance(several, CudaTarget):
+        options = " ".join(f"--target {cuda_slug([member])}" for member in several.members)
+        raise UsageProblem(
+            "a pool is for machines of one kind", expected="a target for one GPU", got=target[:40],
+            remedy=f"Write {options}: packages for several GPUs are built in any of their pools",
+        )  # fmt: skip
+    raise UsageProblem(
+        "that is no target", expected=f"one of {', '.join(TARGETS)}", got=target[:40],
+        remedy="Fix --target",
+    )  # fmt: skip
 
 
 def _tell(

@@ -20,6 +20,7 @@ from typing import Any, get_type_hints
 
 from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MetricRule
+from handoff.artifacts.recipe.generations import FIRST_SPECIFIC, MOST
 from handoff.artifacts.recipe.recipe import (
     DEFAULT_PASSES,
     KNOBS,
@@ -134,7 +135,10 @@ def _targets() -> str:
     rows = [(f"`{slug}`", _told_target(target)) for slug, target in TARGETS.items()]
     return (
         "## Targets\n\n`cpu` is the best of `cpu-avx512` and `cpu-avx2` that the building machine "
-        "has.\n\n" + _table(("target", "what it needs"), rows)
+        "has.\n\n" + _table(("target", "what it needs"), rows) + "\n\n"
+        f"Two to {MOST} kinds of GPUs can have one package, with machine code for each: "
+        f"`cuda-sm80+sm90`, in ascending order, the first before `sm{FIRST_SPECIFIC}` ([what it "
+        "costs](gpu.md#one-package-for-several-gpus))."
     )
 
 

@@ -36,6 +36,7 @@ def _target_object(target: TargetRecord) -> dict[str, Any]:
         "accepted": target.accepted,
         "reasons": list(target.reasons),
         "unverified": target.unverified,
+        "unverified_gpus": list(target.unverified_gpus),
         "emulated": target.emulated,
         "source_checked": to_plain(target.source_checked),
         "torches": to_plain(target.torches),
@@ -87,11 +88,12 @@ def print_release(
             *target.notes,
             *([target.taken_over.told] if target.taken_over else []),
             *([f"not yet verified: {target.unverified}"] if target.unverified else []),
+            *([target.told_unverified_gpus] if target.accepted else []),
             *([target.source_checked.told] if target.source_checked else []),
             *([f"verified under emulation: {target.emulated}"] if target.emulated else []),
             *(check.told for check in target.torches),
         )
-        for text in told:
+        for text in filter(None, told):
             echo("  " + fitted(f"{target.slug}: {text}", 2))
     if manifest.targets:
         print_table("", _COLUMNS, [_summary_row(manifest, target) for target in manifest.targets])

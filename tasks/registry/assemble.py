@@ -67,7 +67,7 @@ def bless(
         accepted=verified.accepted,
         reasons=verified.reasons,
         files=compiled.files,
-        fit=compiled.fit,
+        fit=compiled.fit.tried_here(),
         deviations=verified.deviations,
         skipped=reference.skipped,
         timings=timed.timings if timed else (),
@@ -160,6 +160,8 @@ def _culprit(found: LocalizeResult) -> Culprit:
 def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
     """Return the record of a target that was compiled on a machine that can't run it."""
     here = ", ".join(f"{c / 10:.1f}" for c in host_gpu_capabilities()) or "no NVIDIA GPU"
+    named = " and ".join(f"{profile.name} ({profile.slug})" for profile in target.profiles)
+    those = "those GPUs" if target.further else "that GPU"
     return TargetRecord(
         slug=target.slug,
         accepted=False,
@@ -169,8 +171,8 @@ def built_only(target: CudaTarget, compiled: CompileResult) -> TargetRecord:
         compile_s=compiled.compile_s,
         size_bytes=sum(file.size_bytes for file in compiled.files),
         instruction_sets=compiled.instruction_sets,
-        unverified=f"compiled for {target.profile.name} (sm_{target.sm}) on a machine with {here}: "
-        "its kernels were seen to be for that GPU, and no GPU has run them",
+        unverified=f"compiled for {named} on a machine with {here}: "
+        f"its kernels were seen to be for {those}, and no GPU has run them",
         kernels=compiled.kernels,
     )
 

@@ -24,7 +24,7 @@ from handoff.tasks.registry.changes import (
     RetireRequest,
     RollBackRequest,
 )
-from handoff.tasks.registry.promotion import broken_rules, told_emulated
+from handoff.tasks.registry.promotion import broken_rules, told_unrun
 
 _UNSIGNED = Digest("sha256:" + "0" * 64)
 
@@ -132,7 +132,7 @@ def _promote(releases: Releases, job: DraftJob, request: PromoteRequest) -> Draf
         )
     version = _version(releases, request.model, target)
     entry = _entry(head, job, "promote", version, request.alias)
-    measured = (*map(str, request.measured), *told_emulated(wanted))
+    measured = (*map(str, request.measured), *told_unrun(wanted))
     set_aside = (*broken, *(f"narrower: it refuses {phrase}" for phrase in lost))
     return Draft(replace(entry, overrides=set_aside, measured=measured), target.version)
 

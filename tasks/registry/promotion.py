@@ -68,13 +68,19 @@ def judge(
     return ("better", gained) if gained else ("equal", ())
 
 
-def told_emulated(manifest: Manifest) -> tuple[str, ...]:
-    """Return a sentence for each target that no processor of its kind has run."""
-    return tuple(
+def told_unrun(manifest: Manifest) -> tuple[str, ...]:
+    """Return a sentence for each target that machines of its kind have not run, or not all."""
+    emulated = (
         f"{target.slug}: verified under emulation: {target.emulated}"
         for target in manifest.targets
         if target.emulated
     )
+    untried = (
+        f"{target.slug}: {target.told_unverified_gpus}"
+        for target in manifest.targets
+        if target.told_unverified_gpus
+    )
+    return (*emulated, *untried)
 
 
 def _unblessed(target: TargetRecord, rules: Promotion) -> Iterator[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from handoff.artifacts.digest import Digest, digest_file, digest_folder, digest_tree
 from handoff.artifacts.errors import PackageRefused, RegistryFailed, StoreFailed, UsageProblem
 from handoff.artifacts.files.writing import becoming, write_whole
+from handoff.artifacts.recipe.target import best_of
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord
 from handoff.artifacts.release.package import check_release
 from handoff.artifacts.release.releases import Releases, SignedRelease, open_releases
@@ -112,7 +113,8 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
     """Return the target named `wanted`, or for `auto` the best one that fits this machine.
 
     Targets stand in the manifest as the recipe names them; of those that fit, the one that asks
-    most of the processor is the best. A target that is named may be one for another machine.
+    most of the processor is the best, and of those for GPUs the nearest to the one here. A target
+    that is named may be one for another machine.
     """
     accepted = [target for target in manifest.targets if target.accepted and target.fit]
     if wanted != "auto":
@@ -133,7 +135,7 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
         if misfit := target.fit.misfit(torch_version):
             misfits[target.slug] = misfit
         else:
-            fitting.append((len(target.fit.cpu_flags), target))
+            fitting.append((target.fit, target))
     if not fitting:
         raise PackageRefused(
             f"nothing in this release of {manifest.model} runs on this machine",
@@ -141,7 +143,7 @@ def choose_target(manifest: Manifest, wanted: str, torch_version: str | None) ->
             got="; ".join(f"{slug}: {why}" for slug, why in misfits.items()) or "no package",
             remedy="Release the model for this machine, or name another machine's with --for",
         )
-    return max(fitting, key=lambda pair: pair[0])[1]
+    return fitting[best_of([fit for fit, _ in fitting])][1]
 
 
 def fetch(

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, StepCrashed, UsageProblem
+from handoff.artifacts.machine.gpu import host_gpu_capabilities
+from handoff.artifacts.recipe.generations import serving, told_capabilities
 from handoff.artifacts.recipe.recipe import KNOBS, OtherTorch, PassChoice, Search
 from handoff.artifacts.recipe.target import installed_torch, parse_target
 from handoff.artifacts.release.evidence import TorchCheck
@@ -183,12 +185,29 @@ def _tell(
         )
     if record.unverified:
         return (
-            f"{slug}: right here in {len(verified.deviations)} comparisons "
+            f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
             f"({reference.plan.short}); it stays 'built, not yet verified' until it is released "
             "where its hardware is"
         )
+    if record.fit and record.fit.misfit(None):
+        # Machine code that no GPU had run when it was released.
+        return (
+            f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
+            f"({reference.plan.short}); its record stays {record.told_unverified_gpus} until it is "
+            "released where such a GPU is"
+        )
     same = "the recorded plan" if str(reference.plan) == manifest.plan else "another plan"
     return (
-        f"{slug}: accepted again, {len(verified.deviations)} comparisons on {same} "
-        f"({reference.plan.short})"
+        f"{slug}: accepted again{_on_gpu(record)}, {len(verified.deviations)} comparisons on "
+        f"{same} ({reference.plan.short})"
     )
+
+
+def _on_gpu(record: TargetRecord) -> str:
+    """Return on which of its GPUs a package for several was run here, and on which it wasn't."""
+    members = record.fit.gpu_members if record.fit else ()
+    if len(members) < 2:
+        return ""
+    ran = serving(members, host_gpu_capabilities()[0])
+    others = told_capabilities(member for member in members if member != ran)
+    return f" for compute capability {(ran or 0) / 10:.1f}, and not run for {others},"

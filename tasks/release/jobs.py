@@ -16,7 +16,7 @@ from handoff.artifacts.delivery.contract import NOTHING_SAID, Lineage
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.isolated import own_package
 from handoff.artifacts.recipe.recipe import PassChoice, Recipe
-from handoff.artifacts.recipe.target import TARGETS, CpuTarget, CudaTarget, Target
+from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target, find_target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
 from handoff.tasks.compile.arm.emulation import emulated_target
@@ -234,7 +234,7 @@ def is_tried_with_others(slug: str) -> bool:
 
     Another torch for ARM64 isn't here, and none was tried on a GPU.
     """
-    return not isinstance(TARGETS.get(slug), CudaTarget) and not emulated_target(slug)
+    return not isinstance(find_target(slug), CudaTarget) and not emulated_target(slug)
 
 
 def with_torch(slug: str, version: str) -> str:
@@ -244,7 +244,7 @@ def with_torch(slug: str, version: str) -> str:
 
 def _rows_of(slug: str) -> tuple[Step[Any, Any], ...]:
     """Return the steps of the target `slug`, here."""
-    target = TARGETS.get(slug)
+    target = find_target(slug)
     if isinstance(target, CudaTarget) and not target.is_here:
         return OF_ABSENT_GPU
     # What an emulator runs isn't timed.

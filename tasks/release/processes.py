@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from handoff.artifacts.isolated import imported_from
+from handoff.artifacts.machine.gpu import host_gpu_capabilities
 from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.recipe.target import ArmTarget, CudaTarget, Target, native_target
 from handoff.artifacts.release.manifest import is_large
@@ -198,10 +199,14 @@ class Processes:
             return self._later[plan.name]
 
     def _compiler_environment(self, target: Target) -> dict[str, str]:
-        # A cache of its own: what another build left there could end up in this one.
+        # A package for several generations of GPUs is made the same way wherever there is one.
+        several = isinstance(target, CudaTarget) and bool(target.further)
+        hidden = several and bool(host_gpu_capabilities())
         return {
             "ATEN_CPU_CAPABILITY": target.capability,
+            # A cache of its own: what another build left there could end up in this one.
             "TORCHINDUCTOR_CACHE_DIR": str(self.jobs.workspace / "cache" / target.slug),
+            **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {}),
         }
 
 

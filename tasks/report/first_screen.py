@@ -91,6 +91,9 @@ def judge(manifest: Manifest) -> Verdict:
         sentence = f"{judged} are accepted; released for {names}."
         if emulated:
             sentence += f" {emulated} was verified under emulation, and its speed not measured."
+        for target in manifest.targets:
+            if untried := target.told_unverified_gpus:
+                sentence += f" {target.slug} is {untried}."
     remedy = next_step(manifest)
     reasons = [_why(target, "" if place else remedy) for place, target in enumerate(refused)]
     return Verdict(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from handoff.artifacts.delivery.captures import COLUMNS, CaptureRow
 from handoff.artifacts.delivery.signature import TensorSpec
+from handoff.artifacts.recipe.generations import told_capabilities
 from handoff.artifacts.release.evidence import BUSY, PassEffect, Timing
 from handoff.artifacts.release.interval import measured_size, ratio, size
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -73,7 +74,8 @@ def targets_table(manifest: Manifest) -> Table | None:
 def verdict_cell(target: TargetRecord) -> Cell:
     """Return a target's verdict in its colour."""
     tones: dict[str, Tone] = {"accepted": "good", "refused": "bad"}
-    return Cell(target.standing, tones.get(target.verdict, "warn"))
+    tone = tones.get(target.verdict, "warn")
+    return Cell(target.standing, "warn" if target.accepted and target.unverified_gpus else tone)
 
 
 def _told_speed(target: TargetRecord) -> str:
@@ -86,7 +88,7 @@ def _machine(target: TargetRecord) -> str:
     fit = target.fit
     if fit is None:
         return "-"
-    gpu = f", compute capability {fit.gpu_capability / 10:.1f}" if fit.gpu_capability else ""
+    gpu = f", compute capability {told_capabilities(fit.gpu_members)}" if fit.gpu_members else ""
     glibc = f", glibc {fit.glibc}" if fit.glibc else ""
     return f"{fit.machine}, torch {fit.torch}{gpu}{glibc}"
 

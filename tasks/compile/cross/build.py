@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -13,12 +14,14 @@ from torch.export import ExportedProgram
 
 from handoff.artifacts.errors import BlessingRefused, HandoffError, UsageProblem
 from handoff.artifacts.machine.gpu import GpuProfile
+from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import CudaTarget
+from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.inspect_binary import Inspection, inspect_binary
 from handoff.tasks.compile.cross.kernels import KernelChoice
 from handoff.tasks.compile.cross.pretend import pretend_gpu
 from handoff.tasks.compile.cross.retarget import Weights, retarget
-from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_stub, find_toolkit
+from handoff.tasks.compile.cross.toolkit import can_add_ptx, driver_stub, find_ptxas, find_toolkit
 from handoff.tasks.compile.machine.here import SHIPPED_OPTIONS, has_march_option
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.place import built_apart
@@ -48,23 +51,29 @@ def compile_for(
     profile: GpuProfile,
     folder: Path,
     *,
+    further: tuple[GpuProfile, ...] = (),
     ptx: bool = False,
     options: Mapping[str, object] | None = None,
 ) -> CrossBuilt:
     """Write `model.pt2` for this GPU to `folder`, kernels and weights embedded, all or nothing.
 
     With `ptx`, each kernel's PTX is put beside its machine code, from which a driver can compile it
-    for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). `options` are
+    for a newer GPU (not for sm_90 and sm_100, whose PTX is for that very GPU). The kernels have
+    machine code for `further` GPUs, too, assembled from that PTX; their configurations are chosen
+    for `profile` alone, which has to be within the limits of all. `options` are
     AOTInductor's, of those that need no GPU. The host's code is for x86-64-v3, where this torch
     lets that be chosen. Nothing is timed; `tasks.compile.cross.kernels` says how configurations are
     chosen. `program` is left as it is.
 
     Raises `EnvironmentLacking` for a torch that isn't known, or tools that are missing,
     `UsageProblem` for an option that needs a GPU, and `BlessingRefused` where the program can't be
-    compiled, or the bytes say another GPU than the one that was asked for.
+    compiled, or the bytes say another GPU than those that were asked for.
     """
+    ptx = ptx or bool(further)
     wanted = inductor_options(options or {}, ptx=ptx)
     toolkit = find_toolkit(profile, ptx=ptx)
+    for one in further:
+        find_ptxas(one)
     began = time.monotonic()
     retargeted = retarget(program)
     with (
@@ -75,11 +84,12 @@ def compile_for(
             weights=Weights(program, retargeted),
             toolkit=toolkit,
             libraries=driver_stub(toolkit.compiler).parent,
+            assembler=Assembler(further),
         ) as kernels,
     ):
         _compile(retargeted, building / PACKAGE, wanted, profile)
         inspection = inspect_binary(building / PACKAGE)
-        _require_kernels_for(profile, kernels, inspection)
+        require_kernels_for((profile, *further), kernels, inspection)
     package = folder / PACKAGE
     seconds = time.monotonic() - began
     return CrossBuilt(package, package.stat().st_size, seconds, tuple(kernels), inspection)
@@ -138,17 +148,29 @@ def _compile(
         ) from error  # fmt: skip
 
 
-def _require_kernels_for(
-    profile: GpuProfile, kernels: list[KernelChoice], inspection: Inspection
+def require_kernels_for(
+    profiles: Sequence[GpuProfile], kernels: Sequence[KernelChoice], inspection: Inspection
 ) -> None:
-    """Raise `BlessingRefused` unless the package holds those kernels, for that GPU and no other."""
+    """Raise `BlessingRefused` unless a package holds those kernels, for these GPUs and no others.
+
+    Each kernel needs machine code for each GPU: a driver would compile the PTX where it is lacking.
+    """
     compiled = {kernel.name for kernel in kernels}
     found = {kernel.capability for kernel in inspection.kernels}
-    if inspection.names != compiled or found - {profile.capability}:
+    wanted = {profile.capability for profile in profiles}
+    if inspection.names != compiled or found - wanted:
+        slugs = " and ".join(profile.slug for profile in profiles)
         others = ", ".join(f"sm_{capability}" for capability in sorted(found)) or "no GPU"
         raise _not_what_was_compiled(
-            f"{len(compiled)} kernels for {profile.slug}", f"{len(inspection.names)} for {others}"
+            f"{len(compiled)} kernels for {slugs}", f"{len(inspection.names)} for {others}"
         )
+    there = {(one.name, one.capability) for one in inspection.kernels if one.kind == "cubin"}
+    for name, capability in product(sorted(compiled), sorted(wanted)):
+        if (name, capability) not in there:
+            had = ", ".join(f"sm_{one}" for one in sorted(wanted) if (name, one) in there)
+            raise _not_what_was_compiled(
+                f"machine code of {name} for sm_{capability}", f"that for {had}"
+            )
     # A linker may leave out what it thinks isn't used; the package would then not load.
     missing = {"libcuda.so.1", "libtorch_cuda.so"} - set(inspection.needed) if kernels else set()
     if missing:
@@ -160,10 +182,6 @@ def _not_what_was_compiled(expected: str, got: str) -> BlessingRefused:
         "the package's bytes are not what was compiled", expected=expected, got=got,
         remedy="Run again; if it stays, report it with the versions of torch and triton",
     )  # fmt: skip
-
-
-# From here on PTX is for the very GPU (`sm_90a`), and no newer one can take it.
-_FIRST_SPECIFIC = 90
 
 
 @dataclass(frozen=True)
@@ -189,8 +207,10 @@ def compile_for_gpu(
     torch can.
     """
     kept = {name: value for name, value in options.items() if name not in NEED_A_GPU}
-    ptx = target.sm < _FIRST_SPECIFIC and can_add_ptx()
-    built = compile_for(program, target.profile, folder, ptx=ptx, options=kept)
+    ptx = target.sm < FIRST_SPECIFIC and can_add_ptx()
+    built = compile_for(
+        program, target.profile, folder, further=target.profiles[1:], ptx=ptx, options=kept
+    )
     toolchain = {"cuda": str(torch.version.cuda)}
     sources = tuple(kernel.source for kernel in built.kernels)
     return GpuPackage(built.package, tuple(map(_told, built.kernels)), toolchain, sources)
@@ -201,4 +221,5 @@ def _told(kernel: KernelChoice) -> str:
         f"{kernel.name}: {kernel.configuration} (of {kernel.candidates}), {kernel.registers} "
         f"registers, {kernel.shared_bytes} bytes of shared memory, "
         f"{kernel.resident_warps} warps resident"
+        + "".join(f"; {other}" for other in kernel.elsewhere)
     )

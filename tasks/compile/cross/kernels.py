@@ -22,13 +22,14 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.machine.gpu import KIB, GpuProfile
+from handoff.tasks.compile.cross.assembling import Assembler, Elsewhere
 from handoff.tasks.compile.messages import KernelSource
 from handoff.tasks.compile.reading.python_source import read_python
 
@@ -72,7 +73,7 @@ _RESERVED_SHARED = 1 * KIB
 class KernelChoice:
     """Which configuration of a kernel was kept, of how many, and what it takes of the GPU.
 
-    `source` is what it was compiled from.
+    `source` is what it was compiled from, and `elsewhere` what it takes of further GPUs.
     """
 
     name: str
@@ -84,17 +85,20 @@ class KernelChoice:
     warps: int
     resident_warps: int
     source: KernelSource
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 def keep_one_configuration(
     code: Any,  # noqa: ANN401 - Inductor's PythonWrapperCodegen
     profile: GpuProfile,
+    assembler: Assembler,
     chosen: list[KernelChoice],
 ) -> None:
     """Stand in for Inductor's autotuning of a graph: compile all, time none, save one of each.
 
     The block of code that Inductor writes defines the kernels and then calls each with tensors on
-    the device. Only the definitions are executed. Adds what was kept to `chosen`.
+    the device. Only the definitions are executed. What is kept is assembled for further GPUs, too,
+    and added to `chosen`.
     """
     heuristics = import_module("torch._inductor.runtime.triton_heuristics")
     code.kernel_autotune_defs.splice("\nasync_compile.wait(globals())\ndel async_compile\n")
@@ -107,9 +111,10 @@ def keep_one_configuration(
         if not tuner.launchers:
             tuner.precompile()
         choice, launcher = _keep_one(tuner, profile)
+        elsewhere = assembler.take(choice.name, launcher.bin, choice.warps)
         # The stream is recorded with a kernel and never read again: the wrapper has its own.
         tuner.save_gpu_kernel("stream", launcher)
-        chosen.append(choice)
+        chosen.append(replace(choice, elsewhere=elsewhere))
 
 
 def _keep_one(tuner: Any, profile: GpuProfile) -> tuple[KernelChoice, Any]:  # noqa: ANN401

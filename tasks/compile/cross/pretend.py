@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.machine.gpu import GpuProfile
+from handoff.tasks.compile.cross.assembling import Assembler
 from handoff.tasks.compile.cross.driver import PretendedDriver, torch_properties
 from handoff.tasks.compile.cross.kernels import KernelChoice, keep_one_configuration
 from handoff.tasks.compile.cross.retarget import Weights, storage_address
@@ -114,11 +115,13 @@ def pretend_gpu(
     weights: Weights | None = None,
     toolkit: Toolkit | None = None,
     libraries: Path | None = None,
+    assembler: Assembler | None = None,
 ) -> Iterator[list[KernelChoice]]:
     """Answer as if this GPU were device 0 until the body ends; give the kernels it compiled.
 
     `weights` are those of the program to compile, without which one that has any is refused;
-    `libraries` is a folder with the driver's stub to link to. Nothing can be run or timed
+    `libraries` is a folder with the driver's stub to link to, and `assembler` makes the kernels'
+    machine code for further GPUs. Nothing can be run or timed
     meanwhile: a launch or a benchmark raises. All that was replaced is as before on leaving, also
     after an exception. It holds for the whole process, so nothing else may compile in it meanwhile.
 
@@ -126,12 +129,13 @@ def pretend_gpu(
     """
     require_known_torch()
     tools = toolkit or find_toolkit(profile)
+    assembler = assembler or Assembler()
     chosen: list[KernelChoice] = []
     patches = [
         *_device_patches(profile),
         *_triton_patches(profile),
-        *_inductor_patches(profile, weights, chosen),
-        *_build_patches(tools, libraries),
+        *_inductor_patches(profile, weights, assembler, chosen),
+        *_build_patches(tools, libraries, assembler),
     ]
     forget_devices()
     try:
@@ -202,7 +206,10 @@ def _triton_patches(profile: GpuProfile) -> list[Patch]:
 
 
 def _inductor_patches(
-    profile: GpuProfile, weights: Weights | None, chosen: list[KernelChoice]
+    profile: GpuProfile,
+    weights: Weights | None,
+    assembler: Assembler,
+    chosen: list[KernelChoice],
 ) -> list[Patch]:
     """Return what stands in for what Inductor does on a device: tune, time, fold, read weights."""
     graph = import_module("torch._inductor.graph")
@@ -214,7 +221,7 @@ def _inductor_patches(
     deduce, original = folder._deduce_value, graph.GraphLowering.get_original_value_of_constant
 
     def keep_one(code: Any) -> None:  # noqa: ANN401 - Inductor's wrapper generator
-        keep_one_configuration(code, profile, chosen)
+        keep_one_configuration(code, profile, assembler, chosen)
 
     def deduce_on_cpu(self: Any, node: torch.fx.Node) -> object:  # noqa: ANN401 - Inductor's
         # A weight has no value here. Anything else that is folded starts from numbers in the graph.
@@ -240,7 +247,7 @@ def _inductor_patches(
     ]
 
 
-def _build_patches(tools: Toolkit, libraries: Path | None) -> list[Patch]:
+def _build_patches(tools: Toolkit, libraries: Path | None, assembler: Assembler) -> list[Patch]:
     """Return where g++ finds CUDA's headers and the driver, and what makes fat binaries."""
     extension = import_module("torch.utils.cpp_extension")
     codecache = import_module("torch._inductor.codecache")
@@ -259,11 +266,15 @@ def _build_patches(tools: Toolkit, libraries: Path | None) -> list[Patch]:
     def command(
         ptx: str, output: str, cubin: str, _nvcc: object, _fatbinary: object, architecture: str
     ) -> list[str]:
+        images = [
+            ("elf", architecture, cubin),
+            *(("elf", *image) for image in assembler.write_images(Path(ptx), Path(output))),
+            ("ptx", architecture, ptx),
+        ]
         # Not compressed, so that which GPU the PTX is for can be read without decompressing it.
         return [
             str(tools.fatbinary), f"--create={output}", "-64", "--compress=false",
-            f"--image3=kind=elf,sm={architecture},file={cubin}",
-            f"--image3=kind=ptx,sm={architecture},file={ptx}",
+            *(f"--image3=kind={kind},sm={gpu},file={file}" for kind, gpu, file in images),
         ]  # fmt: skip
 
     patches = [

@@ -2,13 +2,13 @@
 
 All of it comes with the wheels that a CUDA build of torch from the package index depends on, g++
 apart; no CUDA toolkit has to be installed. `fatbinary` doesn't: it is in the wheel of
-`nvidia-cuda-nvcc` and in a toolkit, and is asked for only where PTX is to go beside the binary.
+`nvidia-cuda-nvcc` and in a toolkit, and is asked for only where a package is to hold
+more of its kernels than machine code for one GPU.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import GpuProfile
 from handoff.artifacts.recipe.target import base_version
+from handoff.tasks.compile.cross.fatbinary import require_fatbinary
 from handoff.tasks.compile.machine.here import require_compiler
 
 # Each torch whose internals `pretend` is known to fit, with the Triton that goes with it. Another
@@ -95,14 +96,15 @@ def find_toolkit(profile: GpuProfile, *, ptx: bool = False) -> Toolkit:
     require_known_torch()
     if ptx and not can_add_ptx():
         raise EnvironmentLacking(
-            "PTX can't be added to the machine code", expected="torch 2.13 or newer",
-            got=f"torch {torch.__version__}, which asks for nvcc", remedy="Build without PTX",
+            "no fat binaries can be made of the kernels", expected="torch 2.13 or newer",
+            got=f"torch {torch.__version__}, which asks for nvcc",
+            remedy="Name one GPU in each target, or build with a newer torch",
         )  # fmt: skip
     return Toolkit(
         headers=_find_headers(),
-        ptxas=_find_ptxas(profile),
+        ptxas=find_ptxas(profile),
         compiler=require_compiler(),
-        fatbinary=_find_fatbinary() if ptx else None,
+        fatbinary=require_fatbinary() if ptx else None,
     )
 
 
@@ -169,7 +171,7 @@ def _cuda_major(folder: Path) -> str | None:
     return str(int(found.group(1)) // 1000) if found else None
 
 
-def _find_ptxas(profile: GpuProfile) -> Path:
+def find_ptxas(profile: GpuProfile) -> Path:
     """Return the assembler that Triton will call for this capability, and see that it runs."""
     # Imported by name, because a CPU build of torch brings no Triton for mypy to look at.
     backend = import_module("triton.backends.nvidia.compiler")
@@ -182,23 +184,6 @@ def _find_ptxas(profile: GpuProfile) -> Path:
             got=str(error)[:200], remedy="Install the triton wheel that torch depends on again",
         ) from error  # fmt: skip
     return Path(tool.path)
-
-
-def find_fatbinary() -> Path | None:
-    """Return NVIDIA's `fatbinary`, from the wheels beside torch or the PATH, or None."""
-    wheels = [path for f in _package_folder("nvidia") for path in f.glob("cu*/bin/fatbinary")]
-    on_path = shutil.which("fatbinary")
-    return next(iter(wheels), Path(on_path) if on_path else None)
-
-
-def _find_fatbinary() -> Path:
-    found = find_fatbinary()
-    if found is None:
-        raise EnvironmentLacking(
-            "PTX can't be added to the kernels", expected="NVIDIA's fatbinary", got="none",
-            remedy="Install the wheel nvidia-cuda-nvcc of torch's CUDA, or leave the PTX out",
-        )  # fmt: skip
-    return found
 
 
 def _package_folder(name: str) -> list[Path]:

@@ -96,6 +96,7 @@ def fit_of(target: Target, library: Path) -> Fit:
         torch=torch.__version__,
         machine="aarch64" if isinstance(target, ArmTarget) else platform.machine(),
         gpu_capability=target.sm if isinstance(target, CudaTarget) else 0,
+        gpu_also=target.further if isinstance(target, CudaTarget) else (),
         glibc=needed_glibc(library),
         # Both ways to compile for a GPU go by torch's own CUDA (`tasks.compile.cross.toolkit`).
         cuda=str(torch.version.cuda or "") if isinstance(target, CudaTarget) else "",

@@ -32,8 +32,11 @@ DEVICE = "cuda:0"
 
 
 def can_compile(target: CudaTarget) -> bool:
-    """Tell whether the first GPU here is of that very capability, and torch can use it."""
-    if not (target.is_here and torch.cuda.is_available()):
+    """Tell whether the first GPU here is of that very capability, and torch can use it.
+
+    What is for several is timed on none: the others would get a configuration of that one.
+    """
+    if target.further or not (target.is_here and torch.cuda.is_available()):
         return False
     major, minor = torch.cuda.get_device_capability()
     return 10 * major + minor == target.sm

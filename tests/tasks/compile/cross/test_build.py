@@ -20,9 +20,9 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused, UsageProblem
 from handoff.artifacts.machine.gpu import PROFILES
 from handoff.tasks.compile.cross.build import CrossBuilt, compile_for
+from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.toolkit import (
     can_add_ptx,
-    find_fatbinary,
     find_toolkit,
     write_driver_stub,
 )

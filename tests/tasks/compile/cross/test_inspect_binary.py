@@ -11,6 +11,7 @@ import pytest
 
 from handoff.artifacts.machine.gpu import PROFILES, GpuProfile
 from handoff.tasks.compile.cross.driver import read_resources
+from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.inspect_binary import (
     MAGIC,
     EmbeddedKernel,
@@ -18,7 +19,7 @@ from handoff.tasks.compile.cross.inspect_binary import (
     inspect_bytes,
     read_elf,
 )
-from handoff.tasks.compile.cross.toolkit import find_fatbinary, find_toolkit
+from handoff.tasks.compile.cross.toolkit import find_toolkit
 from tests.tasks.compile.cross.models import needs_known_torch
 
 needs_fatbinary = pytest.mark.skipif(
