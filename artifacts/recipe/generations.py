@@ -60,27 +60,21 @@ def parse_generations(slug: str) -> tuple[int, ...]:
     if not slug.startswith("cuda") or len(numbers) < 2:
         return ()
     known = [profile.capability for profile in PROFILES.values()]
-    unknown = [number for number in numbers if number not in known]
-    if unknown:
-        raise ValueError(
-            f"expected GPUs among {', '.join(f'sm{one}' for one in known)}, joined as "
-            f"cuda-sm80+sm90, got sm{unknown[0]} in {slug[:60]!r}"
-        )
     members = tuple(sorted(set(numbers)))
-    if len(members) > MOST:
-        raise ValueError(
-            f"expected at most {MOST} GPUs in one package, got {len(members)} in {slug[:60]!r}; "
-            "name two targets instead"
-        )
-    if len(members) > 1 and members[0] >= FIRST_SPECIFIC:
+    expected, got = "", repr(slug[:60])
+    if not set(members) <= set(known):
+        expected = f"GPUs among {', '.join(f'sm{one}' for one in known)}, joined as cuda-sm80+sm90"
+    elif len(members) > MOST:
+        expected = f"at most {MOST} GPUs in one package, and further ones in another target"
+    elif len(members) > 1 and members[0] >= FIRST_SPECIFIC:
         apart = " and ".join(cuda_slug([member]) for member in members)
-        raise ValueError(
-            f"expected a first GPU before sm{FIRST_SPECIFIC}, since Triton's PTX is for no other "
-            f"GPU from there on, got {slug[:60]!r}; write {apart}, a target each"
+        expected = (
+            f"a first GPU before sm{FIRST_SPECIFIC}, since Triton's PTX is for no other GPU from "
+            f"there on (write {apart}, a target each)"
         )
-    if slug != cuda_slug(members):
-        raise ValueError(
-            f"expected capabilities in ascending order, each once: {cuda_slug(members)}, "
-            f"got {slug[:60]!r}"
-        )
+        got += f", whose first is sm{members[0]}"
+    elif slug != cuda_slug(members):
+        expected = f"capabilities in ascending order, each once: {cuda_slug(members)}"
+    if expected:
+        raise ValueError(f"expected {expected}, got {got}")
     return members

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from handoff.artifacts.delivery.uri import without_login
 from handoff.artifacts.errors import HandoffError, UsageProblem
+from handoff.artifacts.recipe.generations import FIRST_SPECIFIC
 from handoff.artifacts.recipe.target import TARGETS, ArmTarget, host_cpu_flags
 from handoff.artifacts.release.layout import MODELS
 from handoff.artifacts.release.signing import read_trust
@@ -36,6 +37,7 @@ from handoff.infra.terminal.console import print_json
 from handoff.infra.terminal.echoing import echo
 from handoff.tasks.compile.arm.emulation import told_emulator
 from handoff.tasks.compile.arm.sysroot import PACKAGES, is_arm_host, lacking
+from handoff.tasks.compile.cross.fatbinary import REMEDY, find_fatbinary
 
 Answer = Literal["ok", "note", "missing"]
 
@@ -63,7 +65,7 @@ def examine(*, as_json: bool) -> int:
     settings = read_settings()
     checks = [_python(), _package("torch"), *_extras(), _processor(), _gpu(), _home(settings)]
     if has_extra("release"):
-        checks += [_compiler(), _arm(), _keys(settings)]
+        checks += [_compiler(), _fatbinary(), _arm(), _keys(settings)]
     checks += [_trust(settings), _confinement(), _store(settings)]
     if has_extra("release"):
         checks += [*_stack(settings), *_spool(settings), _registry(settings), _prefect(settings)]
@@ -119,6 +121,15 @@ def _compiler() -> Check:
     if answer.returncode:
         return Check("compiler", "missing", f"{name} fails: {answer.stderr.strip()[:200]}")
     return Check("compiler", "ok", answer.stdout.splitlines()[0])
+
+
+def _fatbinary() -> Check:
+    """Tell whether packages for GPUs before sm_90, and for several, can be built here."""
+    found = find_fatbinary()
+    if found is None:
+        told = f"none: packages for GPUs before sm_{FIRST_SPECIFIC}, or for several, aren't built"
+        return Check("fatbinary", "note", told, REMEDY)
+    return Check("fatbinary", "ok", str(found))
 
 
 def _arm() -> Check:

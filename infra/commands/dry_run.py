@@ -45,6 +45,7 @@ from handoff.infra.terminal.step_times import (
     times_folder,
 )
 from handoff.tasks.compile.caching.package_cache import cache_of
+from handoff.tasks.compile.cross.fatbinary import find_fatbinary, needs_fatbinary
 from handoff.tasks.compile.fingerprint import fingerprint_release
 from handoff.tasks.compile.messages import FindPackageJob, Reused
 from handoff.tasks.compile.toolchain import changes_since
@@ -317,6 +318,8 @@ def _target_row(times: StepTimes, slug: str, cached: Reused) -> tuple[str, str, 
     told = package[cached]
     if isinstance(target, CudaTarget) and not target.is_here:
         told += ", not verified: no such GPU here"
+    if isinstance(target, CudaTarget) and needs_fatbinary(target) and not find_fatbinary():
+        told = "can't be built: no fatbinary here ('handoff doctor' tells how to get it)"
     if isinstance(target, ArmTarget) and target.is_emulated:
         told += ", verified under emulation"
     expected = _expected(times, slug, cached)

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "refused.h"
 #include "sealed.h"
@@ -87,6 +88,12 @@ std::vector<int> parse_version(const std::string& version) {
   return numbers;
 }
 
+std::vector<std::int64_t> read_integers(const Json& list) {
+  std::vector<std::int64_t> found;
+  for (const Json& one : list.items()) found.push_back(one.integer());
+  return found;
+}
+
 Target read_target(const Json& record) {
   Target target;
   target.slug = record.at("slug").string();
@@ -102,6 +109,8 @@ Target read_target(const Json& record) {
   }
   target.machine = fit.at("machine").string();
   if (fit.has("gpu_capability")) target.gpu_capability = fit.at("gpu_capability").integer();
+  if (fit.has("gpu_also")) target.gpu_also = read_integers(fit.at("gpu_also"));
+  if (fit.has("gpu_unverified")) target.gpu_unverified = read_integers(fit.at("gpu_unverified"));
   if (fit.has("glibc")) target.glibc = fit.at("glibc").string();
   if (fit.has("cuda")) target.cuda = fit.at("cuda").string();
   parse_version(target.glibc);
@@ -143,6 +152,59 @@ std::vector<std::int64_t> host_gpu_capabilities() {
     found.push_back(major * 10 + minor);
   }
   return found;
+}
+
+// For which GPU the machine code is that one of capability `here` runs: the nearest of its major
+// version that isn't later; 0 for none.
+std::int64_t serving(const Target& target, std::int64_t here) {
+  std::vector<std::int64_t> members = {target.gpu_capability};
+  members.insert(members.end(), target.gpu_also.begin(), target.gpu_also.end());
+  members.insert(members.end(), target.gpu_unverified.begin(), target.gpu_unverified.end());
+  std::int64_t nearest = 0;
+  for (const std::int64_t member : members) {
+    if (here / 10 == member / 10 && here >= member) nearest = std::max(nearest, member);
+  }
+  return nearest;
+}
+
+std::string capability(std::int64_t number) {
+  return std::to_string(number / 10) + "." + std::to_string(number % 10);
+}
+
+// Why no GPU here is one that the package is for; empty where one is.
+std::string misfit_of_gpu(const Target& target) {
+  if (target.gpu_capability <= 0) return "";
+  std::vector<std::int64_t> wanted = {target.gpu_capability};
+  wanted.insert(wanted.end(), target.gpu_also.begin(), target.gpu_also.end());
+  bool is_untried = false;
+  for (const std::int64_t here : host_gpu_capabilities()) {
+    const std::int64_t ran = serving(target, here);
+    if (std::find(wanted.begin(), wanted.end(), ran) != wanted.end()) return "";
+    is_untried = is_untried || ran != 0;
+  }
+  std::string needed;
+  for (const std::int64_t one : wanted) needed += (needed.empty() ? "" : " or ") + capability(one);
+  return "it needs an NVIDIA GPU of compute capability " + needed + ", which is not here" +
+         (is_untried ? "; no GPU has run the machine code in it for the one that is" : "");
+}
+
+// How near it is to the GPUs here: of packages for GPUs that fit, the largest is best.
+std::pair<std::int64_t, std::int64_t> nearness(const Target& target) {
+  std::int64_t nearest = 0;
+  for (const std::int64_t here : host_gpu_capabilities()) {
+    nearest = std::max(nearest, serving(target, here));
+  }
+  const auto further = target.gpu_also.size() + target.gpu_unverified.size();
+  return {nearest, -static_cast<std::int64_t>(further)};
+}
+
+// Of two that fit, whether the one is to be preferred to the other, which comes before it.
+bool is_better(const Target& one, const Target& other) {
+  if (one.cpu_flags.size() != other.cpu_flags.size()) {
+    return one.cpu_flags.size() > other.cpu_flags.size();
+  }
+  const bool both = one.gpu_capability > 0 && other.gpu_capability > 0;
+  return both && nearness(one) > nearness(other);
 }
 
 // The newest CUDA that the driver here is for, 13000 for 13.0; 0 without a driver.
@@ -231,18 +293,8 @@ std::string misfit(const Target& target) {
     if (flags.count(flag) == 0) lacking += (lacking.empty() ? "" : ", ") + flag;
   }
   if (!lacking.empty()) return "it needs a processor with " + lacking + ", which this one lacks";
-  if (target.gpu_capability > 0) {
-    // Machine code runs on GPUs of its capability and of a later minor one of the same major.
-    const auto runs_it = [&](std::int64_t here) {
-      return here / 10 == target.gpu_capability / 10 && here >= target.gpu_capability;
-    };
-    const std::vector<std::int64_t> here = host_gpu_capabilities();
-    if (std::none_of(here.begin(), here.end(), runs_it)) {
-      return "it needs an NVIDIA GPU of compute capability " +
-             std::to_string(target.gpu_capability / 10) + "." +
-             std::to_string(target.gpu_capability % 10) + ", which is not here";
-    }
-  }
+  const std::string no_gpu = misfit_of_gpu(target);
+  if (!no_gpu.empty()) return no_gpu;
   const std::string too_old = misfit_of_libraries(target);
   if (!too_old.empty()) return too_old;
   const auto& torches = target.torches;
@@ -262,7 +314,7 @@ const Target& choose_target(const Release& release, const std::string& slug) {
     const std::string reason = misfit(target);
     if (!reason.empty()) {
       reasons += (reasons.empty() ? "" : "; ") + target.slug + ": " + reason;
-    } else if (best == nullptr || target.cpu_flags.size() > best->cpu_flags.size()) {
+    } else if (best == nullptr || is_better(target, *best)) {
       best = &target;
     }
   }

@@ -52,6 +52,8 @@ struct Target {
   std::vector<std::string> torches;  // those that may load it: the one that built it first
   std::string machine;
   std::int64_t gpu_capability = 0;  // 90 for 9.0; 0: no GPU is needed
+  std::vector<std::int64_t> gpu_also;        // further ones that the package is for
+  std::vector<std::int64_t> gpu_unverified;  // those whose machine code in it no GPU has run
   std::string glibc;                // the oldest that loads the library, `2.34`; empty: unknown
   std::string cuda;                 // what it was built with, `13.0`; empty: none, or unknown
 };
@@ -69,7 +71,7 @@ struct Release {
 Release read_release(const std::string& folder, const Trust& trust);
 
 // The target that `slug` names; `auto` is the one of those that fit this machine which asks most of
-// its processor. Throws `Refused`, with the reasons, where there is none or it doesn't fit.
+// its processor, and of several for GPUs is nearest to the one here. Throws `Refused`, with the reasons, where there is none or it doesn't fit.
 const Target& choose_target(const Release& release, const std::string& slug);
 
 // Why this machine can't run the target; empty where it can.

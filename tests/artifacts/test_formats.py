@@ -210,7 +210,7 @@ def test_an_error_is_the_same_after_a_journey(kind: type[HandoffError]) -> None:
     ("text", "match"),
     [
         ("targets = []", "at least one target"),
-        ("targets = ['gpu']", "expected targets among cpu"),
+        ("targets = ['gpu']", "expected a target among cpu"),
         ("[options]\nfreezing = 1", "to be true or false"),
         ("[options]\ncxx = 'sh'", "expected options among"),
         ("[tolerance.float32]\natol = -1.0", "atol to be a finite number"),
