@@ -157,9 +157,9 @@ class TargetRecord:
     @property
     def told_unverified_gpus(self) -> str:
         """The same, as people read it; '' for none."""
-        untried = self.unverified_gpus
-        told = f"not yet verified for compute capability {told_capabilities(untried)}"
-        return told if untried else ""
+        if not self.unverified_gpus:
+            return ""
+        return f"not yet verified for compute capability {told_capabilities(self.unverified_gpus)}"
 
     @property
     def is_checked_at_source(self) -> bool:

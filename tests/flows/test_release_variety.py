@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.delivery.captures import ROADS
+from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from handoff.tasks.compile.cross.inspect_binary import inspect_binary
 from handoff.tasks.compile.cross.toolkit import why_not_here
 from tests.flows.small_delivery import deliver_and_release, released
@@ -163,3 +164,43 @@ def test_an_intended_change_is_compared_with_the_changed_model(
     assert captures["torch.export"]["captured"]
     assert not captures["torch.export"]["wrong"]
     assert len(captures) == len(ROADS)
+
+
+@pytest.fixture(scope="module")
+def for_generations(
+    training: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """Release for GPUs of two generations that aren't here; return home and what came out."""
+    if reason := why_not_here() or ("no fatbinary" if find_fatbinary() is None else ""):
+        pytest.skip(reason)
+    home, recipe = tmp_path_factory.mktemp("generations-home"), training / "generations.toml"
+    recipe.write_text('targets = ["cpu", "cuda-sm80+sm90"]\n[verify]\npropagation = "note"\n')
+    arguments = ("release", str(training / "delivery"), "--recipe", str(recipe), "--json")
+    result = handoff(*arguments, home=home)
+    assert result.returncode == 0, result.stderr
+    return home, json.loads(result.stdout)
+
+
+def test_gpus_of_two_generations_get_one_package_that_is_not_yet_verified_for_either(
+    for_generations: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    home, told = for_generations
+    cpu, gpu = told["targets"]
+    assert cpu["accepted"]
+    assert not gpu["accepted"]
+    assert gpu["unverified_gpus"] == [80, 90]
+    assert "(sm_80) and NVIDIA H100 80GB HBM3 (sm_90)" in gpu["unverified"]
+    assert gpu["source_checked"]["max_abs"] < 1e-5
+    assert all("registers for sm_90" in kernel for kernel in gpu["kernels"])
+    there = tmp_path / "gpu"
+    pulled = handoff(
+        "pull", "small@candidate", "--to", str(there), "--target", "cuda-sm80+sm90", home=home
+    )
+    assert pulled.returncode == 0, pulled.stderr
+    found = inspect_binary(there / "cuda-sm80+sm90" / "model.so")
+    machine_code = {(one.name, one.capability) for one in found.kernels if one.kind == "cubin"}
+    assert machine_code == {(name, one) for name in found.names for one in (80, 90)}
+    shown = " ".join(handoff("show", "small@candidate", home=home).stdout.split())
+    assert "built, not yet verified, kernels checked at source level" in shown
+    refused = handoff("verify", str(there), home=home)
+    assert_is_a_sentence(refused, 6, "cuda-sm80+sm90 is not for this machine", "8.0", "9.0")

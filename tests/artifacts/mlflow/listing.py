@@ -13,7 +13,7 @@ from typing import Any
 
 from handoff.artifacts.digest import Digest, digest_file
 from handoff.artifacts.mlflow.registry import Catalogue
-from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest
+from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
 from handoff.artifacts.release.statement import RELEASE_FILE, Claim, open_release
 from tests.artifacts.samples import sample_key, sign_release, write_release
 
@@ -72,11 +72,11 @@ class Signed:
 
 
 def signed_release(
-    folder: Path, *, version: int = 1, model: str = "toy", **changes: object
+    folder: Path, *targets: TargetRecord, version: int = 1, model: str = "toy", **changes: object
 ) -> Signed:
     """Write a small release, with `changes` of its record, and sign it as `version`."""
     created = f"2026-11-21T03:00:{version:02d}+00:00"
-    manifest = write_release(folder, model=model)
+    manifest = write_release(folder, *targets, model=model)
     manifest = replace(manifest, **{"created": created, **changes})  # type: ignore[arg-type]
     (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
     sign_release(folder, manifest, version=version)

@@ -11,6 +11,7 @@ import pytest
 
 from handoff.artifacts.errors import RegistryFailed
 from handoff.artifacts.mlflow.registry import Catalogue
+from tests.artifacts.generations import BOTH, for_gpus
 from tests.artifacts.mlflow.listing import client_of, list_signed, signed_release
 from tests.conftest import BUCKET
 from tests.faulty_server import FOREVER, Fault, FaultyServer
@@ -73,6 +74,28 @@ def test_artifacts_go_to_s3_by_way_of_a_server_and_come_back_whole(tmp_path: Pat
         folder = downloaded(catalogue, version.source, tmp_path / "back")
         for file in (*signed.manifest.files, signed.manifest.targets[0].files[1]):
             assert (folder / file.path).read_bytes() == (signed.folder / file.path).read_bytes()
+
+
+def test_a_package_for_several_gpus_is_listed_in_s3_by_way_of_a_server(
+    tmp_path: Path, s3: Any
+) -> None:
+    signed = signed_release(tmp_path / "release", for_gpus(90, untried=(80,)))
+    with mlflow_server(tmp_path / "server", f"s3://{BUCKET}/several") as address:
+        catalogue = Catalogue(address, "")
+        listing = list_signed(catalogue, signed)
+        client = client_of(catalogue)
+        data = client.get_run(listing.run_id).data
+        assert data.metrics["cuda-sm80_sm90/speedup"] == 2.0
+        assert data.params["targets"] == data.tags["handoff.targets"] == BOTH
+        assert data.tags["handoff.unverified_gpus"] == f"{BOTH}:8.0"
+        blessed = "accepted, not yet verified for compute capability 8.0"
+        assert data.tags["handoff.blessing.numeric"] == blessed
+        version = client.get_model_version("toy", "1")
+        assert (version.tags["verdict"], version.tags["targets"]) == (blessed, BOTH)
+        assert f"`{BOTH}`" in version.description
+        folder = downloaded(catalogue, version.source, tmp_path / "back")
+        name = f"{BOTH}/model.pt2"
+        assert (folder / name).read_bytes() == (signed.folder / name).read_bytes()
 
 
 def test_what_a_killed_one_left_in_s3_is_taken_away(

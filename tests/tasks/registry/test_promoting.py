@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,10 @@ from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.ledger import LedgerEntry
+from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.registry.draft import versions_held
+from tests.artifacts.generations import BOTH, for_gpus
+from tests.artifacts.samples import sample_target, write_release
 from tests.tasks.registry.registering import SomeRegistry
 
 
@@ -106,6 +110,35 @@ def test_what_an_emulator_alone_has_run_is_promoted_as_the_recipe_says_and_the_l
     local.promote(1)
     (told,) = local.entries()[-1].measured
     assert told == f"{emulated.slug}: verified under emulation: run by an emulator"
+
+
+def test_a_package_that_one_of_its_gpus_has_run_is_promoted_and_the_ledger_tells_of_the_other(
+    local: SomeRegistry, tmp_path: Path
+) -> None:
+    folder = local.root / "several"
+    ran = replace(for_gpus(90, untried=(80,)), mechanics=Mechanics(case="batch=1"))
+    manifest = write_release(folder, sample_target("cpu-avx2"), ran)
+    cpu = replace(manifest.targets[0], mechanics=ran.mechanics)
+    manifest = replace(manifest, targets=(cpu, manifest.targets[1]), created="2026-11-22")
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    local.register(manifest, folder)
+    local.promote(1)
+    told = f"{BOTH}: not yet verified for compute capability 8.0"
+    assert local.entries()[-1].measured == (told,)
+    written = Path(local.stores.objects).rglob("*")
+    assert not [path for path in written if "+" in path.name], "a store's keys have no target"
+    pulled = local.pull(tmp_path / "pulled", target=BOTH)
+    assert (pulled.target, (tmp_path / "pulled" / BOTH / "model.pt2").is_file()) == (BOTH, True)
+
+
+def test_a_package_that_none_of_its_gpus_has_run_is_not_promoted(local: SomeRegistry) -> None:
+    folder = local.root / "several"
+    waiting = for_gpus(80, 90, unverified="no GPU here")
+    manifest = replace(write_release(folder, waiting), created="2026-11-22")
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    local.register(manifest, folder)
+    with pytest.raises(BlessingRefused, match=r"as long as cuda-sm80\+sm90 is not yet"):
+        local.promote(1)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from handoff.artifacts.delivery.signature import Dimension, ModelSignature, Tens
 from handoff.artifacts.errors import PackageRefused, UsageProblem
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.serve.triton import model_config
+from tests.artifacts.generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_target, write_release
 from tests.artifacts.serve.triton_schema import read_config
 from tests.tasks.built_release import BuiltRelease
@@ -114,3 +115,17 @@ def test_the_reader_refuses_what_the_servers_would() -> None:
                   "input [ { data_type: TYPE_FLOAT } ]"):  # fmt: skip
         with pytest.raises(text_format.ParseError):
             read_config(wrong)
+
+
+def test_a_package_for_several_gpus_is_served_from_the_model_s_folder(tmp_path: Path) -> None:
+    """No folder of a target's is left, whose name would have a `+`."""
+    made = some_registry(tmp_path)
+    manifest = replace(write_release(made.root / "one", for_gpus(80, 90)), created="2026-11-22")
+    (made.root / "one" / "manifest.json").write_bytes(manifest.to_bytes())
+    made.register(manifest, made.root / "one")
+    repository = tmp_path / "repository"
+    made.pull(repository, target=BOTH, layout="triton")
+    left = {path.name for path in (repository / "toy" / "1").iterdir()}
+    assert left == {"model.pt2", "manifest.json", "release.dsse.json"}
+    config = read_config((repository / "toy" / "config.pbtxt").read_text())
+    assert [one.kind for one in config.instance_group] == [1], "KIND_GPU"

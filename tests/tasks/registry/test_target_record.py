@@ -9,21 +9,24 @@ import pytest
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
+from handoff.artifacts.recipe.target import CudaTarget, Fit, named_target
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.registry.assemble import bless, require_new, with_source_check
+from handoff.tasks.registry.assemble import bless, built_only, require_new, with_source_check
 from handoff.tasks.timing.messages import BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
+from tests.artifacts.generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_source_check, sample_target
 
 
-def blessed(slug: str, *timings: Timing) -> TargetRecord:
+def blessed(slug: str, *timings: Timing, fit: Fit | None = None) -> TargetRecord:
     """Return the record of an accepted target whose packages took these times."""
     built = sample_target(slug)
-    assert built.fit is not None
-    compiled = CompileResult(built.files, built.fit, 12.5, {})
+    fit = fit or built.fit
+    assert fit is not None
+    compiled = CompileResult(built.files, fit, 12.5, {})
     reference = ReferenceResult(Path("reference.pt"), ("batch=1 seed=0",), (), digest_bytes(b""))
     timed = BenchmarkResult(timings, 2e-7) if timings else None
     return bless(slug, compiled, reference, VerifyResult((), ()), timed)
@@ -90,3 +93,44 @@ def test_a_source_that_could_not_be_run_claims_nothing_and_says_why() -> None:
     record = with_source_check(unverified(), InterpretResult(None, unchecked="it has branches"))
     assert record.standing == record.verdict == "built, not yet verified"
     assert record.notes[-1] == "its kernels' sources were not run: it has branches"
+
+
+@pytest.mark.parametrize(
+    ("record", "standing", "untried"),
+    [
+        (for_gpus(80, 90), "accepted", ()),
+        (
+            for_gpus(90, untried=(80,)),
+            "accepted, not yet verified for compute capability 8.0",
+            (80,),
+        ),
+        (for_gpus(80, 90, unverified="no GPU here"), "built, not yet verified", (80, 90)),
+        (sample_target("cpu-avx2"), "accepted", ()),
+    ],
+)
+def test_no_generation_is_told_as_verified_on_which_nothing_was_run(
+    record: TargetRecord, standing: str, untried: tuple[int, ...]
+) -> None:
+    assert (record.standing, record.unverified_gpus) == (standing, untried)
+
+
+@pytest.mark.parametrize(("here", "untried"), [(90, (80,)), (80, (90,)), (86, (90,))])
+def test_the_gpu_that_ran_a_package_for_several_is_verified_and_no_other(
+    here: int, untried: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handoff.artifacts.recipe.target.host_gpu_capabilities", lambda: (here,))
+    timing = Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2)
+    fit = for_gpus(80, 90).fit
+    record = blessed(BOTH, timing, fit=fit)
+    assert record.unverified_gpus == untried
+
+
+def test_a_package_for_several_gpus_that_are_not_here_tells_of_each() -> None:
+    target = named_target(BOTH)
+    assert isinstance(target, CudaTarget)
+    fit = for_gpus(80, 90).fit
+    assert fit is not None
+    record = built_only(target, CompileResult((), fit, 12.5, {}))
+    assert "A100-SXM4-80GB (sm_80) and NVIDIA H100 80GB HBM3 (sm_90)" in record.unverified
+    assert "were seen to be for those GPUs, and no GPU has run them" in record.unverified
+    assert record.unverified_gpus == (80, 90)

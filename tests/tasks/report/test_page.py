@@ -21,6 +21,7 @@ from handoff.artifacts.release.evidence import (
 from handoff.artifacts.release.manifest import Manifest, parse_manifest
 from handoff.tasks.report.numbers import percent
 from handoff.tasks.report.page import environment, evidence
+from tests.artifacts.generations import for_gpus
 from tests.artifacts.samples import (
     sample_manifest,
     sample_metric,
@@ -327,3 +328,13 @@ def test_the_metric_stands_beside_the_numbers_with_what_was_agreed() -> None:
     assert "top-1 output0 800 0.97 0.965 0.0050 0.0000 to 0.0100, 0.95 sure each 0.0100" in words
     assert "top-1 0.965 0.97 by eager" in words
     assert "s metric" not in page_of(sample_manifest(sample_target("cpu-avx2")))
+
+
+def test_a_package_for_several_gpus_says_which_of_them_has_not_run_it() -> None:
+    words = Page(page_of(sample_manifest(for_gpus(90, untried=(80,))))).words
+    told = "not yet verified for compute capability 8.0"
+    assert f"accepted, {told}" in words
+    assert f"cuda-sm80+sm90 is {told}." in words
+    assert "compute capability 8.0 and 9.0" in words, "what it is for"
+    whole = Page(page_of(sample_manifest(for_gpus(80, 90)))).words
+    assert "not yet verified" not in whole
