@@ -87,8 +87,8 @@ def _require_pool(target: str) -> None:
     if isinstance(several, CudaTarget):
         options = " ".join(f"--target {cuda_slug([member])}" for member in several.members)
         raise UsageProblem(
-            "a pool is for machines of one kind", expected="a target for one GPU", got=target[:40],
-            remedy=f"Write {options}: packages for several GPUs are built in any of their pools",
+            "that is no target of one pool", expected="a target for one GPU", got=target[:40],
+            remedy=f"Write {options}: a package for several GPUs is built in the pool of any",
         )  # fmt: skip
     raise UsageProblem(
         "that is no target", expected=f"one of {', '.join(TARGETS)}", got=target[:40],

@@ -189,7 +189,7 @@ def _tell(
             f"({reference.plan.short}); it stays 'built, not yet verified' until it is released "
             "where its hardware is"
         )
-    if record.fit and record.fit.misfit(None):
+    if _ran_on(record) in record.unverified_gpus:
         # Machine code that no GPU had run when it was released.
         return (
             f"{slug}: right here{_on_gpu(record)} in {len(verified.deviations)} comparisons "
@@ -206,8 +206,17 @@ def _tell(
 def _on_gpu(record: TargetRecord) -> str:
     """Return on which of its GPUs a package for several was run here, and on which it wasn't."""
     members = record.fit.gpu_members if record.fit else ()
-    if len(members) < 2:
+    ran = _ran_on(record)
+    if ran is None or len(members) < 2:
         return ""
-    ran = serving(members, host_gpu_capabilities()[0])
     others = told_capabilities(member for member in members if member != ran)
-    return f" for compute capability {(ran or 0) / 10:.1f}, and not run for {others},"
+    return f" on compute capability {told_capabilities([ran])} (not run on {others})"
+
+
+def _ran_on(record: TargetRecord) -> int | None:
+    """Return for which capability the machine code is that the first GPU here runs; None of none.
+
+    It is what has run: packages are run on the first one.
+    """
+    here = host_gpu_capabilities()
+    return serving(record.fit.gpu_members, here[0]) if record.fit and here else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from handoff.artifacts.recipe.recipe import Recipe
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.manifest import ANSWER_FILE, TargetAnswer, TargetRecord
 from handoff.flows.children import Child, start
+from handoff.flows.parameters import BuildTargetParameters, VerifyParameters
 from handoff.flows.target import elsewhere
-from handoff.flows.target.elsewhere import collect_targets, told_answer
+from handoff.flows.target.elsewhere import collect_targets, find_routes, told_answer
+from handoff.infra.prefect.pools import ensure_pools
 from handoff.tasks.registry.assemble import BuiltTargets
 from tests.prefect_server import prefect_client
 
@@ -173,3 +176,34 @@ def test_a_run_that_fails_is_its_targets_refusal_with_what_it_said(
     assert (record.verdict, record.crashed) == ("refused", True)
     assert told in record.reasons[0]
     assert asking.ask().id != run.id
+
+
+def test_a_target_for_several_gpus_is_built_where_one_of_them_is(
+    server: tuple[Any, UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = server
+    monkeypatch.setattr(elsewhere, "get_client", lambda **_: nullcontext(client))
+    recipe = Recipe(targets=("cpu-avx2", "cuda-sm86+sm90+sm100"))
+    pool = "handoff-cuda-sm100"
+    ensure_pools(client, [pool])
+    flow = client.create_flow_from_name("build-target")
+    made = client.create_deployment(flow, "cuda-sm100", entrypoint="none.flow", work_pool_name=pool)
+    found = find_routes(recipe)
+    assert not found.routes
+    (note,) = found.notes
+    pools = "handoff-cuda-sm86 or handoff-cuda-sm90 or handoff-cuda-sm100"
+    assert note.startswith(f"cuda-sm86+sm90+sm100: no worker of a pool {pools} is online, so that")
+    client.send_worker_heartbeat(pool, "gpu", heartbeat_interval_seconds=600)
+    found = find_routes(recipe)
+    assert (found.routes, found.notes) == ({"cuda-sm86+sm90+sm100": made}, ())
+
+
+def test_a_run_may_be_asked_for_a_target_for_several_gpus() -> None:
+    asked = BuildTargetParameters(
+        delivery=str(DELIVERY), target="cuda-sm80+sm90", recipe=to_plain(Recipe())
+    )
+    assert asked.target == "cuda-sm80+sm90"
+    checked = VerifyParameters(model="toy", version=1, target="cuda-sm80+sm90")
+    assert checked.label == "toy@1 on cuda-sm80+sm90"
+    with pytest.raises(ValueError, match="String should match pattern"):
+        VerifyParameters(model="toy", version=1, target="cuda-sm80/sm90")

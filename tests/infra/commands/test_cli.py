@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from handoff.artifacts.recipe.recipe import DEFAULT_PASSES
+from handoff.infra.commands import doctor
+from handoff.tasks.compile.cross.fatbinary import find_fatbinary
 from tests.mlflow_server import asked_before
 from tests.prefect_server import started_before
 from tests.shared_tools import share_built
@@ -191,6 +193,21 @@ def test_doctor_misses_a_compiler_that_is_not_there(tmp_path: Path) -> None:
     result = handoff("doctor", home=tmp_path / "home", CXX="no-such-g++")
     assert result.returncode == 1
     assert "missing  compiler" in result.stdout
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_doctor_tells_of_what_packages_for_several_gpus_take(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if find_fatbinary() is not None:
+        pytest.skip("it is installed beside torch")
+    if is_there:
+        (tmp_path / "fatbinary").touch(mode=0o755)
+    check = doctor._fatbinary()
+    assert check.answer == ("ok" if is_there else "note")
+    assert is_there or "packages for GPUs before sm_90, or for several, aren't built" in check.found
+    assert is_there or "pip install nvidia-cuda-nvcc" in check.remedy
 
 
 def test_every_pass_is_listed_with_what_it_does(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from handoff.infra.commands import dry_run
+from handoff.infra.terminal.step_times import StepTimes
 from handoff.tasks.deliver.step import deliver
 from tests.infra.commands.test_cli import assert_is_a_sentence, handoff
 from tests.tasks.deliveries import write_delivery
@@ -26,20 +28,34 @@ def test_a_first_release_would_be_built_and_nothing_is_written(
 ) -> None:
     home = tmp_path / "home"
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text('targets = ["cpu-avx2", "cuda-sm90"]\n')
+    recipe.write_text('targets = ["cpu-avx2", "cuda-sm90", "cuda-sm80+sm90"]\n')
     arguments = ("release", str(delivery), "--dry-run", "--recipe", str(recipe), "--json")
     result = handoff(*arguments, home=home)
     assert result.returncode == 0, result.stderr
     plain = json.loads(result.stdout)
     assert (plain["model"], plain["would"], plain["version"]) == ("small", "build", None)
     assert "nothing was released as small before" in plain["why"]
-    assert [one["slug"] for one in plain["targets"]] == ["cpu-avx2", "cuda-sm90"]
+    slugs = ["cpu-avx2", "cuda-sm90", "cuda-sm80+sm90"]
+    assert [one["slug"] for one in plain["targets"]] == slugs
     assert all(one["cached"] == "" and one["expected_s"] is None for one in plain["targets"])
     assert (plain["alias"], plain["store"]) == ("candidate", str(home / "store"))
     assert plain["steps"] == {}
     # Only what the tests themselves put there, for releases.
     left = {str(path.relative_to(home)) for path in home.rglob("*")}
     assert left == {"builds", "builds/programs", "builds/compiler"}
+
+
+def test_what_a_target_for_several_gpus_needs_is_told_before_a_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = StepTimes({})
+    row = dry_run._target_row(times, "cuda-sm80+sm90", "")
+    assert row[1] == "compiled, not verified: no such GPU here"
+    monkeypatch.setattr(dry_run, "find_fatbinary", lambda: None)
+    for slug in ("cuda-sm80+sm90", "cuda-sm86"):
+        told = dry_run._target_row(times, slug, "")[1]
+        assert told == "can't be built: no fatbinary here ('handoff doctor' tells how to get it)"
+    assert dry_run._target_row(times, "cuda-sm90", "")[1].startswith("compiled, not verified")
 
 
 class Levels(torch.nn.Module):

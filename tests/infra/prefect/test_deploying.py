@@ -279,6 +279,11 @@ def test_a_block_that_is_not_there_is_a_sentence(
     ("arguments", "told"),
     [
         (("--target", "cuda-sm1"), "that is no target: expected one of cpu-"),
+        (
+            ("--target", "cuda-sm80+sm90"),
+            "that is no target of one pool: expected a target for one GPU, got cuda-sm80+sm90. "
+            "Write --target cuda-sm80 --target cuda-sm90: ",
+        ),
         (("--cron", "at two"), "that is no schedule: expected a cron line"),
         (("--time-zone", "Berlin"), "got '0 2 * * *' in 'Berlin'"),
     ],
