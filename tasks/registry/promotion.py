@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from handoff.artifacts.recipe.generations import told_capabilities
 from handoff.artifacts.recipe.recipe import Promotion
 from handoff.artifacts.release.comparison import SideBySide, Standing
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
@@ -101,6 +102,11 @@ def _unblessed(target: TargetRecord, rules: Promotion) -> Iterator[str]:
 def _worse(
     after: TargetRecord, before: TargetRecord, rules: Promotion, measured: Sequence[SideBySide]
 ) -> Iterator[str]:
+    if lost := sorted(_gpus(before) - _gpus(after)):
+        yield (
+            f"{after.slug}: verified for compute capability {told_capabilities(lost)} now, and not "
+            "in this release"
+        )
     if measured:
         yield from (f"slower: {one}" for one in measured if one.high * rules.slowdown < 1.0)
     else:
@@ -111,6 +117,11 @@ def _worse(
     new, old = _errors(after, before, measured)
     if new is not None and old is not None and new > max(old, 1.0) * rules.error_growth:
         yield (f"{after.slug}: less accurate: an error {new:.2f} times eager's; before, {old:.2f}")
+
+
+def _gpus(target: TargetRecord) -> set[int]:
+    """Return the capabilities whose machine code a GPU has run: it is pulled for no others."""
+    return set(target.fit.gpu_capabilities) if target.fit else set()
 
 
 def _less_right(after: TargetRecord, before: TargetRecord) -> Iterator[str]:

@@ -11,8 +11,8 @@ import pytest
 
 from handoff.artifacts.errors import RegistryFailed
 from handoff.artifacts.mlflow.registry import Catalogue
-from tests.artifacts.generations import BOTH, for_gpus
 from tests.artifacts.mlflow.listing import client_of, list_signed, signed_release
+from tests.artifacts.recipe.generations import BOTH, for_gpus
 from tests.conftest import BUCKET
 from tests.faulty_server import FOREVER, Fault, FaultyServer
 from tests.mlflow_server import asked_before, mlflow_server

@@ -24,7 +24,7 @@ from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.package import check_packages
 from handoff.artifacts.serve.loader import _choose
 from handoff.tasks.registry import pull
-from tests.artifacts.generations import BOTH, for_gpus
+from tests.artifacts.recipe.generations import BOTH, for_gpus
 from tests.artifacts.samples import TORCH, write_release
 
 

@@ -12,6 +12,7 @@ from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.artifacts.release.mechanics import Mechanics
 from handoff.tasks.registry.promotion import broken_rules, judge
+from tests.artifacts.recipe.generations import for_gpus
 from tests.artifacts.samples import sample_manifest, sample_metric, sample_target
 
 SLUG = "cpu-avx2"
@@ -143,3 +144,24 @@ def test_a_target_is_worse_just_where_a_release_of_it_breaks_a_rule(
 def test_a_measurement_tells_the_errors_where_it_has_them() -> None:
     assert "its error" not in str(beside(1.0))
     assert str(beside(1.0, 1.5, 1.25)).endswith("; its error is 1.25 times eager's, was 1.50")
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "told"),
+    [
+        (for_gpus(80, untried=(90,)), for_gpus(90, untried=(80,)), "9.0"),
+        (for_gpus(80, untried=(90,)), for_gpus(80, 90), "9.0"),
+        (for_gpus(90, untried=(80,)), for_gpus(90, untried=(80,)), ""),
+        (for_gpus(80, 90), for_gpus(90, untried=(80,)), ""),
+        (for_gpus(90), for_gpus(90), ""),
+    ],
+)
+def test_gpus_that_are_served_now_are_not_lost_by_a_promotion(
+    after: TargetRecord, before: TargetRecord, told: str
+) -> None:
+    """Machines with such a GPU would find nothing that fits them."""
+    blessed = replace(after, mechanics=Mechanics(case=CASE))
+    broken = broken_rules(sample_manifest(blessed), sample_manifest(before))
+    lost = f"{after.slug}: verified for compute capability {told} now, and not in this release"
+    assert broken == ((lost,) if told else ())
+    assert judge(blessed, before, RULES)[0] == ("worse" if told else "equal")

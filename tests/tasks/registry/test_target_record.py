@@ -17,7 +17,7 @@ from handoff.tasks.registry.assemble import bless, built_only, require_new, with
 from handoff.tasks.timing.messages import BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult
-from tests.artifacts.generations import BOTH, for_gpus
+from tests.artifacts.recipe.generations import BOTH, for_gpus
 from tests.artifacts.samples import sample_source_check, sample_target
 
 
