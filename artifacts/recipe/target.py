@@ -364,7 +364,8 @@ class Fit:
             return None
         here = host_gpu_capabilities()
         run = {member for one in here if (member := serving(self.gpu_members, one)) is not None}
-        if run & {*self.gpu_capabilities, *(self.gpu_unverified if unverified else ())}:
+        # Of several here, any may be the one that it is loaded on.
+        if run and run <= {*self.gpu_capabilities, *(self.gpu_unverified if unverified else ())}:
             return None
         needed = " or ".join(
             f"{one / 10:.1f} (or a later {one // 10}.x)" for one in self.gpu_capabilities

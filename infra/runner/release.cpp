@@ -176,12 +176,16 @@ std::string misfit_of_gpu(const Target& target) {
   if (target.gpu_capability <= 0) return "";
   std::vector<std::int64_t> wanted = {target.gpu_capability};
   wanted.insert(wanted.end(), target.gpu_also.begin(), target.gpu_also.end());
+  // Of several here, any may be the one that it is loaded on.
+  bool is_run = false;
   bool is_untried = false;
   for (const std::int64_t here : host_gpu_capabilities()) {
     const std::int64_t ran = serving(target, here);
-    if (std::find(wanted.begin(), wanted.end(), ran) != wanted.end()) return "";
-    is_untried = is_untried || ran != 0;
+    const bool is_wanted = std::find(wanted.begin(), wanted.end(), ran) != wanted.end();
+    is_run = is_run || is_wanted;
+    is_untried = is_untried || (ran != 0 && !is_wanted);
   }
+  if (is_run && !is_untried) return "";
   std::string needed;
   for (const std::int64_t one : wanted) needed += (needed.empty() ? "" : " or ") + capability(one);
   return "it needs an NVIDIA GPU of compute capability " + needed + ", which is not here" +
