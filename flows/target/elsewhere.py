@@ -28,8 +28,8 @@ from handoff.flows.registering import Wanted
 from handoff.flows.site import deployed, target_pool
 from handoff.flows.steps import receive, send
 from handoff.tasks.fetch.messages import ReceiveJob, SendJob
-from handoff.tasks.registry import assemble
-from handoff.tasks.registry.assemble import BuiltTargets
+from handoff.tasks.registry import target_record
+from handoff.tasks.registry.target_record import BuiltTargets
 from handoff.tasks.release.processes import Processes
 
 _ANSWER = "its folder is {}"
@@ -128,7 +128,7 @@ def collect_targets(
             _require_same(slug, answer, delivery, plan)
         except StepCrashed as error:
             _dismiss(run)
-            records[slug] = assemble.refuse_target(slug, error)
+            records[slug] = target_record.refuse_target(slug, error)
             continue
         except HandoffError:
             _dismiss(run)

@@ -9,7 +9,7 @@ from handoff.artifacts.release.manifest import TargetRecord
 from handoff.flows.steps import make_torch, verify
 from handoff.flows.target.variants import Work
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.registry import assemble
+from handoff.tasks.registry import target_record
 from handoff.tasks.release.jobs import is_tried_with_others, with_torch
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import VerifyResult
@@ -45,8 +45,8 @@ def try_with_others(work: Work, compiled: CompileResult, record: TargetRecord) -
             found = _compare(work, compiled, other)
         except (BlessingRefused, StepCrashed) as error:
             found = error
-        checks.append(assemble.check_of(other.version, found))
-    return assemble.with_torches(record, tuple(checks))
+        checks.append(target_record.check_of(other.version, found))
+    return target_record.with_torches(record, tuple(checks))
 
 
 def _compare(work: Work, compiled: CompileResult, other: OtherTorchHere) -> VerifyResult:

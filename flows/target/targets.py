@@ -42,8 +42,8 @@ from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.conformance.messages import KnownWrong
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.probe.messages import MeasureJob, ProbeJob, ProbeResult
-from handoff.tasks.registry import assemble
-from handoff.tasks.registry.assemble import BuiltTargets
+from handoff.tasks.registry import target_record
+from handoff.tasks.registry.target_record import BuiltTargets
 from handoff.tasks.release.processes import Processes, fit_side_by_side
 from handoff.tasks.timing.measured import Measured, keep, measuring_key, now, recall
 from handoff.tasks.timing.messages import BenchmarkJob, BenchmarkResult
@@ -181,7 +181,7 @@ def _through(stage: Callable[[S], T | TargetRecord], state: S | TargetRecord) ->
         # one that was killed where another machine can be asked.
         if error.is_machines and is_worker():
             raise
-        return assemble.refuse_target(state.work.target.slug, error)
+        return target_record.refuse_target(state.work.target.slug, error)
 
 
 def _verify(state: _Compiled) -> _Verified | TargetRecord:
@@ -210,7 +210,7 @@ def _interpret(work: Work, target: CudaTarget, compiled: CompileResult) -> Targe
 
     The compiler's process goes before: both hold the program.
     """
-    record = assemble.built_only(target, compiled)
+    record = target_record.built_only(target, compiled)
     processes = work.processes
     job = processes.jobs.interpret(work.optimized, target, compiled, work.reference.file)
     process = processes.interpreter(target)
@@ -221,7 +221,7 @@ def _interpret(work: Work, target: CudaTarget, compiled: CompileResult) -> Targe
         found = InterpretResult(None, unchecked=str(error))
     finally:
         process.close()
-    return assemble.with_source_check(record, found)
+    return target_record.with_source_check(record, found)
 
 
 def _lighten(process: StepProcess, compiled: CompileResult) -> None:
@@ -267,8 +267,8 @@ def _time(state: _Probed) -> TargetRecord:
     runner, slug = work.processes.runner(work.target), work.target.slug
     jobs, measured = work.processes.jobs, state.probed
     if emulated_target(slug):
-        record = assemble.bless(slug, winner.compiled, work.reference, winner.verified, None)
-        return _under_emulation(assemble.with_mechanics(record, measured))
+        record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, None)
+        return _under_emulation(target_record.with_mechanics(record, measured))
     if known:
         timed = BenchmarkResult(known.timings)
     else:
@@ -277,10 +277,10 @@ def _time(state: _Probed) -> TargetRecord:
         timed = benchmark(runner, timing, slug)
         if measured.accepted:
             keep(jobs.measured, state.key, now(winner.compiled, measured.mechanics, timed.timings))
-    record = assemble.bless(slug, winner.compiled, work.reference, winner.verified, timed)
-    record = assemble.with_mechanics(record, measured)
+    record = target_record.bless(slug, winner.compiled, work.reference, winner.verified, timed)
+    record = target_record.with_mechanics(record, measured)
     record = replace(record, taken_over=known.package if known else None)
-    record = assemble.with_search(record, state.candidates, winner.told.name)
+    record = target_record.with_search(record, state.candidates, winner.told.name)
     return try_with_others(work, winner.compiled, record)
 
 
@@ -293,7 +293,7 @@ def _under_emulation(record: TargetRecord) -> TargetRecord:
 def _refuse(work: Work, plain: Variant) -> TargetRecord:
     """Return the record of a refused package, with where it goes wrong if its numbers do."""
     target, verified = work.target, plain.verified
-    record = assemble.bless(target.slug, plain.compiled, work.reference, verified, None)
+    record = target_record.bless(target.slug, plain.compiled, work.reference, verified, None)
     record = _under_emulation(record)
     is_numeric = any(deviation.reasons for deviation in verified.deviations)
     if not is_numeric or not isinstance(target, CpuTarget):
@@ -303,7 +303,7 @@ def _refuse(work: Work, plain: Variant) -> TargetRecord:
     job = work.processes.jobs.localize(work.optimized, target, verified, work.known)
     try:
         found = localize(work.processes.compiler(target), job, target.slug)
-        return assemble.with_cause(record, found)
+        return target_record.with_cause(record, found)
     except HandoffError as error:
         # The refusal stands, whatever happens to the search for its cause.
-        return assemble.with_cause(record, str(error))
+        return target_record.with_cause(record, str(error))

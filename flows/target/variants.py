@@ -17,7 +17,7 @@ from handoff.artifacts.release.evidence import Candidate, PassEffect
 from handoff.flows.steps import compile_package, optimize, race, tap, verify
 from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.optimize.messages import OptimizeResult
-from handoff.tasks.registry import assemble
+from handoff.tasks.registry import target_record
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.steps import COMPILE
 from handoff.tasks.timing.messages import RaceJob
@@ -80,7 +80,7 @@ def _check_once(work: Work, name: str, job: CompileJob, compiled: CompileResult)
     verified = compare(work, job, compiled)
     said_little = (*verified.blind, *verified.incomparable)
     if verified.accepted and said_little:
-        verified = assemble.with_inside(verified, *look_inside(work, job, said_little))
+        verified = target_record.with_inside(verified, *look_inside(work, job, said_little))
     told = Candidate(
         name=name,
         accepted=verified.accepted,
@@ -190,11 +190,11 @@ def attempt(work: Work, name: str, left_s: float, made: dict[Digest, str]) -> Va
     effects: tuple[PassEffect, ...] = ()
     if variation.passes:
         optimized = optimize(processes.optimizer(), processes.jobs.variant(name, variation.passes))
-        effects = assemble.require_effect(optimized, work.optimized)
+        effects = target_record.require_effect(optimized, work.optimized)
     job = processes.jobs.candidate(optimized, target, name, variation.options)
     limit_s = min(COMPILE.limit_s, left_s)
     compiled = compile_variant(work, name, job, limit_s)
-    assemble.require_new(compiled, made)
+    target_record.require_new(compiled, made)
     made[compiled.library.digest] = name
     checked = check(replace(work, optimized=optimized), name, job, compiled, limit_s)
     return replace(checked, told=replace(checked.told, effects=effects))
@@ -217,4 +217,6 @@ def rate(
             for one in tried[1:]
         )
     timed = {variant.told.name: lap for variant, lap in zip(accepted, laps, strict=True)}
-    return tuple(assemble.with_lap(candidate, timed.get(candidate.name)) for candidate in tried)
+    return tuple(
+        target_record.with_lap(candidate, timed.get(candidate.name)) for candidate in tried
+    )

@@ -21,10 +21,10 @@ from handoff.artifacts.site import Site, Stores
 from handoff.infra.engine.child import StepProcess
 from handoff.infra.engine.workspaces import scratch_workspace
 from handoff.tasks.intake.messages import IntakeJob, IntakeResult
-from handoff.tasks.registry.assemble import check_of
 from handoff.tasks.registry.messages import PullJob, RestoreJob
 from handoff.tasks.registry.pull import restore
 from handoff.tasks.registry.pull import run as pull
+from handoff.tasks.registry.target_record import check_of
 from handoff.tasks.release.jobs import is_tried_with_others
 from handoff.tasks.release.processes import TORCHES, Processes
 from handoff.tasks.verify.messages import ReferenceResult, VerifyJob, VerifyResult

@@ -23,7 +23,7 @@ from handoff.flows.parameters import BuildTargetParameters, VerifyParameters
 from handoff.flows.target import elsewhere
 from handoff.flows.target.elsewhere import collect_targets, find_routes, told_answer
 from handoff.infra.prefect.pools import ensure_pools
-from handoff.tasks.registry.assemble import BuiltTargets
+from handoff.tasks.registry.target_record import BuiltTargets
 from tests.prefect_server import prefect_client
 
 pytestmark = pytest.mark.server

@@ -17,7 +17,7 @@ from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeJob
-from handoff.tasks.registry import assemble
+from handoff.tasks.registry import assemble, target_record
 from handoff.tasks.release.processes import Processes
 from tests.artifacts.samples import sample_key, sign_release
 from tests.shared_tools import made_once, share_built
@@ -121,7 +121,7 @@ def release_of_delivery(folder: Path) -> BuiltRelease:
             fingerprint=digest_bytes(b"built for a test"),
             optimized=optimized,
             signature=assemble.signature_of(taken.contract, optimized),
-            built=assemble.BuiltTargets(
+            built=target_record.BuiltTargets(
                 (TargetRecord(target.slug, True, (), compiled.files, compiled.fit),),
                 compiled.toolchain,
                 reference.plan,

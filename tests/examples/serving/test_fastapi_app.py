@@ -102,4 +102,4 @@ def test_a_wrong_request_is_told_why_and_the_next_one_is_answered(server: Server
     assert server.predict(ids=fractions, features=features)[0] == 422
     assert server.predict(ids=ids, features=features)[0] == 200
     made = counted(server, "model_requests_total", "outcome")
-    assert made == {("refused",): 3, ("answered",): 1}
+    assert made == {("refused",): 4, ("answered",): 1}

@@ -19,15 +19,9 @@ from handoff.infra.terminal.present import print_release
 from handoff.tasks.inspect.messages import TraceabilityResult
 from handoff.tasks.intake.messages import IntakeResult
 from handoff.tasks.optimize.messages import OptimizeResult
-from handoff.tasks.registry.assemble import (
-    BuiltTargets,
-    assemble,
-    record_unsound,
-    refuse_target,
-    refuse_unsound,
-    with_inside,
-)
+from handoff.tasks.registry.assemble import assemble, record_unsound, refuse_unsound
 from handoff.tasks.registry.sign import require_accepted
+from handoff.tasks.registry.target_record import BuiltTargets, refuse_target, with_inside
 from handoff.tasks.verify.messages import VerifyResult
 from tests.artifacts.samples import sample_manifest, sample_target
 

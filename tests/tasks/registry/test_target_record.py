@@ -13,7 +13,7 @@ from handoff.artifacts.recipe.target import CudaTarget, Fit, named_target
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.compile.messages import CompileResult
-from handoff.tasks.registry.assemble import bless, built_only, require_new, with_source_check
+from handoff.tasks.registry.target_record import bless, built_only, require_new, with_source_check
 from handoff.tasks.timing.messages import BenchmarkResult
 from handoff.tasks.verify.interpret.messages import InterpretResult
 from handoff.tasks.verify.messages import ReferenceResult, VerifyResult

@@ -30,7 +30,8 @@ from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRe
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeResult
-from handoff.tasks.registry.assemble import require_effect, require_new, signature_of
+from handoff.tasks.registry.assemble import signature_of
+from handoff.tasks.registry.target_record import require_effect, require_new
 from handoff.tasks.release.processes import Processes
 from handoff.tasks.verify.messages import ReferenceResult, VerifyJob
 from tests.studies.benchmarks.failures import NotMadeError

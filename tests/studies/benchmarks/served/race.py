@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from handoff.artifacts.release.evidence import Candidate, Goal, choose
-from handoff.tasks.registry.assemble import with_lap
+from handoff.tasks.registry.target_record import with_lap
 from handoff.tasks.timing import race as choosing
 from handoff.tasks.timing.messages import RaceJob, RaceLap
 from tests.studies.benchmarks.failures import NotMadeError
