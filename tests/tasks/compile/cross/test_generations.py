@@ -66,6 +66,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     folder = tmp_path_factory.mktemp("both") / "package"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Assembler, "take", note)
+        # Other processes compile the same network, and Inductor's names are by its code.
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.with_name("place")))
         built = compile_for(models.two_layers(), A100, folder, further=(H100,))
     return Both(built, tuple(kept))
 
