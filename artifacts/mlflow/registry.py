@@ -296,10 +296,15 @@ class Catalogue:
                     put_back.append(f"@{alias} pointed to {was}, and points to {aliases[alias]}")
             return Pointed(unlisted, tuple(put_back), tuple(sorted({*now} - {*aliases})))
 
-    def retire(self, model: str, releases: Mapping[int, Digest]) -> None:
-        """Say of versions that were retired that they were; `releases` are their statements."""
+    def retire(
+        self, model: str, retired: Collection[int], release_of: Callable[[int], Digest]
+    ) -> None:
+        """Say of the releases' versions that were retired that they were.
+
+        `release_of` gives the signed statement of one, and is asked where that isn't said yet.
+        """
         with told_session(self.tracking_uri, self._patience_s, "say what was retired") as session:
-            ListedVersions(session, model).retire(releases)
+            ListedVersions(session, model).retire(retired, release_of)
 
     def log_night(self, night: Night, note: Note, folder: Path) -> RunAddress:
         """Show a night as a run with the files below `folder`; return where."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,11 +107,11 @@ class ListedVersions:
         """
         found: dict[int, Listing] = {}
         for version in self._all():
-            number = version.tags.get(VERSION_TAG, "")
-            if re.fullmatch(r"[0-9]{1,9}", number):
-                listing = _listing(version)
-                if releases is None or releases.get(int(number)) == listing.release:
-                    found.setdefault(int(number), listing)
+            number, listing = _number_of(version), _listing(version)
+            if number is None:
+                continue
+            if releases is None or releases.get(number) == listing.release:
+                found.setdefault(number, listing)
         return found
 
     def find(self, release: Digest) -> Listing | None:
@@ -149,15 +149,18 @@ class ListedVersions:
             session.call(client.update_model_version, self._model, number, note + text)
         return first
 
-    def retire(self, releases: Mapping[int, Digest]) -> None:
-        """Say of these releases' versions that they were retired, where that isn't said yet."""
+    def retire(self, retired: Collection[int], release_of: Callable[[int], Digest]) -> None:
+        """Say of these releases' versions that they were retired, where that isn't said yet.
+
+        `release_of` gives a release's signed statement, and is asked about those alone.
+        """
         session, client = self._session, self._session.client
         for version in self._all():
-            number = version.tags.get(VERSION_TAG, "")
-            if not re.fullmatch(r"[0-9]{1,9}", number) or version.tags.get("verdict") == RETIRED:
+            number = _number_of(version)
+            if number not in retired or version.tags.get("verdict") == RETIRED:
                 continue
-            if releases.get(int(number)) == Digest(version.tags[RELEASE_TAG]):
-                told = retired_note(self._model, int(number)) + (version.description or "")
+            if number is not None and release_of(number) == _listing(version).release:
+                told = retired_note(self._model, number) + (version.description or "")
                 at = self._model, str(version.version)
                 session.call(client.update_model_version, *at, told)
                 session.call(client.set_model_version_tag, *at, "verdict", RETIRED)
@@ -170,6 +173,12 @@ class ListedVersions:
         found = self._session.pages(search, filter_string=f"name = '{self._model}'")
         listed = (one for one in found if {RELEASE_TAG, MANIFEST_TAG} <= set(one.tags))
         return sorted(listed, key=lambda one: int(one.version))
+
+
+def _number_of(version: Any) -> int | None:  # noqa: ANN401 - MLflow's own entity
+    """Return the release's own version that a listing is of; None where it says none."""
+    number = version.tags.get(VERSION_TAG, "")
+    return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else None
 
 
 def _listing(version: Any) -> Listing:  # noqa: ANN401 - MLflow's own entity

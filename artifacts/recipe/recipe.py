@@ -414,9 +414,8 @@ def _fix(key: str, expected: str, got: str) -> str:
     if re.fullmatch(r"passes(\[\d+\]|\.\d+)?", key) and "table" in expected:
         named = word[1] if word else "fold-batch-norm"
         return f'Write each pass as [[passes]] with name = "{named}" below it'
-    if word and "cuda-sm90" in known and _ANY_GPU.fullmatch(word[1]):
-        if word[1].casefold() in known:
-            return f"Did you mean {word[1].casefold()}?"
+    is_gpu = word and "cuda-sm90" in known and _ANY_GPU.fullmatch(word[1])
+    if word and is_gpu and word[1].casefold() not in known:
         return (
             "Name the GPU that serves by its compute capability: cuda-sm80 is an A100, cuda-sm86 "
             "an A10, cuda-sm89 an L4 or L40S, cuda-sm90 an H100 or H200, cuda-sm100 a B200"

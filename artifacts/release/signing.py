@@ -108,10 +108,9 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
                 f"the key at {scheme}: can't be used", expected="its public key in a file",
                 got="none", remedy="Name it with HANDOFF_SIGNING_PUBLIC_KEY",
             )  # fmt: skip
+        public_key = _read_public_key(public)
         try:
-            return AnySigner.from_priv_key_uri(uri, _read_public_key(public))
-        except UsageProblem:
-            raise
+            return AnySigner.from_priv_key_uri(uri, public_key)
         # Each KMS has a library with errors of its own.
         except Exception as error:
             raise _unusable(error) from error

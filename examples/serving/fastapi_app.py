@@ -94,8 +94,8 @@ def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401 - 
 
     torch itself cuts 1.5 to 1, which is another one.
     """
-    given = torch.tensor(values)
-    if not dtype.is_floating_point and given.is_floating_point() and given.numel():
+    given = None if dtype.is_floating_point else torch.tensor(values)
+    if given is not None and given.is_floating_point() and given.numel():
         raise ValueError(f"{str(dtype).removeprefix('torch.')} is wanted, and a fraction was given")
     return torch.tensor(values, dtype=dtype)
 

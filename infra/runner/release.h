@@ -71,7 +71,8 @@ struct Release {
 Release read_release(const std::string& folder, const Trust& trust);
 
 // The target that `slug` names; `auto` is the one of those that fit this machine which asks most of
-// its processor, and of several for GPUs is nearest to the one here. Throws `Refused`, with the reasons, where there is none or it doesn't fit.
+// its processor, and of several for GPUs is nearest to the one here. Throws `Refused`, with the
+// reasons, where there is none or it doesn't fit.
 const Target& choose_target(const Release& release, const std::string& slug);
 
 // Why this machine can't run the target; empty where it can.

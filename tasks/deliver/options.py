@@ -83,9 +83,9 @@ def _require_dimension(name: str, axis: object, dimension: object) -> None:
         expected = "letters, digits and '_', such as 'batch'"
         remedy = "Give it such a name"
         # As torch.export has it.
-        if product := re.fullmatch(r"\s*(\d+)\s*\*\s*([A-Za-z]\w*)\s*", dimension):
+        if product := re.fullmatch(r"\s*([1-9]\d{0,5})\s*\*\s*([A-Za-z]\w*)\s*", dimension):
             number, name = int(product[1]), product[2]
-            most = max(number, 512 // max(number, 1) * number)
+            most = max(number, 512 // number * number)
             remedy = f"Write {name!r} here, and dimensions={{{name!r}: {(number, most, number)}}}"
         raise _refuse(what, expected, dimension, remedy) from error
 

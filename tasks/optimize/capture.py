@@ -91,7 +91,7 @@ def _dim(name: str, limits: Dimension) -> Dim:
     step = limits.multiple_of
     if step == 1:
         return Dim(name, min=limits.min, max=limits.max)
-    # No name that a contract can hold.
+    # torch wants an identifier, and nobody names a dimension so.
     steps = Dim(f"_{name}_over_{step}_", min=limits.min // step, max=limits.max // step)
     derived: Dim = step * steps
     return derived
@@ -131,14 +131,12 @@ def _cant_capture(
     if not obstacle.what:
         computed = _conditions(error)
         named = [f"{name} {d}" for name, d in signature.dimensions.items()]
+        usual = _COMPUTED_SIZES if computed else _FIXED_SIZE
         return DeliveryUnsound(
             "the model can't be captured for the sizes that the delivery declares",
             expected=f"a graph that holds for {', '.join(named) or 'the declared shapes'}",
             got=computed or _fixed_by(error, obstacle.line) or reason_of(error),
-            remedy=_STEPS
-            if recurrent
-            else _suggested_multiples(error, signature)
-            or (_COMPUTED_SIZES if computed else _FIXED_SIZE),
+            remedy=_STEPS if recurrent else _suggested_multiples(error, signature) or usual,
             where=where,
         )
     return DeliveryUnsound(

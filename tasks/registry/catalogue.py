@@ -59,8 +59,9 @@ class _Showing:
                     self._list(version, known)
             self._list(last, known)
         if head.retired:
-            gone = {version: self.releases.released(model, version) for version in head.retired}
-            self.catalogue.retire(model, {version: one.release for version, one in gone.items()})
+            self.catalogue.retire(
+                model, head.retired, lambda version: self.releases.released(model, version).release
+            )
         put_back: tuple[str, ...] = ()
         while True:
             aliases = {alias: pointer.version for alias, pointer in head.aliases.items()}

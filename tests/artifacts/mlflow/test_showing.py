@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handoff.artifacts.digest import digest_bytes
+from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.mlflow.registry import Catalogue, Pointed
 from handoff.artifacts.release.evidence import Served, TakenOver
 from tests.artifacts.mlflow.listing import (
@@ -56,8 +56,15 @@ def test_a_version_that_was_retired_says_so_once_and_no_other_does(
     for release in releases.values():
         list_signed(catalogue, release)
     digests = {version: one.release for version, one in catalogue.listed("toy").items()}
+    asked: list[int] = []
+
+    def release_of(version: int) -> Digest:
+        asked.append(version)
+        return digests[version]
+
     for _ in range(2):
-        catalogue.retire("toy", {1: digests[1]})
+        catalogue.retire("toy", (1,), release_of)
+    assert asked == [1], "what is said already is looked up no more"
     client = client_of(catalogue)
     gone, kept = (client.get_model_version("toy", str(version)) for version in (1, 2))
     assert gone.tags["verdict"] == "retired"
