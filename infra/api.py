@@ -19,7 +19,7 @@ from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.signing import Trust, read_trust
 from handoff.infra.extras import naming_extras
 from handoff.infra.home import whole_path
-from handoff.tasks.deliver.messages import DeliverResult
+from handoff.tasks.deliver.messages import Arguments, DeliverResult
 from handoff.tasks.registry.messages import Layout, PullJob, PullResult
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def deliver(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     batch_invariant: bool = True,
     lineage: Lineage | None = None,
-    calibration: Iterable[Sequence[Any]] = (),
-    evaluation: Iterable[tuple[Sequence[Any], torch.Tensor | None]] = (),
+    calibration: Iterable[Arguments] = (),
+    evaluation: Iterable[tuple[Arguments, torch.Tensor | None]] = (),
     metric: str | Metric | None = None,
 ) -> DeliverResult:
     """Write a delivery of `module` to the new folder `folder`; return its contract and notes.
@@ -81,10 +81,11 @@ def deliver(
     largest sizes (1 to 1024), `ranges` what inputs may hold: without it that is read off what the
     model does with them, and a note tells of each that is only the example's. `lineage` says where
     the model comes from; without it the git checkout is asked in which the process runs.
-    `calibration` are batches of what is served, each what forward is called with, by which int8
-    chooses its ranges. `evaluation` are samples, each what forward is called with and the labels of
-    its rows (None for a metric that compares with the model itself), `metric` what is computed of
-    them: what a package in lower precision loses of it may be agreed on in place of a tolerance.
+    `calibration` are batches of what is served, each what forward is called with (a tuple, or a
+    dictionary of arguments by name), by which int8 chooses its ranges. `evaluation` are samples,
+    each what forward is called with and the labels of its rows (None for a metric that compares
+    with the model itself), `metric` what is computed of them: what a package in lower precision
+    loses of it may be agreed on in place of a tolerance.
     `module` is left as it was.
 
     Raises `UsageProblem` for wrong arguments, `DeliveryUnreadable` for a model that can't be

@@ -23,6 +23,7 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import UsageProblem, did_you_mean, expected_and_got
 from handoff.tasks.deliver.capture.calls import Call, Tensors, describe_call
 from handoff.tasks.deliver.golden import undisturbed
+from handoff.tasks.deliver.messages import Arguments
 from handoff.tasks.verify.float64 import flat_tensors
 from handoff.tasks.verify.metric.measuring import value_of
 from handoff.tasks.verify.metric.samples import NotComputable
@@ -72,13 +73,14 @@ NOTHING = Beside()
 def take_calibration(
     module: nn.Module,
     call: Call,
-    calibration: Iterable[Sequence[Any]],
+    calibration: Iterable[Arguments],
     keywords: Mapping[str, Any],
 ) -> tuple[Batch, ...]:
     """Return the batches, each once, by the names of the call's tensors.
 
     Each of `calibration` is what forward is called with, of the example's structure and dtypes;
-    its sizes may be any that are declared. Raises `UsageProblem` for one that isn't, and for more
+    its sizes may be any that are declared. `keywords` are the example's, which count where a batch
+    has none of its own. Raises `UsageProblem` for one that isn't, and for more
     than a delivery holds.
     """
     taken: dict[bytes, Batch] = {}
@@ -98,7 +100,7 @@ def take_calibration(
 def take_evaluation(
     module: nn.Module,
     call: Call,
-    evaluation: Iterable[tuple[Sequence[Any], torch.Tensor | None]],
+    evaluation: Iterable[tuple[Arguments, torch.Tensor | None]],
     keywords: Mapping[str, Any],
     metric: str | Metric | None,
 ) -> Evaluation | None:
@@ -151,6 +153,7 @@ def require_fitting(beside: Beside, signature: ModelSignature) -> None:
                 ) from error  # fmt: skip
 
 
+_WANTED = "a tuple of forward's arguments, or a dictionary of them by name"
 # Metrics with a number, as they are written.
 _WRITTEN = ("top-1", "top-5", "ndcg@10")
 
@@ -213,12 +216,19 @@ def _take_batch(
     where: str,
     module: nn.Module,
     call: Call,
-    arguments: Sequence[Any],
+    arguments: Arguments,
     keywords: Mapping[str, Any],
 ) -> Batch:
-    if isinstance(arguments, torch.Tensor):
-        raise _refuse(where, "a tuple of forward's arguments", "a tensor")
-    own, tensors = describe_call(module, arguments, keywords)
+    if isinstance(arguments, Mapping):
+        positional, named = (), {**keywords, **arguments}
+    elif isinstance(arguments, Sequence) and not isinstance(arguments, str):
+        positional, named = tuple(arguments), dict(keywords)
+    else:
+        raise _refuse(where, _WANTED, f"a {type(arguments).__name__}")
+    try:
+        own, tensors = describe_call(module, positional, named)
+    except UsageProblem as error:
+        raise _refuse(where, f"{_WANTED} ({error.expected})", error.got) from error
     if own.names != call.names:
         raise _refuse(where, f"the tensors {', '.join(call.names)}", ", ".join(own.names))
     return dict(zip(own.names, tensors, strict=True))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from handoff.artifacts.delivery.contract import DeliveryContract
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.record import Job
+
+# What forward is called with: its arguments in their order, or by their names.
+Arguments = Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)

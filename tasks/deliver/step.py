@@ -54,7 +54,7 @@ from handoff.tasks.deliver.golden import (
     told_mode,
     undisturbed,
 )
-from handoff.tasks.deliver.messages import DeliverJob, DeliverResult
+from handoff.tasks.deliver.messages import Arguments, DeliverJob, DeliverResult
 from handoff.tasks.deliver.naming import require_free, require_name
 from handoff.tasks.deliver.options import require_call
 from handoff.tasks.deliver.ranges.reading import Reading, guess, read_ranges, state_of, watch_values
@@ -217,8 +217,8 @@ def deliver(
     ranges: Ranges | None = None,
     batch_invariant: bool = True,
     lineage: Lineage | None = None,
-    calibration: Iterable[Sequence[Any]] = (),
-    evaluation: Iterable[tuple[Sequence[Any], torch.Tensor | None]] = (),
+    calibration: Iterable[Arguments] = (),
+    evaluation: Iterable[tuple[Arguments, torch.Tensor | None]] = (),
     metric: str | Metric | None = None,
 ) -> DeliverResult:
     """Write a delivery of `module` to `folder`, all or nothing; return its contract and notes.
@@ -237,10 +237,11 @@ def deliver(
     tables that they are looked up in, 0 to 1 for a mask, the whole dtype where any number will do.
     What nothing tells is the example's own smallest and largest, with a note.
     `batch_invariant=False` declares that the output for one row depends on the other rows on
-    purpose. `calibration` are batches of what is served, each what forward is called with: int8
-    chooses its ranges by them, and by the example without any. `evaluation` are samples, each what
-    forward is called with and the labels of its rows, of which `metric` is computed: what a package
-    in lower precision loses of it may be agreed on in place of a tolerance.
+    purpose. `calibration` are batches of what is served, each what forward is called with,
+    in its order or, as a dictionary, by name: int8 chooses its ranges by them, and by the example
+    without any. `evaluation` are samples, each what forward is called with and the labels of its
+    rows, of which `metric` is computed: what a package in lower precision loses of it may be agreed
+    on in place of a tolerance.
 
     The module is delivered in evaluation mode, without its dropouts and losses, and is afterwards
     what it was before. `torch.fx` captures it; what that can't capture rightly or `to_folder`

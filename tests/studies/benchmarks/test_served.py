@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from handoff.artifacts.recipe.target import host_cpu_flags
 from tests.studies.benchmarks.served.__main__ import tell, unknown_among
-from tests.studies.benchmarks.served.build import PRECISIONS, recipe_of
+from tests.studies.benchmarks.served.build import PRECISIONS, brought_along, recipe_of, target_of
 from tests.studies.benchmarks.served.competitors import COMPETITORS, RIVALS
 from tests.studies.benchmarks.served.conditions import Conditions, told_of
 from tests.studies.benchmarks.served.race import HANDOFF, HANDOFF_FLOAT32
@@ -21,6 +23,7 @@ from tests.studies.benchmarks.served.standing import (
 )
 from tests.studies.benchmarks.served.table import failures_of, noise_of, table_of, verdict_of
 from tests.studies.benchmarks.served.turns import Ratio
+from tests.studies.corpus.models import MODELS
 
 CONDITIONS = Conditions(
     day="2026-11-23", commit="8a51019", built="8a51019", cpu="AMD EPYC", cores=2, threads=2,
@@ -125,6 +128,29 @@ def test_every_precision_has_eager_and_competitors_that_there_are() -> None:
     for precision in PRECISIONS:
         assert RIVALS[precision][0] == "eager"
         assert set(RIVALS[precision]) <= set(COMPETITORS)
+
+
+def test_lower_precision_is_built_for_the_best_level_that_this_processor_has() -> None:
+    for precision in PRECISIONS:
+        target = target_of(precision)
+        assert target.cpu_flags <= host_cpu_flags()
+
+
+@pytest.mark.skipif(not host_cpu_flags() & {"avx_vnni", "avx512_vnni"}, reason="no VNNI here")
+def test_int8_is_built_for_a_level_that_computes_in_it() -> None:
+    assert target_of("int8").computes_int8
+    assert not target_of("float32").computes_int8
+
+
+def test_int8_alone_brings_batches_and_samples_by_name_where_the_model_is_called_so() -> None:
+    bert, resnet = (next(m for m in MODELS if m.name == name) for name in ("bert", "resnet18"))
+    assert brought_along(bert, "float32") == {}
+    brought = brought_along(bert, "int8")
+    assert set(brought["calibration"][0]) == {"input_ids", "attention_mask"}
+    assert not torch.equal(*(batch["input_ids"] for batch in brought["calibration"][:2]))
+    (images,), labels = brought_along(resnet, "int8")["evaluation"][0]
+    assert labels is None
+    assert images.shape[0] == resnet.batch
 
 
 def test_a_model_that_nothing_speeds_up_is_held_against_eager() -> None:

@@ -61,7 +61,9 @@ def test_where_sizes_are_fixed_only_batches_of_those_are_kept(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ([torch.zeros(2, 4)], "batch 0 .*expected a tuple of forward's arguments, got a tensor"),
+        ([torch.zeros(2, 4)], "batch 0 .*expected a tuple of forward's arguments.*, got a Tensor"),
+        (["x"], "batch 0 .*expected a tuple of forward's arguments.*, got a str"),
+        ([{"ids": torch.zeros(2, 4)}], "batch 0 .* forward.batch.*missing a required argument"),
         ([example(2), ({"x": torch.zeros(2, 4)},)], "batch 1 .*expected the tensors"),
     ],
 )
@@ -71,6 +73,45 @@ def test_what_is_no_call_of_forward_is_told(
     with pytest.raises(UsageProblem, match=match):
         deliver(Scores(), example(2), tmp_path / "d", name="scores", calibration=given)
     assert not (tmp_path / "d").exists()
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        found: Tensor = self.layer(self.table(ids)) * scale
+        return found if mask is None else found * mask[..., None]
+
+
+def tokens(rows: int, seed: int) -> dict[str, Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return {"ids": torch.randint(9, (rows, 3), generator=made), "mask": torch.ones(rows, 3)}
+
+
+def test_what_forward_takes_by_name_comes_by_name_in_each_batch(tmp_path: Path) -> None:
+    given = [tokens(3, 1), tokens(5, 2)]
+    deliver(
+        Masked(), (), tmp_path / "d", name="masked",
+        example_kwargs={**tokens(2, 0), "scale": 2.0}, calibration=given,
+        evaluation=[(tokens(4, 3), None)], metric="cosine",
+    )  # fmt: skip
+    loaded = read_delivery(tmp_path / "d")
+    assert [tuple(ids.shape) for ids, _ in loaded.calibration] == [(3, 3), (5, 3)]
+    for (ids, mask), wanted in zip(loaded.calibration, given, strict=True):
+        assert torch.equal(ids, wanted["ids"])
+        assert torch.equal(mask, wanted["mask"])
+    assert torch.equal(loaded.evaluation[0].inputs[0], tokens(4, 3)["ids"])
+
+
+def test_a_name_that_the_example_gave_in_its_place_may_be_used(tmp_path: Path) -> None:
+    example_inputs = tuple(tokens(2, 0).values())
+    deliver(
+        Masked(), example_inputs, tmp_path / "d", name="masked",
+        calibration=[tokens(3, 1), tuple(tokens(3, 2).values())],
+    )  # fmt: skip
+    assert len(read_delivery(tmp_path / "d").calibration) == 2
 
 
 def test_more_than_a_delivery_holds_is_told(

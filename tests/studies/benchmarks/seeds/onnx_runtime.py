@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tests.studies.benchmarks.served.competitors import Axes, Call, Tensors, write_onnx
+from tests.studies.benchmarks.served.competitors import Axes, Call, Tensors, export_onnx
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # ONNX's numbers of its element types (`TensorProto.DataType`): NumPy has no name for bfloat16.
@@ -37,7 +37,7 @@ def write_model(module: nn.Module, inputs: Tensors, batch: int, path: Path) -> N
     """Write the module as ONNX, the batch dynamic where there is more than one row."""
     size = torch.export.Dim("batch", min=1, max=1024)
     axes: Axes = tuple({0: size} if _has_rows(one, batch) else {} for one in inputs)
-    write_onnx(module, inputs, axes, path)
+    export_onnx(module, inputs, axes, path)
 
 
 def _has_rows(tensor: torch.Tensor, batch: int) -> bool:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,66 @@ from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
 from handoff.artifacts.errors import HandoffError
 from handoff.artifacts.recipe.recipe import Recipe, Search, read_recipe
-from handoff.artifacts.recipe.target import Target, native_cpu_target
+from handoff.artifacts.recipe.target import (
+    CpuTarget,
+    Target,
+    host_cpu_flags,
+    named_target,
+    native_cpu_target,
+)
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, TargetRecord
+from handoff.flows.target.variants import PLAIN
 from handoff.tasks.compile.messages import CompileResult
 from handoff.tasks.intake.messages import IntakeJob
 from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.registry.assemble import signature_of
 from handoff.tasks.registry.target_record import require_effect, require_new
 from handoff.tasks.release.processes import Processes
-from handoff.tasks.verify.messages import ReferenceResult, VerifyJob
+from handoff.tasks.verify.messages import ReferenceResult
 from tests.studies.benchmarks.failures import NotMadeError
 from tests.studies.benchmarks.served.competitors import RIVALS
 from tests.studies.benchmarks.served.conditions import commit_of_the_clone
-from tests.studies.benchmarks.served.racer import hold_threads, write_file
-from tests.studies.corpus.models import MODELS
+from tests.studies.benchmarks.served.racer import CALIBRATING, hold_threads, write_file
+from tests.studies.corpus.models import MODELS, CorpusModel
 
 _RECIPES = Path(__file__).parent / "recipes"
 PRECISIONS = tuple(sorted(folder.name for folder in _RECIPES.iterdir()))
 VARIANTS_FILE = "variants.json"
 _LIMIT_S = 1200.0
+# Batches that a metric is computed of.
+_SAMPLES = 8
 
 
 def recipe_of(model: str, precision: str) -> Recipe:
     """Return a model's own recipe, or else what all are released by."""
     own = _RECIPES / precision / f"{model}.toml"
     return read_recipe(own if own.exists() else _RECIPES / precision / "default.toml")
+
+
+# From the fastest on, for what computes in lower precision.
+_LEVELS = {
+    "float32": (),
+    "bfloat16": ("cpu-amx", "cpu-avx512-bf16"),
+    "int8": ("cpu-amx", "cpu-avx512-vnni", "cpu-avx2-vnni"),
+}
+
+
+def target_of(precision: str) -> CpuTarget:
+    """Return the level that this processor has for a precision; raise `ValueError` for none."""
+    for slug in _LEVELS[precision]:
+        target = named_target(slug)
+        if isinstance(target, CpuTarget) and target.cpu_flags <= host_cpu_flags():
+            return target
+    return native_cpu_target()
+
+
+def brought_along(model: CorpusModel, precision: str) -> dict[str, Any]:
+    """Return what a delivery for int8 brings beside the example: batches, samples, a metric."""
+    if precision != "int8":
+        return {}
+    batches = [kwargs or args for args, kwargs in model.others(CALIBRATING + _SAMPLES)]
+    evaluation = [(one, None) for one in batches[CALIBRATING:]]
+    return {"calibration": batches[:CALIBRATING], "evaluation": evaluation, "metric": "cosine"}
 
 
 def main() -> None:
@@ -64,8 +99,8 @@ def main() -> None:
     (model,) = [model for model in MODELS if model.name == given.name]
     delivery: Path = given.folder / "delivery"
     if not delivery.exists():
-        model.deliver(*model.make(), delivery)
-    recipe, target = recipe_of(model.name, given.recipes), native_cpu_target()
+        model.deliver(*model.make(), delivery, **brought_along(model, given.recipes))
+    recipe, target = recipe_of(model.name, given.recipes), target_of(given.recipes)
     workspace, releases = given.folder / "workspace", given.folder / "releases"
     for folder in (workspace, releases):
         # What a build has left that didn't come to its end.
@@ -94,7 +129,15 @@ def _build(
     reference = processes.runner().run(referring, limit_s=_LIMIT_S)
     signature = signature_of(taken.contract, optimized)
     work = _Work(processes, target, optimized, reference, signature, releases)
-    return [_attempt(work, name) for name in ("plain", *processes.jobs.recipe.search.candidates)]
+    told = []
+    waiting = [PLAIN, *processes.jobs.recipe.search.candidates]
+    while waiting:
+        told.append(_attempt(work, waiting.pop(0)))
+        milder = told[-1]["name"] != PLAIN and Search.milder(told[-1]["name"])
+        # As a release's search does it.
+        if told[-1]["verified"] and not told[-1]["accepted"] and milder and milder not in waiting:
+            waiting.insert(0, milder)
+    return told
 
 
 @dataclass(frozen=True)
@@ -119,10 +162,10 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
         work.reference,
     )
     began = time.monotonic()
-    told: dict[str, Any] = {"name": name, "accepted": False, "reasons": []}
+    told: dict[str, Any] = {"name": name, "verified": False, "accepted": False, "reasons": []}
     try:
         job = processes.jobs.compile(optimized, target)
-        if name != "plain":
+        if name != PLAIN:
             variation = Search.variation(name)
             if variation.passes:
                 found = processes.optimizer().run(
@@ -134,10 +177,11 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
         compiled = processes.compiler(target).run(job, limit_s=_LIMIT_S)
         require_new(compiled, work.made)
         work.made[compiled.library.digest] = name
-        outputs = tuple(spec.name for spec in optimized.outputs)
-        verifying = VerifyJob(
-            job.folder, reference.file, processes.jobs.recipe, compiled.library.digest,
-            compiled.assumed, outputs, target.slug, atomic_sums=compiled.atomic_sums,
+        verifying = replace(
+            processes.jobs.verify(
+                target.slug, job.folder, compiled.library.digest, optimized, reference
+            ),
+            assumed=compiled.assumed, atomic_sums=compiled.atomic_sums,
         )  # fmt: skip
         verified = processes.runner(target).run(verifying, limit_s=_LIMIT_S)
     except HandoffError as error:
@@ -146,7 +190,8 @@ def _attempt(work: _Work, name: str) -> dict[str, Any]:
     if verified.accepted:
         _write_release(work, compiled, job.folder, release)
     return {
-        "name": name, "accepted": verified.accepted, "reasons": list(verified.reasons),
+        "name": name, "verified": True, "accepted": verified.accepted,
+        "reasons": list(verified.reasons),
         "release": str(release), "packages": str(job.folder), "reference": str(reference.file),
         "compile_s": compiled.compile_s, "seconds": time.monotonic() - began,
     }  # fmt: skip

@@ -17,11 +17,17 @@ In bfloat16 there are autocast's rounding, eagerly and compiled, and OpenVINO's.
 products of bfloat16 matrices on x86-64, and so is not in that table; nor are TorchScript and plain
 AOTInductor, whose documentation shows no way to it but a model that was cast by hand. What Handoff
 registers in float32 takes part there, too.
+
+In int8 there are the two runtimes that have a documented way for x86-64: ONNX Runtime's own
+`quantize_static` and `quantize_dynamic`, and OpenVINO with NNCF. All choose their ranges by the
+same batches, which Handoff's delivery brings, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import tempfile
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +41,8 @@ from handoff.artifacts.serve.loader import load_unreleased
 from handoff.tasks.compile.patching import replaced
 from handoff.tasks.verify.float64 import flat_tensors
 
+# In a folder of its own, beside its weights.
+OPENVINO_FILE = "model.xml"
 Tensors = tuple[Tensor, ...]
 Call = Callable[[Tensors], object]
 Axes = tuple[dict[int, Any], ...]
@@ -65,6 +73,16 @@ class InBfloat16(nn.Module):
 
 
 @dataclass(frozen=True)
+class Given:
+    """What files are made of: a module, its example inputs, their dynamic axes, other batches."""
+
+    module: Flat
+    inputs: Tensors
+    axes: Axes
+    batches: Sequence[Tensors]
+
+
+@dataclass(frozen=True)
 class InProcess:
     """What serves the model itself: `open` returns what is called as the model is."""
 
@@ -75,13 +93,13 @@ class InProcess:
 class FromFile:
     """What serves from `file`, a name that two of them may share.
 
-    `write` makes it of the module, or else somebody has, and `open` returns a function from inputs
-    to outputs of it.
+    `write` makes it of what is given, or else somebody has, and `open` returns a function from
+    inputs to outputs of it.
     """
 
     file: str
     open: Callable[[Path], Call]
-    write: Callable[[nn.Module, Tensors, Axes, Path], object] | None = None
+    write: Callable[[Given, Path], object] | None = None
 
 
 def compile_as(mode: str) -> Callable[[nn.Module], Callable[..., object]]:
@@ -100,10 +118,9 @@ def trace(module: nn.Module, inputs: Tensors) -> Any:
     return torch.jit.freeze(traced.eval())
 
 
-def write_torchscript(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
+def write_torchscript(given: Given, path: Path) -> None:
     """Write the frozen trace."""
-    del axes
-    trace(module, inputs).save(str(path))
+    trace(given.module, given.inputs).save(str(path))
 
 
 def open_torchscript(path: Path) -> Call:
@@ -112,9 +129,9 @@ def open_torchscript(path: Path) -> Call:
     return lambda given: optimized(*given)
 
 
-def write_plain_aoti(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
+def write_plain_aoti(given: Given, path: Path) -> None:
     """Write what AOTInductor makes of the module with its own defaults."""
-    program = torch.export.export(module, inputs, dynamic_shapes=(axes,))
+    program = torch.export.export(given.module, given.inputs, dynamic_shapes=(given.axes,))
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
@@ -127,12 +144,85 @@ def open_aoti(path: Path) -> Call:
     return lambda given: loaded(*given)
 
 
-def write_onnx(module: nn.Module, inputs: Tensors, axes: Axes, path: Path) -> None:
-    """Write the module as ONNX."""
+def export_onnx(
+    module: nn.Module, inputs: Tensors, axes: Axes, path: Path, *, beside: bool = True
+) -> None:
+    """Write a module as ONNX, with its weights beside the file or in it."""
     torch.onnx.export(
         module, inputs, path, dynamo=True, dynamic_shapes=(axes,), verbose=False,
-        input_names=_names(inputs),
+        input_names=_names(inputs), external_data=beside,
     )  # fmt: skip
+
+
+def write_onnx(given: Given, path: Path) -> None:
+    """Write the module as ONNX."""
+    export_onnx(given.module, given.inputs, given.axes, path)
+
+
+def write_onnx_static_int8(given: Given, path: Path) -> None:
+    """Write what ONNX Runtime makes of the module: QDQ, weights by channel, ranges by batches.
+
+    Symbolic shapes are left out of its preparation, as it advises for Transformers; what the
+    exporter has written holds them.
+    """
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Batches(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self, wanted: Container[str]) -> None:
+            self._left = iter([_named(batch, wanted) for batch in given.batches])
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(self._left, None)
+
+    with _exported(given) as exported:
+        prepared = exported.with_name("prepared.onnx")
+        quant_pre_process(exported, prepared, skip_symbolic_shape=True)
+        reader = Batches(_onnx_inputs(prepared))
+        quantize_static(prepared, path, reader, per_channel=True)
+
+
+def write_onnx_dynamic_int8(given: Given, path: Path) -> None:
+    """Write what ONNX Runtime makes of the module where ranges are found at each call."""
+    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with _exported(given) as exported:
+        prepared = exported.with_name("prepared.onnx")
+        quant_pre_process(exported, prepared, skip_symbolic_shape=True)
+        quantize_dynamic(prepared, path, per_channel=True)
+
+
+def write_openvino_int8(given: Given, folder: Path) -> None:
+    """Write what NNCF makes of OpenVINO's model; Transformers are said to be ones, as it asks."""
+    import nncf
+    import openvino
+
+    with _exported(given) as exported:
+        model = openvino.Core().read_model(exported)
+        wanted = {one.any_name for one in model.inputs}
+        batches = nncf.Dataset([_named(batch, wanted) for batch in given.batches])
+        attends = any(one.get_type_name() == "Softmax" for one in model.get_ops())
+        kind = nncf.ModelType.TRANSFORMER if attends else None
+        quantized = nncf.quantize(model, batches, model_type=kind, subset_size=len(given.batches))
+    folder.mkdir()
+    openvino.save_model(quantized, folder / OPENVINO_FILE, compress_to_fp16=False)
+
+
+@contextmanager
+def _exported(given: Given) -> Iterator[Path]:
+    """Have the module as ONNX in a folder that goes afterwards."""
+    with tempfile.TemporaryDirectory(prefix="handoff-onnx-") as scratch:
+        exported = Path(scratch, "exported.onnx")
+        # ONNX Runtime's preparation moves the file, and not what lies beside it.
+        export_onnx(given.module, given.inputs, given.axes, exported, beside=False)
+        yield exported
+
+
+def _onnx_inputs(path: Path) -> set[str]:
+    import onnx
+
+    return {one.name for one in onnx.load(path, load_external_data=False).graph.input}
 
 
 def open_onnxruntime(path: Path) -> Call:
@@ -154,7 +244,7 @@ def open_openvino(precision: str) -> Callable[[Path], Call]:
         import openvino
 
         compiled = openvino.Core().compile_model(
-            path, "CPU",
+            path / OPENVINO_FILE if path.is_dir() else path, "CPU",
             {
                 "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_PRECISION_HINT": precision,
@@ -204,12 +294,19 @@ COMPETITORS: dict[str, InProcess | FromFile] = {
     "eager bfloat16": InProcess(InBfloat16),
     "torch.compile bfloat16": InProcess(lambda module: compile_as("default")(InBfloat16(module))),
     "OpenVINO bfloat16": FromFile("model.onnx", open_openvino("bf16"), write_onnx),
+    "ONNX Runtime int8": FromFile("static.onnx", open_onnxruntime, write_onnx_static_int8),
+    "ONNX Runtime int8 dynamic": FromFile(
+        "dynamic.onnx", open_onnxruntime, write_onnx_dynamic_int8
+    ),
+    "OpenVINO int8": FromFile("openvino-int8", open_openvino("f32"), write_openvino_int8),
 }
 _BFLOAT16 = ("eager bfloat16", "torch.compile bfloat16", "OpenVINO bfloat16")
+_INT8 = ("ONNX Runtime int8", "ONNX Runtime int8 dynamic", "OpenVINO int8")
 # By the precision that recipes allow. All speeds are told in multiples of eager's in float32.
 RIVALS = {
-    "float32": tuple(name for name in COMPETITORS if name not in _BFLOAT16),
+    "float32": tuple(name for name in COMPETITORS if name not in (*_BFLOAT16, *_INT8)),
     "bfloat16": ("eager", *_BFLOAT16),
+    "int8": ("eager", *_INT8),
 }
 # What Handoff registers, by whatever name a release is raced.
 RELEASED = FromFile(MANIFEST_FILE, open_release)

@@ -28,11 +28,14 @@ from tests.studies.benchmarks.served.competitors import (
     Axes,
     Flat,
     FromFile,
+    Given,
     Tensors,
 )
 from tests.studies.benchmarks.served.turns import TimedCall
 
 CASE_FILE = "case.pt"
+# Batches that int8's ranges are chosen by.
+CALIBRATING = 8
 _MAKING_S = 1200.0
 _TURN_S = 120.0
 # Two competitors may share a file.
@@ -129,7 +132,8 @@ def write_file(model: str, competitor: str, folder: Path) -> Path | None:
 
 def _write_case(far: Connection, name: str, case: Path) -> None:
     """Write the example's inputs and outputs, and say so."""
-    flat, inputs, _ = _model(name)
+    given = _given(name)
+    flat, inputs = given.module, given.inputs
 
     def write(path: Path) -> None:
         torch.save((inputs, tuple(tensor.clone() for tensor in flat(*inputs))), path)
@@ -139,10 +143,9 @@ def _write_case(far: Connection, name: str, case: Path) -> None:
 
 def _write(far: Connection, name: str, make: Callable[..., object], path: Path) -> None:
     """Write the competitor's file, and say so."""
-    flat, inputs, batch = _model(name)
-    axes = _batch_axes(inputs, batch)
+    given = _given(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(far, lambda unfinished: make(flat, inputs, axes, unfinished), path)
+    _write_whole(far, lambda unfinished: make(given, unfinished), path)
 
 
 def _write_whole(far: Connection, write: Callable[[Path], object], path: Path) -> None:
@@ -182,13 +185,13 @@ def _open(name: str, competitor: str, path: Path | None, inputs: Tensors) -> Cal
         assert path is not None
         opened = wanted.open(path)
         return lambda: opened(inputs)
-    flat = _model(name)[0]
+    flat = _given(name).module
     served = wanted.open(flat.module)
     args, kwargs = flat.call.bind(inputs)
     return lambda: served(*args, **kwargs)
 
 
-def _model(name: str) -> tuple[Flat, Tensors, int]:
+def _given(name: str) -> Given:
     # Here, since whoever is served from a file needs none of it.
     from handoff.tasks.deliver.capture.calls import describe_call
     from tests.studies.corpus.models import MODELS
@@ -196,7 +199,8 @@ def _model(name: str) -> tuple[Flat, Tensors, int]:
     (model,) = [model for model in MODELS if model.name == name]
     module, (args, kwargs) = model.make()
     call, inputs = describe_call(module, args, kwargs)
-    return Flat(module, call).eval(), inputs, model.batch
+    batches = [describe_call(module, *one)[1] for one in model.others(CALIBRATING)]
+    return Given(Flat(module, call).eval(), inputs, _batch_axes(inputs, model.batch), batches)
 
 
 def difference(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:

@@ -16,8 +16,9 @@ from tests.studies.benchmarks.served.turns import Race, Ratio
 
 EAGER = "eager"
 # Of an output's difference to eager's, times their RMS, by the precision that the recipes allow:
-# float32's rounding stays a thousand times below, and bfloat16's RMSE may be a tenth of it.
-ALLOWED = {"float32": 0.01, "bfloat16": 0.2}
+# float32's rounding stays a thousand times below, bfloat16's RMSE may be a tenth of it, and int8's,
+# with ranges that a few batches showed, a few percent, of which one element may be ten times off.
+ALLOWED = {"float32": 0.01, "bfloat16": 0.2, "int8": 0.5}
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,22 @@ class CorpusModel:
         torch.manual_seed(self.batch)
         return module, self.inputs(self.batch)
 
-    def deliver(self, module: nn.Module, example: Inputs, folder: Path) -> DeliverResult:
-        """Deliver what `make` has made to `folder`."""
+    def others(self, count: int) -> list[Inputs]:
+        """Return so many other inputs of the example's sizes; each time the same."""
+        made = []
+        for seed in range(1000, 1000 + count):
+            torch.manual_seed(seed)
+            made.append(self.inputs(self.batch))
+        return made
+
+    def deliver(
+        self, module: nn.Module, example: Inputs, folder: Path, **more: Any
+    ) -> DeliverResult:
+        """Deliver what `make` has made to `folder`; `more` are further arguments of `deliver`."""
         args, kwargs = example
         return deliver(
             module, args, folder, name=self.name.replace("_", "-"), example_kwargs=kwargs,
-            lineage=Lineage("https://example.org/models", "0123abc"), **self.options,
+            lineage=Lineage("https://example.org/models", "0123abc"), **self.options, **more,
         )  # fmt: skip
 
 
