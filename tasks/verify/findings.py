@@ -122,11 +122,39 @@ class Findings:
                 "further calls were judged by their numbers"
             )
 
+    def tell_what_shows_nothing(self, cases: Sequence[ReferenceCase]) -> None:
+        """Note each output for which one number, whatever is asked, is within what was agreed.
+
+        `cases` are those of usual values. What a metric judges is left to that.
+        """
+        for index, yardstick in enumerate(self.yardsticks):
+            wanted = [case.eager[index] for case in cases]
+            finite = [own[own.isfinite()].double() for own in wanted if own.is_floating_point()]
+            values = torch.cat(finite) if finite else torch.empty(0)
+            if not values.numel() or values.min() == values.max() or self._rounded_at(index):
+                continue
+            agreed, mean = self._agreed(wanted[0], index), float(values.mean())
+            if not any(
+                compare(
+                    torch.full_like(case.eager[index], mean), case.eager[index],
+                    case.float64[index], agreed, output=index, case=case.name,
+                    typical=yardstick.typical, scale=yardstick.scale, noise=yardstick.noise,
+                ).reasons
+                for case in cases
+            ):  # fmt: skip
+                self.notes.append(
+                    f"output {index}: what was agreed shows nothing: {mean:.3g} in the place of "
+                    "each element would keep it, too. Agree on less under [tolerance]"
+                )
+
+    def _agreed(self, want: torch.Tensor, index: int) -> Tolerance:
+        """Return what was agreed on an output, by eager's."""
+        dtype = str(want.dtype).removeprefix("torch.")
+        return self.job.recipe.tolerance_for(dtype, self._name(index), self.job.target)
+
     def _judge(self, name: str, case: ReferenceCase, index: int, got: torch.Tensor) -> Deviation:
         want, yardstick = case.eager[index], self.yardsticks[index]
-        agreed = self.job.recipe.tolerance_for(
-            str(want.dtype).removeprefix("torch."), self._name(index), self.job.target
-        )
+        agreed = self._agreed(want, index)
         if self._rounded_at(index):
             agreed = Rounded.tolerance(agreed, yardstick.typical)
 

@@ -80,6 +80,7 @@ def run(job: VerifyJob) -> VerifyResult:
     if not cases:
         found.reasons.append("no case of the input plan could be compared")
     found.refuse_decisions()
+    found.tell_what_shows_nothing(drawn_of(cases))
     found.tell_set_aside()
     found.tell_atomic_sums()
     blind = _blind_outputs(cases)

@@ -394,6 +394,39 @@ def test_an_output_that_is_one_number_at_every_input_is_said_to_tell_nothing(
     assert "output 0 is 3 at every input" in result.notes
 
 
+class Squashes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.tanh()
+
+
+@pytest.mark.parametrize(
+    ("agreed", "shows_nothing"),
+    [
+        (Tolerance(), False),
+        # Its errors may be anywhere, and are few: the rule for all elements together holds.
+        (Tolerance(atol=10.0, rtol=10.0), False),
+        (Tolerance(rmse_factor=10.0, rmse_floor=10.0), False),
+        (Tolerance(atol=10.0, rtol=10.0, rmse_floor=10.0), True),
+    ],
+)
+def test_a_tolerance_that_one_number_would_keep_is_said_to_show_nothing(
+    agreed: Tolerance, *, shows_nothing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_reference(tmp_path, Squashes())
+    recipe = Recipe(tolerance={"float32": agreed})
+    result = verify_functions(monkeypatch, file, lambda x: (x[0].tanh(),), recipe=recipe)
+    assert result.accepted, result.reasons
+    told = [note for note in result.notes if "what was agreed shows nothing" in note]
+    assert bool(told) is shows_nothing
+    squash = Squashes()
+    wrong = verify_functions(
+        monkeypatch, file,
+        lambda x: (torch.where(x[0].isfinite() & (x[0].abs() < 1e3), 0.0, squash(x[0])),),
+        recipe=recipe,
+    )  # fmt: skip
+    assert wrong.accepted is shows_nothing, wrong.reasons
+
+
 def test_an_error_on_values_that_nobody_declared_is_noted_and_on_usual_ones_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
