@@ -48,6 +48,7 @@ from handoff.tasks.compile.caching.compiled_interface import interface_apart
 from handoff.tasks.compile.caching.shared_tools import headers_from, keep_own_headers
 from handoff.tasks.compile.cross.build import compile_for_gpu
 from handoff.tasks.compile.input_checks import checked_inputs
+from handoff.tasks.compile.int8_sums import lower_int8_sums
 from handoff.tasks.compile.machine.here import (
     SHIPPED_OPTIONS,
     compiler_for,
@@ -273,6 +274,7 @@ def compile_package(
         options |= arm_options(job.target, job.options)
     elif has_march_option():
         options["cpp.march"] = job.target.march
+    lower_int8_sums()
     try:
         # Inductor leaves freezing out, without a word, where gradients are enabled.
         with (

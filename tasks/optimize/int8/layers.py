@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from handoff.tasks.optimize.passes.state import lifted_tensors, state_name
 from handoff.tasks.verify.float64 import flat_tensors, lifted_inputs
@@ -122,6 +123,36 @@ def _is_float32(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
 
+def summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
+    """Return what is added to a convolution's result where that goes nowhere else.
+
+    These are the tensors that have a grid beside the layers' own inputs: of such sums int8 is made.
+    """
+    found: dict[torch.fx.Node, None] = {}
+    for layer in layers:
+        only, *more = [*layer.node.users, None]
+        if layer.node.target is CONVOLUTION and more == [None] and is_sum(only):
+            others = [one for one in only.args if one is not layer.node]
+            found |= dict.fromkeys(one for one in others if isinstance(one, torch.fx.Node))
+    return list(found)
+
+
+def is_sum(node: torch.fx.Node | None) -> bool:
+    """Tell whether a call adds two float32 tensors of one shape."""
+    if node is None or node.target not in (_ATEN.add.Tensor, _ATEN.add_.Tensor) or node.kwargs:
+        return False
+    values = [one.meta.get("val") for one in node.args if isinstance(one, torch.fx.Node)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) != 2:
+        return False
+    one, other = tensors
+    return (
+        one.dtype is other.dtype is torch.float32
+        and one.dim() == other.dim()
+        and all(statically_known_true(a == b) for a, b in zip(one.shape, other.shape, strict=True))
+    )
+
+
 @dataclass(frozen=True)
 class Int8Weight:
     """A weight `[out, ...]` as int8 of the same shape, with a float32 scale for each output."""
@@ -162,13 +193,13 @@ class _Observing(torch.fx.Interpreter):
 
 
 def observe_grids(
-    program: ExportedProgram, layers: Sequence[Layer], batches: Sequence[Tensors]
+    program: ExportedProgram, tensors: Iterable[torch.fx.Node], batches: Sequence[Tensors]
 ) -> dict[torch.fx.Node, Grid]:
-    """Return the grid of each tensor that the layers are given, by what it held on `batches`.
+    """Return the grid of each of the tensors, by what it held on `batches`.
 
     These are the program's inputs, of its own shapes and dtypes.
     """
-    observers = {layer.given: Observer() for layer in layers}
+    observers = {tensor: Observer() for tensor in tensors}
     observing = _Observing(program.graph_module, observers)
     with torch.no_grad():
         for batch in batches:

@@ -8,15 +8,16 @@ graphs are made of, pairs of quantize and dequantize, is fused by rules that mov
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.int8.layers import CONVOLUTION, LEVELS, Grid, int8_weight
+from handoff.tasks.optimize.int8.layers import CONVOLUTION, LEVELS, Grid, int8_weight, is_sum
 from handoff.tasks.optimize.kernels import INT8_LAYERS
+from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
     add_buffer,
     add_call,
@@ -34,7 +35,8 @@ _POST = {
     _ATEN.relu6: "hardtanh:0:6", _ATEN.relu6_: "hardtanh:0:6",
 }  # fmt: skip
 _HARDTANH = (_ATEN.hardtanh, _ATEN.hardtanh_)
-_CONVOLUTION, _LINEAR, _MEASURED = INT8_LAYERS
+_CONVOLUTION, _LINEAR, _MEASURED, _ADDING = INT8_LAYERS
+_RELU = (_ATEN.relu.default, _ATEN.relu_.default)
 # The last arguments of each.
 _ONTO, _ACTIVATION = -2, -1
 
@@ -48,14 +50,27 @@ class _Rounded:
     zero: int | torch.fx.Node
     made_by: tuple[torch.fx.Node, ...]
 
+    @property
+    def onto(self) -> list[float]:
+        """The grid that results are to be left on; [] where no numbers tell it."""
+        if isinstance(self.scale, torch.fx.Node) or isinstance(self.zero, torch.fx.Node):
+            return []
+        return [self.scale, float(self.zero)]
+
 
 class Rewriter:
     """Rewrites layers of one program; each tensor is brought onto its grid once."""
 
-    def __init__(self, program: ExportedProgram, grids: Mapping[torch.fx.Node, Grid]) -> None:
-        """Prepare to rewrite; a tensor that `grids` lacks gets a grid of its own at each call."""
+    def __init__(
+        self, program: ExportedProgram, grids: Mapping[torch.fx.Node, Grid], *, adds: bool
+    ) -> None:
+        """Prepare to rewrite; a tensor that `grids` lacks gets a grid of its own at each call.
+
+        `adds` tells whether sums of convolutions and of what has a grid become int8, too.
+        """
         self._program = program
         self._grids = dict(grids)
+        self._adds = adds
         self._rounded: dict[torch.fx.Node, _Rounded] = {}
 
     def replace(self, node: torch.fx.Node) -> None:
@@ -80,30 +95,90 @@ class Rewriter:
 
     def join(self) -> None:
         """Let each result that such a layer takes leave its own on that one's grid already."""
+        if self._adds:
+            self._add_inside()
         for given, rounded in list(self._rounded.items()):
-            if given.target not in INT8_LAYERS or isinstance(rounded.zero, torch.fx.Node):
-                continue
-            _set(given, _ONTO, [rounded.scale, float(rounded.zero)])
-            rounded.steps.replace_all_uses_with(given)
-            for gone in reversed(rounded.made_by):
-                self._program.graph.erase_node(gone)
-            self._widen_for_others(given, rounded)
+            if given.target in INT8_LAYERS and rounded.onto:
+                self._leave_steps(given, rounded)
 
-    def _widen_for_others(self, given: torch.fx.Node, rounded: _Rounded) -> None:
-        """Give what takes `given` as float32 the numbers of its grid."""
+    def _add_inside(self) -> None:
+        """Let a convolution add what goes past it, where such layers take the sum."""
+        graph, sums = self._program.graph, []
+        writes = last_writes(graph)
+        for node in list(graph.nodes):
+            last = _relu_behind(node)
+            taken = self._rounded.get(last)
+            found = self._summands(node, writes) if taken and taken.onto else None
+            if taken is None or found is None:
+                continue
+            layer, other = found
+            held = self._onto_grid(other)
+            with graph.inserting_before(last):
+                made = add_call(graph, _ADDING, (
+                    *layer.args[:_ONTO], held.steps, held.scale, held.zero,
+                    taken.onto, "none" if last is node else "relu",
+                ))  # fmt: skip
+            describe_as(made, last)
+            taken.steps.replace_all_uses_with(made)
+            for gone in reversed(taken.made_by):
+                graph.erase_node(gone)
+            self._rounded[last] = replace(taken, steps=made, made_by=())
+            sums.append((last, node, layer))
+        # From the back: the next sum is mostly what else takes one.
+        for last, node, layer in reversed(sums):
+            rounded = self._rounded.pop(last)
+            if last.users:
+                last.replace_all_uses_with(wide := self._widened(rounded))
+                self._program.graph_signature.replace_all_uses(last.name, wide.name)
+            for gone in dict.fromkeys((last, node, layer)):
+                graph.erase_node(gone)
+
+    def _summands(
+        self, node: torch.fx.Node, writes: Mapping[torch.fx.Node, torch.fx.Node]
+    ) -> tuple[torch.fx.Node, torch.fx.Node] | None:
+        """Return the convolution that can do the addition `node`, and what it is to add.
+
+        None where there is none. `writes` are the last calls that write to a tensor's memory.
+        """
+        if not is_sum(node):
+            return None
+        one, other = node.args
+        assert isinstance(one, torch.fx.Node)
+        assert isinstance(other, torch.fx.Node)
+        for layer, past in sorted(((one, other), (other, one)), reverse=True):
+            is_free = (
+                layer.target is _CONVOLUTION and list(layer.users) == [node]
+                and (layer.args[_ONTO], layer.args[_ACTIVATION]) == ([], "none")
+            )  # fmt: skip
+            has_grid = past in self._grids or past in self._rounded
+            changes = past in writes and past < writes[past]
+            if is_free and has_grid and not changes and layer is not past:
+                return layer, past
+        return None
+
+    def _leave_steps(self, given: torch.fx.Node, rounded: _Rounded) -> None:
+        """Let a layer give uint8; what takes it as float32 gets the numbers of its grid."""
+        graph = self._program.graph
+        _set(given, _ONTO, rounded.onto)
+        rounded.steps.replace_all_uses_with(given)
+        for gone in reversed(rounded.made_by):
+            graph.erase_node(gone)
         others = [user for user in given.users if user.target not in INT8_LAYERS]
-        wide = given.meta["val"]
-        given.meta["val"] = wide.to(torch.uint8)
+        given.meta["val"] = given.meta["val"].to(torch.uint8)
         if not others:
             return
-        graph = self._program.graph
-        with graph.inserting_before(given.next):
-            steps = add_call(graph, _ATEN.to.dtype, (given, torch.float32))
-            steps = add_call(graph, _ATEN.sub.Tensor, (steps, rounded.zero))
-            result = add_call(graph, _ATEN.mul.Tensor, (steps, rounded.scale))
+        result = self._widened(replace(rounded, steps=given))
         for user in others:
             user.replace_input_with(given, result)
         self._program.graph_signature.replace_all_uses(given.name, result.name)
+
+    def _widened(self, rounded: _Rounded) -> torch.fx.Node:
+        """Add the calls that give steps' numbers as float32, behind them."""
+        graph = self._program.graph
+        with graph.inserting_before(rounded.steps.next):
+            steps = add_call(graph, _ATEN.to.dtype, (rounded.steps, torch.float32))
+            steps = add_call(graph, _ATEN.sub.Tensor, (steps, rounded.zero))
+            return add_call(graph, _ATEN.mul.Tensor, (steps, rounded.scale))
 
     def _onto_grid(self, given: torch.fx.Node) -> _Rounded:
         """Return `given` on its grid; the layers that take it share that."""
@@ -147,6 +222,12 @@ def _activation(node: torch.fx.Node, layer: torch.fx.Node) -> str:
         told = arguments_of(node)
         return f"hardtanh:{float(told['min_val'])!r}:{float(told['max_val'])!r}"
     return _POST.get(operator, "") if operator else ""
+
+
+def _relu_behind(node: torch.fx.Node) -> torch.fx.Node:
+    """Return the ReLU that alone takes a call's result; the call itself where there is none."""
+    only, *more = [*node.users, node]
+    return only if more == [node] and only.target in _RELU else node
 
 
 def _set(node: torch.fx.Node, place: int, value: Any) -> None:  # noqa: ANN401 - an argument

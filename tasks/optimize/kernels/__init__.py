@@ -30,6 +30,7 @@ _CPU_FUNCTIONS: dict[torch._ops.OpOverload, str] = {
 INT8_LAYERS = (
     torch.ops.handoff.int8_convolution.default, torch.ops.handoff.int8_linear.default,
     torch.ops.handoff.int8_linear_measured.default,
+    torch.ops.handoff.int8_convolution_added.default,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`handoff::int8_convolution` and `handoff::int8_linear`: layers that oneDNN computes in int8.
+"""`handoff::int8_convolution`, `handoff::int8_linear` and kin: layers that oneDNN computes in int8.
 
 Their bodies, which compilers see, are operators of libtorch's: one packs the weight, which is done
 once where the compiler folds constants (`freezing`), the other takes it. A graph with those alone
@@ -12,6 +12,7 @@ and zero, as floats).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,82 @@ def int8_convolution(
     made: Tensor = _ONEDNN.qconv_pointwise.default(
         steps, scale, zero, packed, scales, zeros, bias, *form, *_result(onto), *_after(activation)
     )
+    return made
+
+
+@torch.library.custom_op("handoff::int8_convolution_packed", mutates_args=())
+def int8_convolution_packed(
+    steps: Tensor,
+    scale: float,
+    zero: int,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    added: Tensor,
+    added_scale: float,
+    added_zero: int,
+    onto: Sequence[float],
+    activation: str,
+) -> Tensor:
+    """Return what `int8_convolution_added` does, with a weight that is packed already.
+
+    oneDNN writes the sum to where the summand was. An operator that changes what it is given can't
+    be traced here (its functional form has no kernel while Inductor freezes, 2.15), so this one
+    takes a copy, and what compiles lowers it to oneDNN's (`tasks.compile.int8_sums`).
+    """
+    own = added.clone(memory_format=torch.channels_last)
+    _ONEDNN.qconv2d_pointwise.binary(
+        steps, scale, zero, packed, scales, zeros, own, bias,
+        stride, padding, dilation, groups, *_result(onto), added_scale, added_zero, "sum", 1.0,
+        activation, [], "",
+    )  # fmt: skip
+    return own
+
+
+@int8_convolution_packed.register_fake
+def _like_the_summand(*given: Any) -> Tensor:  # noqa: ANN401 - of the operator's own types
+    return torch.empty_like(given[_ADDED], memory_format=torch.channels_last)
+
+
+# The summand's place among the arguments above.
+_ADDED = 11
+
+
+@torch.library.triton_op("handoff::int8_convolution_added", mutates_args=())
+def int8_convolution_added(
+    steps: Tensor,
+    scale: float,
+    zero: int,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    added: Tensor,
+    added_scale: float,
+    added_zero: int,
+    onto: Sequence[float],
+    activation: str,
+) -> Tensor:
+    """Return the sum of `int8_convolution` and of `added`, uint8 `[N, out, H', W']` on its grid.
+
+    The result is uint8 on the grid `onto`; `activation`, which comes behind the sum, is `none` or
+    `relu`.
+    """
+    zeros = torch.zeros_like(scales, dtype=torch.int32)
+    form = (list(stride), list(padding), list(dilation), groups)
+    packed = _ONEDNN.qconv_prepack(weight, scales, scale, zero, *form, None)
+    made: Tensor = torch.ops.handoff.int8_convolution_packed(
+        steps, scale, zero, packed, scales, zeros, bias, *form, added, added_scale, added_zero,
+        list(onto), activation,
+    )  # fmt: skip
     return made
 
 

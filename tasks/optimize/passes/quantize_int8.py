@@ -10,7 +10,14 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.int8.layers import LINEAR, Layer, find_layers, influence, observe_grids
+from handoff.tasks.optimize.int8.layers import (
+    LINEAR,
+    Layer,
+    find_layers,
+    influence,
+    observe_grids,
+    summands,
+)
 from handoff.tasks.optimize.int8.rewriting import Rewriter
 from handoff.tasks.optimize.passes.base import Calibration
 from handoff.tasks.optimize.passes.layout import LayoutPass
@@ -26,12 +33,12 @@ class QuantizeInt8(LayoutPass):
 
     Before: `y = relu(conv2d(x, W, b))`. After: `y = qconv(uint8(x / s + z), s, z, int8(W), ...)`,
     by oneDNN's own int8 operators, with the activation inside; a result that only such layers take
-    stays int8.
+    stays int8, and so does the sum of a convolution and of what goes past it.
 
     With `activations = "static"`, a tensor's scale and zero are chosen by what it held on the
     delivery's calibration batches (its examples, without any); with `"dynamic"` they are found at
     each call, for linear layers alone. The layers that move the outputs most stay in float32, as
-    many as `keep` says: `0.1` keeps a tenth.
+    many as `keep` says (`0.1` keeps a tenth), and with any of them all sums.
 
     Conditions: float32 layers whose weights are constants. It rounds to 256 steps, which moves
     outputs by some percent of their size: the recipe's tolerance or its metric has to have room for
@@ -75,13 +82,16 @@ class QuantizeInt8(LayoutPass):
         """Choose ranges and layers, and put int8 operators in their places."""
         self._kept, self._notes = {}, ()
         layers, batches = self._layers(program), self._calibration.batches
-        grids = observe_grids(program, layers, batches) if self._is_static else {}
         count = math.ceil(self._share * len(layers))
+        # Where float32 is kept to be more exact, sums are, too.
+        between = [] if count else summands(layers)
+        seen = [*(layer.given for layer in layers), *between]
+        grids = observe_grids(program, seen, batches) if self._is_static else {}
         if count:
             moved = influence(program, layers, grids, batches[0])
             worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
             self._kept = {layer.node.name: moved[layer] for layer in worst}
-        self._rewriter = Rewriter(program, grids)
+        self._rewriter = Rewriter(program, grids, adds=not count)
         whose = (self._calibration.told,) if self._is_static and layers else ()
         self._notes = (*_told(layers, self._kept), *whose)
         return super().call(program)

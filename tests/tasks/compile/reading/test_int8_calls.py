@@ -12,17 +12,18 @@ from torch.export import ExportedProgram
 from handoff.artifacts.errors import BlessingRefused
 from handoff.artifacts.recipe.target import TARGETS
 from handoff.tasks.compile.caching.compiled_interface import interface_apart
+from handoff.tasks.compile.int8_sums import lower_int8_sums
 from handoff.tasks.compile.packages import extract_library
 from handoff.tasks.compile.reading.cpp_source import require_int8, require_int8_level
 from handoff.tasks.optimize.passes.base import Calibration, apply_pass
 from handoff.tasks.optimize.passes.quantize_int8 import QuantizeInt8
-from tests.tasks.optimize.passes.exporting import export
+from tests.tasks.optimize.passes.exporting import count, export
 
 X = torch.randn(6, 4, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """Layers of both kinds, with each activation that oneDNN does behind them."""
+    """Layers of both kinds, with each activation that oneDNN does behind them, and two sums."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,12 +32,18 @@ class Net(nn.Module):
         convolutions = [nn.Conv2d(4, 8, 3), *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(4))]
         pairs = zip(convolutions, activations, strict=True)
         self.features = nn.Sequential(*(layer for pair in pairs for layer in pair))
+        self.one, self.two, self.three, self.four, self.last = (
+            nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)
+        )
         self.head = nn.Sequential(
             nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU("tanh"), nn.Linear(16, 3)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.features(x).mean((2, 3)))  # type: ignore[no-any-return]
+        x = self.features(x)
+        x = (x + self.two(self.one(x).relu())).relu()
+        x = self.last(x + self.four(self.three(x).relu())) + x
+        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +53,7 @@ def quantized() -> ExportedProgram:
     chosen = QuantizeInt8({"activations": "static", "keep": "0"})
     chosen.calibrate(Calibration([(X,)], "ranges of one batch"))
     assert apply_pass(chosen, program)
+    assert count(program, torch.ops.handoff.int8_convolution_added.default) == 2
     return program
 
 
@@ -55,6 +63,7 @@ def packages(
 ) -> dict[str, Path]:
     """Return AOTInductor's packages of the net as it is and in int8."""
     folder = tmp_path_factory.mktemp("packages")
+    lower_int8_sums()
     programs = {"float32": export(Net(), X), "int8": quantized}
     for name, program in programs.items():
         with torch.no_grad(), interface_apart():
@@ -84,7 +93,7 @@ def test_a_package_that_computes_in_float32_is_refused_where_int8_was_wanted(
     wanted, file = quantized, packages["float32"]
     with pytest.raises(BlessingRefused, match="is to compute in int8 and doesn't") as caught:
         require_int8(wanted, file, file.with_suffix(".so"))
-    assert "8 layers" in caught.value.expected
+    assert "13 layers" in caught.value.expected
     assert "0 such calls" in caught.value.got
     file = packages["int8"]
     require_int8(wanted, file, file.with_suffix(".so"))

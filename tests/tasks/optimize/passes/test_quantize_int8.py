@@ -18,6 +18,7 @@ _ATEN, _OWN = torch.ops.aten, torch.ops.handoff
 CONVOLUTION, LINEAR = _OWN.int8_convolution.default, _OWN.int8_linear.default
 WHOSE = "ranges of two batches"
 MEASURED = _OWN.int8_linear_measured.default
+ADDING = _OWN.int8_convolution_added.default
 
 
 def images(count: int = 6) -> Tensor:
@@ -62,7 +63,7 @@ def relative_error(module: nn.Module, program: ExportedProgram, x: Tensor) -> fl
 def test_every_layer_computes_in_int8_and_the_outputs_move_by_some_percent_at_most() -> None:
     module = Residual().eval()
     program, chosen = quantized(module, images())
-    assert count(program, CONVOLUTION) == 4
+    assert (count(program, CONVOLUTION), count(program, ADDING)) == (3, 1)
     assert count(program, LINEAR) == 1
     assert count(program, _ATEN.conv2d.default) == count(program, _ATEN.linear.default) == 0
     assert chosen.notes == ("5 of 5 layers compute in int8", WHOSE)
@@ -72,13 +73,84 @@ def test_every_layer_computes_in_int8_and_the_outputs_move_by_some_percent_at_mo
     assert max(t.numel() for t in floats) <= 16, "the float32 weights are gone"
 
 
-def test_a_result_that_such_a_layer_takes_stays_int8_and_what_goes_past_takes_its_numbers() -> None:
+def test_a_result_that_such_a_layer_takes_stays_int8_and_so_does_what_goes_past() -> None:
     program, _ = quantized(Residual().eval(), images())
-    steps = [n.meta["val"].dtype for n in program.graph.nodes if n.target is CONVOLUTION]
-    # The second one's sum is float32, as is the last one's mean.
-    assert steps == [torch.uint8, torch.uint8, torch.float32, torch.float32]
-    activations = [n.args[-1] for n in program.graph.nodes if n.target is CONVOLUTION]
-    assert activations == ["relu", "relu", "none", "none"]
+    layers = [n for n in program.graph.nodes if n.target in (CONVOLUTION, ADDING)]
+    # The last one's mean is float32.
+    assert [n.meta["val"].dtype for n in layers] == [torch.uint8] * 3 + [torch.float32]
+    assert [n.target is ADDING for n in layers] == [False, False, True, False]
+    assert [n.args[-1] for n in layers] == ["relu", "relu", "relu", "none"]
+    assert count(program, _ATEN.add.Tensor) == 2, "the image's and the mean's own grids"
+    assert count(program, _ATEN.add_.Tensor) == 0
+
+
+def test_where_layers_are_kept_sums_are_float32_and_what_goes_past_takes_numbers() -> None:
+    module = Residual().eval()
+    program, _ = quantized(module, images(), keep="0.2")
+    assert count(program, ADDING) == 0
+    assert count(program, _ATEN.add_.Tensor) == 1
+    assert relative_error(module, program, images()) < 0.05
+
+
+class Blocks(nn.Module):
+    """A maximum over windows, a block whose way past has a layer of its own, and one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.pool = nn.Conv2d(3, 8, 3), nn.MaxPool2d(3, 2, 1)
+        self.one, self.two = nn.Conv2d(8, 16, 3, 2, 1), nn.Conv2d(16, 16, 3, 1, 1)
+        self.past = nn.Conv2d(8, 16, 1, 2)
+        self.three, self.four = nn.Conv2d(16, 16, 3, 1, 1), nn.Conv2d(16, 16, 3, 1, 1)
+        self.last = nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.pool(self.stem(x).relu())
+        x = (self.two(self.one(x).relu()) + self.past(x)).relu()
+        x = x + self.four(self.three(x).relu())
+        return self.last(x), x
+
+
+def test_sums_and_ways_past_stay_int8_and_outputs_are_float32() -> None:
+    module = Blocks().eval()
+    program, chosen = quantized(module, images())
+    assert chosen.notes[0] == "7 of 7 layers compute in int8"
+    assert (count(program, CONVOLUTION), count(program, ADDING)) == (5, 2)
+    # Of the image, and of what was pooled.
+    assert count(program, _ATEN.round.default) == 2
+    # The sum that is an output as well.
+    assert count(program, _ATEN.sub.Tensor) == 1
+    with torch.no_grad():
+        for size in (6, 3):
+            x = images(size)
+            for got, want in zip(program.module()(x), module(x), strict=True):
+                assert got.dtype is torch.float32
+                assert float((got - want).norm() / want.norm()) < 0.05
+
+
+class NoSums(nn.Module):
+    """Sums that aren't of one shape, of what is written to later, and of twice the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(3, 8, 3, 1, 1)
+        self.one, self.two, self.three = (nn.Conv2d(8, 8, 3, 1, 1) for _ in range(3))
+        self.last = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu()
+        x = self.one(x) + x.mean((2, 3), keepdim=True)
+        past = self.two(x)
+        x = self.last(self.three(x) + past) * past.mul_(0.01).mean()
+        return x + x
+
+
+def test_sums_that_are_not_of_a_layer_and_of_what_goes_past_it_are_left() -> None:
+    module = NoSums().eval()
+    program, _ = quantized(module, images())
+    assert count(program, ADDING) == 0
+    assert relative_error(module, program, images()) < 0.05
 
 
 @pytest.mark.parametrize(
