@@ -7,6 +7,7 @@
 # make bench   all of the six below, hours
 # make bench-served [MODELS="bert yolov8n"]  what Handoff registers, beside every alternative
 # make bench-bfloat16 [MODELS=...]  the same in bfloat16, where a recipe allows it
+# make bench-int8 [MODELS=...]  the same in int8, and what is lost by trained digits
 # make bench-seeds [DEVICE=cuda] [PRECISION=fp16,bf16] [BATCH=64]  two models by the seeds' protocol
 # make bench-road  the road's own cost, against a bare script with the same torch calls
 # make bench-night [NIGHT=500] [WORKERS=1,4,16]  a simulated night: server, queue, memory, drain
@@ -84,8 +85,10 @@ bench-bfloat16: ready $(CORPUS)/.served
 	$(CORPUS)/bin/python -m tests.studies.benchmarks.served $(MODELS) --folder $(CORPUS)/bfloat16 \
 	  --recipes bfloat16 --float32 $(CORPUS)/served
 
-bench-int8: ready
-	$(BIN)/python -m tests.studies.benchmarks.int8 $(MODELS)
+bench-int8: ready $(CORPUS)/.served
+	$(if $(MODELS),,$(BIN)/python -m tests.studies.benchmarks.int8)
+	$(CORPUS)/bin/python -m tests.studies.benchmarks.served $(MODELS) --folder $(CORPUS)/int8 \
+	  --recipes int8 --float32 $(CORPUS)/served
 
 SEEDS_OPTIONS = $(if $(DEVICE),--device $(DEVICE)) $(if $(PRECISION),--precision $(PRECISION)) \
   $(if $(BATCH),--batch $(BATCH)) $(if $(KEEP),--keep $(KEEP))
