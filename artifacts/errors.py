@@ -81,6 +81,12 @@ class UsageProblem(HandoffError):
     exit_code = 64
 
 
+class KeyUnusable(UsageProblem):
+    """A key is none, can't be read here, or isn't trusted where it signs."""
+
+    is_machines = True
+
+
 class EnvironmentLacking(HandoffError):
     """This machine lacks something: a compiler, a writable folder, room on the disk."""
 
@@ -184,6 +190,7 @@ ERRORS: dict[str, type[HandoffError]] = {
     kind.__name__: kind
     for kind in (
         UsageProblem,
+        KeyUnusable,
         EnvironmentLacking,
         StepCrashed,
         BudgetSpent,

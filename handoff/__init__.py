@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         EnvironmentLacking,
         HandoffError,
         InputsRefused,
+        KeyUnusable,
         NightFailed,
         NotCapturable,
         NotShownYet,
@@ -79,9 +80,9 @@ _PLACES = {
     "artifacts.errors": (
         "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliveryUnreachable",
         "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "HandoffError",
-        "InputsRefused", "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused",
-        "PromotionRefused", "RegistryFailed", "StepCrashed", "StepKilled", "StoreFailed",
-        "StoreUnreachable", "UsageProblem",
+        "InputsRefused", "KeyUnusable", "NightFailed", "NotCapturable", "NotShownYet",
+        "PackageRefused", "PromotionRefused", "RegistryFailed", "StepCrashed", "StepKilled",
+        "StoreFailed", "StoreUnreachable", "UsageProblem",
     ),
     "artifacts.release.evidence": ("Finding",),
     "artifacts.serve.loader": ("LoadedModel", "load"),
@@ -105,11 +106,12 @@ _MODULE_OF = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "BlessingRefused", "BudgetSpent", "BuildCrashed", "DeliverResult", "DeliveryUnreachable",
     "DeliveryUnreadable", "DeliveryUnsound", "EnvironmentLacking", "Finding", "FollowedModel",
-    "HandoffError", "InputsRefused", "Inspection", "Lineage", "LoadedModel", "Manifest", "Metric",
-    "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused", "Pass", "PatternPass",
-    "PromotionRefused", "PullResult", "Recipe", "RegistryFailed", "Released", "Serving",
-    "StepCrashed", "StepKilled", "StoreFailed", "StoreUnreachable", "Trust", "UsageProblem",
-    "deliver", "follow", "inspect", "load", "promote", "pull", "release", "trusted_keys",
+    "HandoffError", "InputsRefused", "Inspection", "KeyUnusable", "Lineage", "LoadedModel",
+    "Manifest", "Metric", "NightFailed", "NotCapturable", "NotShownYet", "PackageRefused", "Pass",
+    "PatternPass", "PromotionRefused", "PullResult", "Recipe", "RegistryFailed", "Released",
+    "Serving", "StepCrashed", "StepKilled", "StoreFailed", "StoreUnreachable", "Trust",
+    "UsageProblem", "deliver", "follow", "inspect", "load", "promote", "pull", "release",
+    "trusted_keys",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem
+from handoff.artifacts.errors import EnvironmentLacking, KeyUnusable, PackageRefused
 from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.strict import parse_json
 from handoff.artifacts.files.writing import write_whole
@@ -51,7 +51,7 @@ class Trust:
 def read_trust(places: Iterable[str | Path], *, may_lack: bool = False) -> Trust:
     """Return the public keys in PEM files, and in the files `*.pub` of folders.
 
-    With `may_lack` a place that isn't there adds none. Raises `UsageProblem` for one otherwise, and
+    With `may_lack` a place that isn't there adds none. Raises `KeyUnusable` for one otherwise, and
     for a file that holds no public key.
     """
     keys = {key.keyid: key for key in map(_read_public_key, key_files(places, may_lack=may_lack))}
@@ -71,7 +71,7 @@ def key_files(places: Iterable[str | Path], *, may_lack: bool = False) -> Iterat
 
 
 def public_key_of(pem: bytes, name: str) -> SSlibKey:
-    """Return the public key in `pem`; raise `UsageProblem`, naming `name`, when there is none."""
+    """Return the public key in `pem`; raise `KeyUnusable`, naming `name`, when there is none."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -95,7 +95,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
     """Return what signs with the key that `uri` names: a PEM file's path, or a KMS's address.
 
     A path may be written `file:PATH`. `awskms:`, `gcpkms:`, `azurekms:` and `hsm:` are
-    securesystemslib's, and need the `public` key's file. Raises `UsageProblem` for a key that isn't
+    securesystemslib's, and need the `public` key's file. Raises `KeyUnusable` for a key that isn't
     there, that isn't EC P-256, or that others than its owner may read.
     """
     from securesystemslib.signer import CryptoSigner
@@ -104,7 +104,7 @@ def open_signer(uri: str, public: Path | None = None) -> Signer:
     scheme, separator, _ = uri.partition(":")
     if separator and scheme != "file":
         if public is None:
-            raise UsageProblem(
+            raise KeyUnusable(
                 f"the key at {scheme}: can't be used", expected="its public key in a file",
                 got="none", remedy="Name it with HANDOFF_SIGNING_PUBLIC_KEY",
             )  # fmt: skip
@@ -224,13 +224,13 @@ def _read_private_key(file: Path) -> bytes:
         mode = file.stat().st_mode
         secret = file.read_bytes()
     except OSError as error:
-        raise UsageProblem(
+        raise KeyUnusable(
             f"the signing key {file} can't be read", expected="a PEM file with a private key",
             got=error.strerror or str(error), remedy="Fix HANDOFF_SIGNING_KEY",
         ) from error  # fmt: skip
     # A group may read it: Kubernetes gives secrets to a pod that way (`fsGroup`).
     if stat.S_IMODE(mode) & 0o037:
-        raise UsageProblem(
+        raise KeyUnusable(
             f"the signing key {file} is open to others", expected="a file of mode 600 or 640",
             got=f"{stat.S_IMODE(mode):o}", remedy="chmod 600 it, and find out who may have read it",
         )  # fmt: skip
@@ -238,7 +238,7 @@ def _read_private_key(file: Path) -> bytes:
 
 
 def public_pem(secret: bytes) -> bytes:
-    """Return the public key of a private one, in PEM; raise `UsageProblem` where there is none."""
+    """Return the public key of a private one, in PEM; raise `KeyUnusable` where there is none."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -250,7 +250,7 @@ def public_pem(secret: bytes) -> bytes:
         key = load_pem_private_key(secret, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         # What the file holds is never told: it may be the key after all.
-        raise UsageProblem(
+        raise KeyUnusable(
             "the signing key's file holds no key to sign with",
             expected="an EC key on P-256 in PEM, without a password", got="something else",
             remedy="Make one with openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
@@ -258,8 +258,8 @@ def public_pem(secret: bytes) -> bytes:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _no_key(name: str, got: str) -> UsageProblem:
-    return UsageProblem(
+def _no_key(name: str, got: str) -> KeyUnusable:
+    return KeyUnusable(
         f"{name} holds no public key to verify with", expected="an EC key on P-256 in PEM", got=got,
         remedy="Get the file from whoever releases: 'handoff keys show' prints the key there",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from handoff.artifacts.digest import digest_bytes
-from handoff.artifacts.errors import BlessingRefused, BuildCrashed, UsageProblem
+from handoff.artifacts.errors import BlessingRefused, BuildCrashed, KeyUnusable, UsageProblem
 from handoff.artifacts.release.ledger import entry_statement
 from handoff.artifacts.release.manifest import Manifest, TargetRecord
 from handoff.artifacts.release.remedy import next_step
@@ -51,7 +51,7 @@ def require_accepted(manifest: Manifest) -> None:
 def open_key(job: KeyJob) -> KeyResult:
     """Return the id of the key that is going to sign; make the key where that is wanted.
 
-    Raises `UsageProblem` for a key that can't be used, or that isn't trusted where it signs, and
+    Raises `KeyUnusable` for a key that can't be used, or that isn't trusted where it signs, and
     `EnvironmentLacking` where none can be made.
     """
     key = job.key
@@ -61,7 +61,7 @@ def open_key(job: KeyJob) -> KeyResult:
     key_id: str = public.keyid
     trust = read_trust(job.trusted or (), may_lack=True)
     if job.trusted is not None and key_id not in {known.keyid for known in trust.keys}:
-        raise UsageProblem(
+        raise KeyUnusable(
             "what is signed here would be refused here",
             expected=f"the signing key's public key, {key_id[:12]}, among the trusted ones",
             got=", ".join(trust.ids) or "none",

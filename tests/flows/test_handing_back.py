@@ -160,6 +160,7 @@ def test_what_a_machine_fails_for_is_told_with_its_name_and_is_still_of_its_clas
 def test_a_verdict_on_a_delivery_or_a_package_is_never_a_machines() -> None:
     machines = {name for name, kind in ERRORS.items() if kind.is_machines}
     assert machines == {
-        "DeliveryUnreachable", "EnvironmentLacking", "StepKilled", "StoreUnreachable",
+        "DeliveryUnreachable", "EnvironmentLacking", "KeyUnusable", "StepKilled",
+        "StoreUnreachable",
     }  # fmt: skip
     assert not issubclass(StoreUnreachable, BlessingRefused)

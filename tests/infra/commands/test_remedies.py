@@ -31,6 +31,7 @@ from handoff.artifacts.mlflow.registry import Catalogue
 from handoff.artifacts.night import write_night
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
 from handoff.artifacts.release.manifest import read_manifest
+from handoff.artifacts.release.signing import make_key, open_signer
 from handoff.artifacts.serve.checked_inputs import InputChecks
 from handoff.artifacts.site import Stores
 from handoff.artifacts.stores.store import open_store
@@ -99,6 +100,13 @@ def branches_on_a_value(folder: Path, *, done: bool) -> None:
 def alias_of_what_nobody_ran(_: Path, *, done: bool) -> None:
     recipe = Recipe(targets=("cuda-sm80",))
     require_trial_alias(recipe, "candidate" if done else "production")
+
+
+def key_open_to_others(folder: Path, *, done: bool) -> None:
+    key = folder / "signing.pem"
+    make_key(key, folder / "public")
+    key.chmod(0o600 if done else 0o644)
+    open_signer(str(key))
 
 
 def nothing_pulled(folder: Path, *, done: bool) -> None:
@@ -326,6 +334,7 @@ WALKED: list[tuple[str, Case, str]] = [
     ("PromotionRefused", slower_successor, "--override with a --reason promotes it"),
     ("PackageRefused", nothing_pulled, "Pull one with"),
     ("StoreFailed", two_nights_in_a_second, "Run one night at a time"),
+    ("KeyUnusable", key_open_to_others, "chmod 600 it"),
     ("EnvironmentLacking", no_compiler, "set CXX to a compiler"),
     ("StepCrashed", crashing_factory, "step.log, which also holds the command"),
     ("BudgetSpent", out_of_time, "Set HANDOFF_STEP_TIME to a factor"),
