@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.errors import EnvironmentLacking, PackageRefused, UsageProblem, first_line
-from handoff.artifacts.recipe.target import Fit, best_of
+from handoff.artifacts.recipe.fit import Fit, best_of
 from handoff.artifacts.release.manifest import Manifest, PackageFile, TargetRecord, read_manifest
 from handoff.artifacts.release.package import read_release
 from handoff.artifacts.release.signing import Trust, read_trust

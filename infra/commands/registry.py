@@ -9,7 +9,7 @@ from handoff.artifacts.delivery.contract import require_alias_name, require_mode
 from handoff.artifacts.errors import UsageProblem
 from handoff.artifacts.files.writing import write_whole
 from handoff.artifacts.night import read_nights
-from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.recipe.fit import installed_torch
 from handoff.artifacts.record import to_plain
 from handoff.artifacts.release.difference import differences
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from handoff.artifacts.digest import Digest
+from handoff.artifacts.recipe.fit import base_version
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import CpuTarget, base_version
+from handoff.artifacts.recipe.target import CpuTarget
 from handoff.artifacts.release.manifest import Manifest
 from handoff.tasks.compile.fingerprint import compiler_banner
 

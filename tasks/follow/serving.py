@@ -10,7 +10,7 @@ from pathlib import Path
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest
 from handoff.artifacts.errors import PackageRefused
-from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.recipe.fit import installed_torch
 from handoff.artifacts.release.difference import refused_requests
 from handoff.artifacts.release.ledger import LedgerEntry, Pointer, SeenLedgers
 from handoff.artifacts.release.manifest import Manifest, TargetRecord

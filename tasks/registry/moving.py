@@ -13,7 +13,7 @@ from pathlib import Path
 
 from handoff.artifacts.delivery.contract import EXAMPLES_FILE
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.target import installed_torch
+from handoff.artifacts.recipe.fit import installed_torch
 from handoff.artifacts.release.comparison import SideBySide
 from handoff.artifacts.release.manifest import Manifest
 from handoff.artifacts.release.releases import open_releases

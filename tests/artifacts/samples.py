@@ -18,8 +18,9 @@ from handoff.artifacts.delivery.contract import Lineage
 from handoff.artifacts.delivery.metric import MeasuredMetric
 from handoff.artifacts.delivery.signature import Dimension, ModelSignature, TensorSpec
 from handoff.artifacts.digest import digest_bytes, digest_file
+from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import Recipe
-from handoff.artifacts.recipe.target import Fit, native_cpu_target
+from handoff.artifacts.recipe.target import native_cpu_target
 from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.release.evidence import Finding, PassEffect, SourceCheck, Timing
 from handoff.artifacts.release.manifest import MANIFEST_FILE, Manifest, PackageFile, TargetRecord

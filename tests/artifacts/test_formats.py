@@ -30,8 +30,9 @@ from handoff.artifacts.errors import (
     UsageProblem,
     error_from_record,
 )
+from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import Recipe, read_recipe
-from handoff.artifacts.recipe.target import CpuTarget, Fit, Target, parse_target
+from handoff.artifacts.recipe.target import CpuTarget, Target, parse_target
 from handoff.artifacts.record import RecordInvalid, from_plain, to_plain
 from handoff.artifacts.release.manifest import PackageFile, parse_manifest
 from tests.artifacts.samples import sample_manifest
@@ -289,7 +290,7 @@ def test_machine_code_for_a_gpu_fits_its_capability_and_later_minor_ones(
         ((), False),
     ):
         monkeypatch.setattr(
-            "handoff.artifacts.recipe.target.host_gpu_capabilities", lambda here=here: here
+            "handoff.artifacts.recipe.fit.host_gpu_capabilities", lambda here=here: here
         )
         misfit = fit.misfit("2.15.0+cu130")
         assert (misfit is None) == fits

@@ -22,7 +22,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.machine.gpu import GpuProfile
-from handoff.artifacts.recipe.target import base_version
+from handoff.artifacts.recipe.fit import base_version
 from handoff.tasks.compile.cross.fatbinary import require_fatbinary
 from handoff.tasks.compile.machine.here import require_compiler
 

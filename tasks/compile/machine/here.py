@@ -11,10 +11,10 @@ import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
 from handoff.artifacts.machine.elf import needed_glibc
+from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.target import (
     ArmTarget,
     CudaTarget,
-    Fit,
     Target,
     host_cpu_flags,
     native_target,

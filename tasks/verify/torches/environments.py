@@ -18,7 +18,7 @@ from pathlib import Path
 from handoff.artifacts.errors import EnvironmentLacking
 from handoff.artifacts.files.locks import held
 from handoff.artifacts.files.writing import write_whole
-from handoff.artifacts.recipe.target import base_version, installed_torch
+from handoff.artifacts.recipe.fit import base_version, installed_torch
 from handoff.tasks.verify.torches.messages import MakeTorchJob, OtherTorchHere
 
 # Written last: an environment with it is whole. It lists what is installed.

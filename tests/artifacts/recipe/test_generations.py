@@ -10,11 +10,11 @@ import pytest
 
 from handoff.artifacts.errors import PackageRefused, UsageProblem
 from handoff.artifacts.machine.gpu import KIB, PROFILES
+from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import read_recipe
 from handoff.artifacts.recipe.target import (
     TARGETS,
     CudaTarget,
-    Fit,
     Target,
     find_target,
     named_target,
@@ -114,9 +114,10 @@ def test_a_compiler_goes_by_what_one_block_may_use_on_every_gpu() -> None:
 
 def here(monkeypatch: pytest.MonkeyPatch, *capabilities: int) -> None:
     """Let this machine have these GPUs, and a driver for them."""
-    place = "handoff.artifacts.recipe.target"
-    monkeypatch.setattr(f"{place}.host_gpu_capabilities", lambda: capabilities)
-    monkeypatch.setattr(f"{place}.host_cuda", lambda: (13, 2))
+    for module in ("fit", "target"):
+        place = f"handoff.artifacts.recipe.{module}.host_gpu_capabilities"
+        monkeypatch.setattr(place, lambda: capabilities)
+    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_cuda", lambda: (13, 2))
 
 
 @pytest.mark.parametrize(

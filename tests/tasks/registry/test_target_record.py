@@ -9,7 +9,8 @@ import pytest
 
 from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import BlessingRefused
-from handoff.artifacts.recipe.target import CudaTarget, Fit, named_target
+from handoff.artifacts.recipe.fit import Fit
+from handoff.artifacts.recipe.target import CudaTarget, named_target
 from handoff.artifacts.release.evidence import Timing
 from handoff.artifacts.release.manifest import PackageFile, TargetRecord
 from handoff.tasks.compile.messages import CompileResult
@@ -118,7 +119,7 @@ def test_no_generation_is_told_as_verified_on_which_nothing_was_run(
 def test_the_gpu_that_ran_a_package_for_several_is_verified_and_no_other(
     here: int, untried: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handoff.artifacts.recipe.target.host_gpu_capabilities", lambda: (here,))
+    monkeypatch.setattr("handoff.artifacts.recipe.fit.host_gpu_capabilities", lambda: (here,))
     timing = Timing("batch=1 seed=0", 2e-3, 1e-3, 2.0, 1.9, 2.1, 9, 2)
     fit = for_gpus(80, 90).fit
     record = blessed(BOTH, timing, fit=fit)

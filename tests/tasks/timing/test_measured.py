@@ -14,8 +14,8 @@ import torch
 
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.digest import Digest, digest_bytes
+from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
-from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.evidence import TakenOver, Timing
 from handoff.artifacts.release.manifest import PackageFile

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from handoff.artifacts.recipe.fit import Fit
 from handoff.artifacts.recipe.recipe import Promotion, Recipe
-from handoff.artifacts.recipe.target import Fit
 from handoff.artifacts.recipe.tolerance import Deviation
 from handoff.artifacts.record import from_plain, to_plain
 from handoff.artifacts.release.comparison import Comparison

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from handoff.artifacts.errors import BlessingRefused, EnvironmentLacking
+from handoff.artifacts.recipe.fit import Fit, base_version
 from handoff.artifacts.recipe.recipe import OtherTorch
-from handoff.artifacts.recipe.target import Fit, base_version
 from handoff.artifacts.release.manifest import TargetRecord
 from handoff.tasks.registry.target_record import check_of, with_torches
 from handoff.tasks.release.jobs import names_in_order
