@@ -1,0 +1,175 @@
+"""The stack that compose brings up, and Handoff before it, as people of another machine have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.infra.stack.stack_files import STACK, TOOLS
+from tests.infra.stack.stack_processes import status_of
+from tests.studies.containers.engine import Engine
+from tests.studies.containers.images import copy_files
+from tests.studies.containers.seen import Failed
+
+PREFECT, MLFLOW, S3 = (f"http://127.0.0.1:{port}" for port in (4200, 5000, 9000))
+METRICS = "http://127.0.0.1:9464/metrics"
+PROFILES = ("metrics", "tell", "tls")
+TOKEN = "token-of-the-forge"
+_HANDOFF = [sys.executable, "-m", "handoff"]
+_MODEL = """
+import torch
+
+
+def build(seed={seed}, width={width}):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4)
+    )
+    return model.eval(), (torch.randn(8, 16),)
+"""
+
+
+@dataclass(frozen=True)
+class ComposedStack:
+    """The files of compose in `folder`, its `.env` and keys made as `.env.example` says."""
+
+    engine: Engine
+    folder: Path
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """What `.env` says."""
+        text = (self.folder / ".env").read_text("utf-8")
+        return dict(re.findall(r"(?m)^([A-Z0-9_]+)=(.*)$", text))
+
+    def make_files(self, changed: dict[str, str]) -> None:
+        """Make `.env`, keys and secrets by the very commands that `.env.example` has."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        copy_files(self.folder)
+        example = (STACK / ".env.example").read_text("utf-8")
+        commands = "\n".join(re.findall(r"(?m)^#   (.*)$", example))
+        script = self.folder / "as-the-example-says.sh"
+        script.write_text(f"set -e\n{commands}\n", "utf-8")
+        # Their output, the passwords, is not for the log.
+        printed = self.folder / "secrets.txt"
+        self.engine.log.run(
+            ["bash", "-c", f"umask 077; bash {script.name} > {printed.name}"], folder=self.folder
+        )
+        made = dict(re.findall(r"(?m)^([A-Z0-9_]+)=(\w+)$", printed.read_text("utf-8")))
+        printed.unlink()
+        for name, value in {**made, **changed}.items():
+            example, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", example)
+            if count != 1:
+                raise Failed(f".env.example has no line for {name}")
+        (self.folder / ".env").touch(mode=0o600)
+        (self.folder / ".env").write_text(example, "utf-8")
+        token = self.folder / "secrets" / "forge-token"
+        token.write_text(TOKEN, "utf-8")
+        token.chmod(0o400)
+        os.chown(token, 10001, 10001)
+
+    def compose(self, *words: str, limit_s: float = 900) -> str:
+        """Run compose with all profiles that can be had without a GPU named."""
+        program = str(TOOLS / "docker-compose")
+        base = [program, "--progress=plain", f"--file={self.folder}/compose.yaml"]
+        environment = self.engine.environment
+        return self.engine.log.run([*base, *words], environment=environment, limit_s=limit_s)
+
+    def in_container(self, service: str, *words: str, limit_s: float = 300) -> str:
+        """Run a command in a service's container; return what it printed."""
+        return self.compose("exec", "-T", service, *words, limit_s=limit_s)
+
+    def containers(self) -> list[dict[str, Any]]:
+        """Return what the engine says of each of the stack's containers, those that ended, too."""
+        listed = self.compose("--profile=*", "ps", "--all", "--quiet").split()
+        found: list[dict[str, Any]] = json.loads(self.engine.docker("inspect", *listed))
+        return found if listed else []
+
+    def container(self, service: str) -> dict[str, Any]:
+        """Return what the engine says of a service's container."""
+        for one in self.containers():
+            if one["Config"]["Labels"]["com.docker.compose.service"] == service:
+                return one
+        raise Failed(f"there is no container of {service}")
+
+    def wait_healthy(self, service: str, limit_s: float = 240) -> float:
+        """Return the seconds that it took until the service was healthy."""
+        began = time.monotonic()
+        while self.container(service)["State"].get("Health", {}).get("Status") != "healthy":
+            if time.monotonic() - began > limit_s:
+                raise Failed(f"{service} wasn't healthy within {limit_s:.0f} s")
+            time.sleep(1)
+        return time.monotonic() - began
+
+    def handoff(
+        self, *words: str, limit_s: float = 1500, trusted: Path | None = None, expected: int = 0
+    ) -> str:
+        """Run Handoff outside of the containers, as its README says; return what it printed."""
+        values = self.values
+        environment = {
+            **{name: value for name, value in os.environ.items() if "HANDOFF" not in name},
+            "HANDOFF_HOME": f"{self.engine.folder}/home", "DO_NOT_TRACK": "true",
+            "HANDOFF_STORE": f"s3://{values['S3_BUCKET']}/store",
+            "HANDOFF_TRUSTED_KEYS": str(trusted or self.folder / "secrets" / "trusted"),
+            "PREFECT_API_URL": f"{PREFECT}/api",
+            "PREFECT_API_AUTH_STRING": f"handoff:{values['PREFECT_PASSWORD']}",
+            "PREFECT_HOME": f"{self.engine.folder}/home/prefect",
+            "AWS_ENDPOINT_URL": S3, "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": values["S3_USER"],
+            "AWS_SECRET_ACCESS_KEY": values["S3_PASSWORD"],
+        }  # fmt: skip
+        return self.engine.log.run(
+            [*_HANDOFF, *words], environment=environment, folder=self.engine.folder,
+            limit_s=limit_s, expected=expected,
+        )  # fmt: skip
+
+    def deliver(self, prefix: str, *, seed: int, width: int) -> str:
+        """Write a delivery and put it into the bucket; return its address."""
+        import boto3
+
+        module, folder = f"model_{prefix}", self.engine.folder / f"delivery-{prefix}"
+        code = self.engine.folder / f"{module}.py"
+        code.write_text(_MODEL.format(seed=seed, width=width), "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        factory = f"{module}:build"
+        self.handoff("deliver", factory, "--to", str(folder), "--name", "toy", "--yes")
+        client = boto3.client(
+            "s3", endpoint_url=S3, region_name="us-east-1",
+            aws_access_key_id=self.values["S3_USER"],
+            aws_secret_access_key=self.values["S3_PASSWORD"],
+        )  # fmt: skip
+        for path in folder.rglob("*"):
+            if path.is_file():
+                key = f"in/{prefix}/{path.relative_to(folder)}"
+                client.upload_file(str(path), self.values["S3_BUCKET"], key)
+        return f"s3://{self.values['S3_BUCKET']}/in/{prefix}"
+
+    def ask_prefect(self, path: str, body: object = None) -> Any:
+        """Ask Prefect's API with the stack's login; return its answer, read."""
+        login = f"handoff:{self.values['PREFECT_PASSWORD']}"
+        status, answer = status_of(f"{PREFECT}/api/{path}", login, body)
+        if status != 200:
+            raise Failed(f"Prefect answered {status} to {path}: {answer[:200]!r}")
+        return json.loads(answer)
+
+    def ask_mlflow(self, path: str, user: str = "handoff") -> Any:
+        """Ask MLflow's API with the workers' login; return its answer, read."""
+        login = f"{user}:{self.values['MLFLOW_PASSWORD']}"
+        status, answer = status_of(f"{MLFLOW}/api/2.0/mlflow/{path}", login)
+        if status != 200:
+            raise Failed(f"MLflow answered {status} to {path}: {answer[:200]!r}")
+        return json.loads(answer)
+
+    def release_runs(self) -> list[dict[str, Any]]:
+        """Return the flow runs of releases that the server keeps, the newest first."""
+        body = {"flows": {"name": {"any_": ["release"]}}, "sort": "START_TIME_DESC"}
+        found: list[dict[str, Any]] = self.ask_prefect("flow_runs/filter", body)
+        return found

@@ -1,0 +1,343 @@
+"""What is tried of the stack, in order: each a row of what was seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import ssl
+import statistics
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.infra.stack.stack_processes import status_of
+from tests.studies.containers.receiver import Receiver
+from tests.studies.containers.seen import Failed, Row, Sightings
+from tests.studies.containers.stack import METRICS, MLFLOW, PREFECT, PROFILES, TOKEN, ComposedStack
+
+COMMITS = ["1" * 40, "2" * 40, "3" * 40]
+_LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
+
+
+def try_all(stack: ComposedStack, seen: Sightings, receiver: Receiver) -> None:
+    """Bring it up, try everything, and take it down; a failure that nothing depends on is a row."""
+    _need(seen, "`compose up --detach --wait`", lambda row: _up(stack, row))
+    try:
+        _try(seen, "containers and volumes", lambda row: _containers(stack, row))
+        _try(seen, "logins of both servers", lambda row: _logins(stack, row))
+        _try(seen, "`handoff doctor` in the worker", lambda row: _doctor(stack, row))
+        _need(seen, "a first release, by `handoff notify --wait`", lambda row: _first(stack, row))
+        _try(seen, "pulled and verified outside", lambda row: _pull(stack, row, version=1))
+        _try(seen, "links in MLflow", lambda row: _links(stack, row))
+        _try(seen, "profiles `metrics`, `tell`, `tls` up", lambda row: _profiles(stack, row))
+        _try(seen, "a second release, of a new commit", lambda row: _second(stack, row, receiver))
+        _try(seen, "profile `metrics`: what it answers", lambda row: _metrics(stack, row))
+        _try(seen, "profile `tell`: the commit's status", lambda row: _told(row, receiver))
+        _try(seen, "profile `tls`: both servers by their names", lambda row: _tls(stack, row))
+        for service in ("prefect", "mlflow", "build"):
+            what = f"`{service}` killed"
+            _try(seen, what, lambda row, name=service: _killed(stack, row, name))  # type: ignore[misc]
+        _try(seen, "`compose stop build` during a release", lambda row: _drain(stack, row))
+        _try(seen, "`compose down`, and `up` again", lambda row: _again(stack, row))
+    finally:
+        _try(seen, "`compose down --volumes`", lambda row: _down(stack, row))
+
+
+def _need(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> None:
+    with seen.trying(what) as row:
+        attempt(row)
+
+
+def _try(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> None:
+    """Like `_need`, and what comes after doesn't depend on it: the row tells the failure."""
+    try:
+        _need(seen, what, attempt)
+    except Exception:
+        seen.log.say(f"goes on after {what}")
+
+
+def _up(stack: ComposedStack, row: Row) -> None:
+    stack.compose("up", "--detach", "--wait", "--no-build", "--wait-timeout=900", limit_s=960)
+    for service in _LONG_RUNNING:
+        health = stack.container(service)["State"]["Health"]["Status"]
+        row.require(health == "healthy", f"{service} is {health}")
+    began = _started(stack, "postgres")
+    after = {name: _healthy_after(stack, name, began) for name in _LONG_RUNNING}
+    row.note("healthy after " + ", ".join(f"{name} {s:.0f} s" for name, s in after.items()))
+
+
+def _started(stack: ComposedStack, service: str) -> float:
+    return _seconds(stack.container(service)["State"]["StartedAt"])
+
+
+def _healthy_after(stack: ComposedStack, service: str, began: float) -> float:
+    probes = stack.container(service)["State"]["Health"]["Log"]
+    good = [_seconds(probe["End"]) for probe in probes if probe["ExitCode"] == 0]
+    return min(good) - began
+
+
+def _seconds(moment: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", moment)).timestamp()
+
+
+def _containers(stack: ComposedStack, row: Row) -> None:
+    for one in stack.containers():
+        name, state = one["Config"]["Labels"]["com.docker.compose.service"], one["State"]
+        told = f"{name} {state['Status']} {state['ExitCode']}, restarted {one['RestartCount']}"
+        row.require(state["Status"] == "running" or state["ExitCode"] == 0, told)
+        row.require(one["RestartCount"] == 0, told)
+        row.require(one["HostConfig"]["ReadonlyRootfs"], f"{name} may write into its root")
+        row.require(one["HostConfig"]["CapDrop"] == ["ALL"], f"{name} keeps capabilities")
+        anonymous = [
+            m["Name"] for m in one["Mounts"] if re.fullmatch("[0-9a-f]{64}", m.get("Name", ""))
+        ]
+        row.require(not anonymous, f"{name} has a volume without a name")
+    names = stack.engine.docker("volume", "ls", "--quiet").split()
+    row.note(
+        f"{len(stack.containers())} containers, none was restarted; {len(names)} named volumes"
+    )
+
+
+def _logins(stack: ComposedStack, row: Row) -> None:
+    values = stack.values
+    for name, address, login in (
+        ("Prefect", f"{PREFECT}/api/admin/version", f"handoff:{values['PREFECT_PASSWORD']}"),
+        ("MLflow", f"{MLFLOW}/api/2.0/mlflow/experiments/search?max_results=1",
+         f"handoff:{values['MLFLOW_PASSWORD']}"),
+    ):  # fmt: skip
+        answers = [status_of(address, one)[0] for one in ("", "handoff:wrong", login)]
+        row.require(answers == [401, 401, 200], f"{name} answered {answers}")
+        row.note(
+            f"{name} {answers[0]} without, {answers[1]} with a wrong one, {answers[2]} with it"
+        )
+
+
+def _doctor(stack: ComposedStack, row: Row) -> None:
+    printed = stack.in_container("build", "handoff", "doctor")
+    for word in ("Landlock", "g++"):
+        lines = [line.strip() for line in printed.splitlines() if word.lower() in line.lower()]
+        row.require(lines, f"it says nothing of {word}")
+        row.note(" ".join(lines[0].split())[:100])
+
+
+def _first(stack: ComposedStack, row: Row) -> None:
+    source = stack.deliver("first", seed=0, width=32)
+    with _asking_mlflow(stack) as calls:
+        _release(stack, source, COMMITS[0], row)
+    row.require(_versions(stack) == 1, f"{_versions(stack)} versions are registered")
+    idle, busy = calls
+    row.note(
+        f"version 1; MLflow's logins meanwhile {statistics.median(busy):.1f} s, {max(busy):.1f} s "
+        f"at most (idle {statistics.median(idle):.1f} s)"
+    )
+
+
+def _release(stack: ComposedStack, source: str, commit: str, row: Row) -> None:
+    began = time.monotonic()
+    stack.handoff("notify", "--delivery", source, "--commit", commit, "--repository",
+                  _repository(stack), "--wait")  # fmt: skip
+    row.note(f"released in {time.monotonic() - began:.0f} s")
+
+
+def _repository(stack: ComposedStack) -> str:
+    return f"{stack.values['FORGE_URL']}/team/toy"
+
+
+def _versions(stack: ComposedStack) -> int:
+    listed = json.loads(stack.handoff("list", "--json"))
+    models = listed.get("models", listed) if isinstance(listed, dict) else listed
+    newest = [model for model in models if model["name"] == "toy"]
+    return int(newest[0]["versions"] if "versions" in newest[0] else newest[0]["version"])
+
+
+@contextmanager
+def _asking_mlflow(stack: ComposedStack) -> Iterator[tuple[list[float], list[float]]]:
+    """Have what MLflow is asked for take its time: ten times idle, and then while this lasts."""
+
+    def ask() -> float:
+        began = time.monotonic()
+        stack.ask_mlflow("experiments/search?max_results=1")
+        return time.monotonic() - began
+
+    idle, busy, is_over = [ask() for _ in range(10)], [ask()], threading.Event()
+
+    def go_on() -> None:
+        while not is_over.wait(1.0):
+            busy.append(ask())
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield idle, busy
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _pull(stack: ComposedStack, row: Row, version: int) -> None:
+    folder = stack.engine.folder / f"pulled-{version}-{time.time():.0f}"
+    name = f"toy@{version}"
+    stack.handoff("pull", name, "--to", str(folder))
+    stack.handoff("verify", str(folder))
+    row.note(f"version {version}: signature and digests are right")
+    foreign = stack.engine.folder / "another.pub"
+    key = stack.engine.log.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt",
+                                "ec_paramgen_curve:P-256"])  # fmt: skip
+    made = subprocess.run(
+        ["openssl", "pkey", "-pubout"], input=key, capture_output=True, text=True, check=True
+    )
+    foreign.write_text(made.stdout, "utf-8")
+    stack.handoff("pull", name, "--verify-only", trusted=foreign, expected=6)
+    row.note("with another key trusted it is refused (6)")
+
+
+def _links(stack: ComposedStack, row: Row) -> None:
+    text = json.dumps(stack.ask_mlflow("model-versions/search?max_results=10"))
+    text += json.dumps(stack.ask_mlflow("registered-models/search?max_results=10"))
+    pages = stack.values["PREFECT_PAGES"]
+    links = re.findall(r"https?://[\w.:-]+", text)
+    row.require("http://prefect:4200" not in links, "they lead to http://prefect:4200")
+    row.require(pages in links, f"none leads to {pages}: {sorted(set(links))}")
+    row.note(f"they lead to {pages}")
+
+
+def _profiles(stack: ComposedStack, row: Row) -> None:
+    words = [f"--profile={name}" for name in PROFILES]
+    stack.compose(*words, "up", "--detach", "--wait", "--no-build", "--wait-timeout=600")
+    for name in PROFILES:
+        row.note(f"{name} {stack.container(name)['State']['Health']['Status']}")
+
+
+def _second(stack: ComposedStack, row: Row, receiver: Receiver) -> None:
+    receiver.taken.clear()
+    _release(stack, stack.deliver("second", seed=1, width=32), COMMITS[1], row)
+    row.require(_versions(stack) == 2, f"{_versions(stack)} versions are registered")
+    runs = len(stack.release_runs())
+    stack.handoff("notify", "--delivery", "s3://handoff/in/second", "--commit", COMMITS[1],
+                  "--repository", _repository(stack), "--wait")  # fmt: skip
+    row.require(len(stack.release_runs()) == runs, "the same commit made another run")
+    row.note("version 2; the same commit once more makes no run")
+
+
+def _metrics(stack: ComposedStack, row: Row) -> None:
+    status, answer = status_of(METRICS)
+    row.require(status == 200, f"it answered {status}")
+    text = answer.decode("utf-8")
+    row.require('handoff_versions{model="toy"} 2.0' in text, "it doesn't know both versions")
+    for name in ("handoff_versions", "handoff_workers_online", "handoff_flow_runs"):
+        lines = [line for line in text.splitlines() if line.startswith(name + "{")]
+        row.require(lines, f"it has no {name}")
+        row.note(f"`{lines[0]}`")
+    down = [line for line in text.splitlines() if re.match(r"handoff_source_up\{.*\} 0", line)]
+    row.require(not down, f"sources can't be read: {down}")
+
+
+def _told(row: Row, receiver: Receiver) -> None:
+    expected = f"/api/v1/repos/team/toy/statuses/{COMMITS[1]}"
+    deadline = time.monotonic() + 90
+    while "success" not in [s.body.get("state") for s in receiver.taken if s.path == expected]:
+        if time.monotonic() > deadline:
+            raise Failed(f"no success was told: {[(s.path, s.body) for s in receiver.taken]}")
+        time.sleep(1)
+    told = [status for status in receiver.taken if status.path == expected]
+    row.require({s.token for s in told} == {f"token {TOKEN}"}, "the token is another's")
+    row.note(" and then ".join(f"{s.body['state']}: {s.body['description']}" for s in told))
+
+
+def _tls(stack: ComposedStack, row: Row) -> None:
+    place = "/data/caddy/pki/authorities/local/root.crt"
+    root = ssl.create_default_context(cadata=stack.in_container("tls", "cat", place))
+    hosts = Path("/etc/hosts").read_text("utf-8")
+    for setting, path in (("PREFECT_NAME", "/api/health"), ("MLFLOW_NAME", "/health")):
+        name = stack.values[setting]
+        row.require(name.endswith(".localhost") or name in hosts, f"{name} is nobody's name here")
+        request = urllib.request.Request(f"https://{name}{path}")
+        with urllib.request.urlopen(request, context=root, timeout=30) as answer:
+            row.require(answer.status == 200, f"{name} answered {answer.status}")
+            row.note(f"https://{name} {answer.status}, its certificate believed")
+
+
+def _killed(stack: ComposedStack, row: Row, service: str) -> None:
+    """Kill the container's first process, as the kernel would: `docker kill` counts as a stop."""
+    before = stack.container(service)
+    os.kill(before["State"]["Pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while stack.container(service)["RestartCount"] <= before["RestartCount"]:
+        if time.monotonic() > deadline:
+            raise Failed(f"{service} was not started again")
+        time.sleep(0.5)
+    row.note(f"started again by the engine, healthy after {stack.wait_healthy(service):.0f} s")
+    for name in ("control", "build"):
+        stack.wait_healthy(name)
+        restarts = stack.container(name)["RestartCount"]
+        row.note(f"{name} restarted {restarts} times so far")
+
+
+def _drain(stack: ComposedStack, row: Row) -> None:
+    source = stack.deliver("third", seed=2, width=48)
+    stack.handoff("notify", "--delivery", source, "--commit", COMMITS[2], "--repository",
+                  _repository(stack))  # fmt: skip
+    deadline = time.monotonic() + 300
+    while not stack.in_container("build", *_FLOW_RUNS).strip():
+        if time.monotonic() > deadline:
+            raise Failed("the build worker didn't take the release")
+        time.sleep(2)
+    stack.in_container("control", "prefect", "work-pool", "pause", "handoff-build")
+    began = time.monotonic()
+    stack.compose("stop", "build", limit_s=1500)
+    waited = time.monotonic() - began
+    state = stack.release_runs()[0]["state"]
+    exit_code = stack.container("build")["State"]["ExitCode"]
+    row.note(f"it waited {waited:.0f} s")
+    row.require(state["type"] == "COMPLETED", f"the release is {state['type']}: {state['message']}")
+    row.require(_versions(stack) == 3, f"{_versions(stack)} versions are registered")
+    row.note(f"the release ended well, version 3; the worker's exit code {exit_code}")
+    stack.compose("start", "build")
+    stack.in_container("control", "prefect", "work-pool", "resume", "handoff-build")
+    row.note(f"started again, healthy after {stack.wait_healthy('build'):.0f} s")
+
+
+# What the image has no `pgrep` for: the processes of flow runs, as prepare.py finds them.
+_FLOW_RUNS = (
+    "python", "-c",
+    "import sys; sys.path.insert(0, '/opt/handoff/infra/containers'); import prepare; "
+    "print(*prepare._flow_runs_here())",
+)  # fmt: skip
+
+
+def _again(stack: ComposedStack, row: Row) -> None:
+    def state() -> tuple[int, list[str], str]:
+        runs = sorted(run["id"] for run in stack.release_runs())
+        return _versions(stack), runs, stack.handoff("history", "toy", "--json")
+
+    before = state()
+    words = [f"--profile={name}" for name in PROFILES]
+    stack.compose(*words, "down", "--timeout=60")
+    row.require(not stack.engine.docker("ps", "--all", "--quiet").strip(), "containers are left")
+    began = time.monotonic()
+    stack.compose("up", "--detach", "--wait", "--no-build", "--wait-timeout=900", limit_s=960)
+    row.note(f"up again in {time.monotonic() - began:.0f} s")
+    row.require(state() == before, f"it was {before}, and is {state()}")
+    row.note(f"{before[0]} versions, {len(before[1])} runs and the ledger are as they were")
+    shown = stack.ask_mlflow("model-versions/search?max_results=10")["model_versions"]
+    row.require(len(shown) == before[0], f"MLflow shows {len(shown)} versions")
+    _pull(stack, row, version=3)
+
+
+def _down(stack: ComposedStack, row: Row) -> None:
+    stack.compose("--profile=*", "down", "--volumes", "--timeout=20")
+    for kind, listed in (
+        ("containers", ("ps", "--all", "--quiet")), ("volumes", ("volume", "ls", "--quiet")),
+        ("networks", ("network", "ls", "--quiet", "--filter", "name=handoff")),
+    ):  # fmt: skip
+        left = stack.engine.docker(*listed).split()
+        row.require(not left, f"{kind} are left: {left}")
+    row.note("no container, volume or network is left")
