@@ -22,6 +22,8 @@
 # make s3      the stores' tests against a real S3 server: Ceph's, from Debian's packages, as root
 # make stack-check  what can be checked of infra/containers without a container engine
 # make stack-ready  the tools for that, in .venv-stack
+# make stack-run [STACK_RUN_FOLDER=...] [STACK_RUN_ANEW=1] [WRITE=FILE]  the containers themselves, from
+#              nothing, as root on Debian: images, compose, releases, profiles, drain, tear-down (an hour)
 # make docs    README.md and docs/ as a site in site/, each warning an error
 # make pictures [FOLDER=...]  the pages that people look at, by Chromium, at three widths, light and dark
 # make reference  docs/recipe-reference.md, from the models that recipes are read into
@@ -65,7 +67,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check docs reference lint lock wheel ready arm-ready clean
+.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check stack-run docs reference lint lock wheel ready arm-ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -144,6 +146,12 @@ stack-check: stack-ready
 	infra/containers/check.sh $(CURDIR)/$(STACK)/bin
 	$(BIN)/python -m pytest -q tests/infra/stack/test_stack_files.py tests/infra/stack/test_stack_tools.py \
 	  tests/infra/stack/test_stack_servers.py
+
+STACK_RUN_FOLDER ?= /var/tmp/handoff-stack-run
+
+stack-run: stack-ready
+	$(BIN)/python -m tests.studies.containers --folder $(STACK_RUN_FOLDER) \
+	  $(if $(STACK_RUN_ANEW),--anew) $(if $(WRITE),--write $(WRITE))
 
 $(STACK)/.ready: infra/containers/images/server.lock infra/containers/tools.lock
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(STACK)

@@ -70,7 +70,7 @@ def _run(folder: Path, *, is_anew: bool, write: Path | None) -> int:
     began, code = time.monotonic(), 0
     for part in ("images", "trial"):
         command = [sys.executable, "-m", "tests.studies.containers", f"--folder={folder}"]
-        code = run_apart([*command, f"--part={part}"], with_network=part == "trial")
+        code = run_apart([*command, f"--part={part}"], folder, with_network=part == "trial")
         if code:
             break
     try:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.studies.containers.namespaces import CGROUP
+from tests.studies.containers.namespaces import cgroup_of
 from tests.studies.containers.seen import Log
 
 # The default seccomp profile lets Landlock through since this one; compose's `pre_stop` needs it.
@@ -70,7 +70,8 @@ class Engine:
             "dockerd", f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec",
             f"--pidfile={self.folder}/pid", f"--host={self.host}", "--storage-driver=overlay2",
             "--ip6tables=false", "--exec-opt=native.cgroupdriver=cgroupfs",
-            f"--cgroup-parent=/{CGROUP}", f"--default-ulimit=nofile={_most_files()}", *words,
+            f"--cgroup-parent=/{cgroup_of(self.folder)}",
+            f"--default-ulimit=nofile={_most_files()}", *words,
         ]  # fmt: skip
         with (self.folder / "engine.log").open("ab") as stream:
             process = subprocess.Popen(

@@ -7,6 +7,7 @@ the kernel keeps is the folders of control groups, which are removed then.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-CGROUP = "handoff-stack-run"
 _CGROUPS = Path("/sys/fs/cgroup")
 # How long a part that was asked to end may take down what it has started.
 _GRACE_S = 90.0
@@ -24,7 +24,12 @@ _GRACE_S = 90.0
 _FIRST = '"$@"; exit $?'
 
 
-def run_apart(command: list[str], *, with_network: bool) -> int:
+def cgroup_of(folder: Path) -> str:
+    """Return the name of the control group of what runs for that folder."""
+    return f"handoff-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+
+
+def run_apart(command: list[str], folder: Path, *, with_network: bool) -> int:
     """Run the command in namespaces of its own; return its exit code once nothing of it is left.
 
     With its own network it has a loopback device and nothing else. Asked to end (SIGINT, SIGTERM)
@@ -43,7 +48,7 @@ def run_apart(command: list[str], *, with_network: bool) -> int:
         if part.poll() is None:
             part.kill()  # and with it all that is in its namespaces
         part.wait()
-        remove_cgroups()
+        remove_cgroups(folder)
 
 
 @contextmanager
@@ -77,20 +82,21 @@ def _children(process: int) -> list[int]:
     return [int(word) for word in listed.read_text("ascii").split()] if listed.exists() else []
 
 
-def cgroup_folders() -> list[Path]:
-    """Return the folders of control groups that containers of a run have had, the deepest first."""
-    tops = [*_CGROUPS.glob(CGROUP), *_CGROUPS.glob(f"*/{CGROUP}")]
-    folders = [Path(place) for top in tops for place, _, _ in os.walk(top)]
-    return sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
+def cgroup_folders(folder: Path) -> list[Path]:
+    """Return the control groups that its containers have had, the deepest first."""
+    name = cgroup_of(folder)
+    tops = [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]
+    groups = [Path(place) for top in tops for place, _, _ in os.walk(top)]
+    return sorted(groups, key=lambda group: len(group.parts), reverse=True)
 
 
-def remove_cgroups() -> None:
+def remove_cgroups(folder: Path) -> None:
     """Remove them; the kernel may need a moment until the last process is out."""
     deadline = time.monotonic() + 20
-    while folders := cgroup_folders():
-        for folder in folders:
+    while groups := cgroup_folders(folder):
+        for group in groups:
             with suppress(OSError):
-                folder.rmdir()
+                group.rmdir()
         if time.monotonic() > deadline:
             return
         time.sleep(0.1)
@@ -109,5 +115,5 @@ def left_of(folder: Path) -> list[str]:
             left.append(f"process {place.name}")
     mounts = Path("/proc/self/mountinfo").read_text("utf-8")
     left += [f"mount {line.split()[4]}" for line in mounts.splitlines() if f"{folder}/" in line]
-    left += [f"control group {place}" for place in cgroup_folders()]
+    left += [f"control group {place}" for place in cgroup_folders(folder)]
     return left

@@ -42,6 +42,7 @@ class Log:
         Raises `Failed` with its last lines when it ends with another exit code than expected.
         """
         self._add(f"{time.strftime('%H:%M:%S')} $ {shlex.join(command)}\n")
+        before = self.path.stat().st_size
         with self.path.open("ab") as errors:
             try:
                 done = subprocess.run(
@@ -54,12 +55,11 @@ class Log:
         self._add(printed)
         if done.returncode != expected:
             words = " ".join(command[:4])
-            raise Failed(f"{words}: exit code {done.returncode}, expected {expected}: {self.end()}")
+            said = " ".join(
+                self.path.read_bytes()[before:][-400:].decode("utf-8", "replace").split()
+            )
+            raise Failed(f"{words}: exit code {done.returncode}, expected {expected}: {said}")
         return printed
-
-    def end(self, characters: int = 300) -> str:
-        """Return the last of it, as one line."""
-        return " ".join(self.path.read_text("utf-8", "replace")[-characters:].split())
 
     def _add(self, text: str) -> None:
         with self.path.open("a", encoding="utf-8") as stream:
