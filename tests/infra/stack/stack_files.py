@@ -47,6 +47,12 @@ def variables(text: str) -> set[str]:
     return {match[1] for match in _VARIABLE.finditer(text)}
 
 
+def example_commands() -> str:
+    """Return the commands in the comments of `.env.example`, as a script for bash."""
+    example = (STACK / ".env.example").read_text("utf-8")
+    return "\n".join(["set -e", *re.findall(r"(?m)^#   (.*)$", example), ""])
+
+
 @dataclass(frozen=True)
 class Container:
     """A container of a manifest, and the pod that it is in."""

@@ -65,8 +65,8 @@ def _run(folder: Path, *, is_anew: bool, write: Path | None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     log, seen = _log(folder), Sightings(folder / "seen.jsonl", _log(folder))
-    log.path.unlink(missing_ok=True)
-    seen.path.unlink(missing_ok=True)
+    for name in ("log", "seen.jsonl", "engine.log", "services.log"):
+        (folder / name).unlink(missing_ok=True)
     began, code = time.monotonic(), 0
     for part in ("images", "trial"):
         command = [sys.executable, "-m", "tests.studies.containers", f"--folder={folder}"]

@@ -54,7 +54,7 @@ class Log:
         printed = done.stdout.decode("utf-8", "replace")
         self._add(printed)
         if done.returncode != expected:
-            words = " ".join(command[:4])
+            words = " ".join([Path(command[0]).name, *command[1:4]])
             said = " ".join(
                 self.path.read_bytes()[before:][-400:].decode("utf-8", "replace").split()
             )

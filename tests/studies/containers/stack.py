@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.infra.stack.stack_files import STACK, TOOLS
+from tests.infra.stack.stack_files import STACK, TOOLS, example_commands
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.engine import Engine
 from tests.studies.containers.images import copy_files
@@ -55,9 +55,8 @@ class ComposedStack:
         shutil.rmtree(self.folder, ignore_errors=True)
         copy_files(self.folder)
         example = (STACK / ".env.example").read_text("utf-8")
-        commands = "\n".join(re.findall(r"(?m)^#   (.*)$", example))
         script = self.folder / "as-the-example-says.sh"
-        script.write_text(f"set -e\n{commands}\n", "utf-8")
+        script.write_text(example_commands(), "utf-8")
         # Their output, the passwords, is not for the log.
         printed = self.folder / "secrets.txt"
         self.engine.log.run(
@@ -77,11 +76,17 @@ class ComposedStack:
         os.chown(token, 10001, 10001)
 
     def compose(self, *words: str, limit_s: float = 900) -> str:
-        """Run compose with all profiles that can be had without a GPU named."""
+        """Run compose; return what it printed."""
         program = str(TOOLS / "docker-compose")
         base = [program, "--progress=plain", f"--file={self.folder}/compose.yaml"]
         environment = self.engine.environment
         return self.engine.log.run([*base, *words], environment=environment, limit_s=limit_s)
+
+    def keep_logs(self) -> None:
+        """Keep in a file what the containers have said, which goes with them."""
+        said = self.compose("--profile=*", "logs", "--no-color", "--timestamps")
+        with (self.engine.folder / "services.log").open("a", encoding="utf-8") as stream:
+            stream.write(said)
 
     def in_container(self, service: str, *words: str, limit_s: float = 300) -> str:
         """Run a command in a service's container; return what it printed."""

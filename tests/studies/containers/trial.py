@@ -27,8 +27,8 @@ _LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
 
 def try_all(stack: ComposedStack, seen: Sightings, receiver: Receiver) -> None:
     """Bring it up, try everything, and take it down; a failure that nothing depends on is a row."""
-    _need(seen, "`compose up --detach --wait`", lambda row: _up(stack, row))
     try:
+        _need(seen, "`compose up --detach --wait`", lambda row: _up(stack, row))
         _try(seen, "containers and volumes", lambda row: _containers(stack, row))
         _try(seen, "logins of both servers", lambda row: _logins(stack, row))
         _try(seen, "`handoff doctor` in the worker", lambda row: _doctor(stack, row))
@@ -313,6 +313,7 @@ def _again(stack: ComposedStack, row: Row) -> None:
         return _versions(stack), runs, stack.handoff("history", "toy", "--json")
 
     before = state()
+    stack.keep_logs()
     words = [f"--profile={name}" for name in PROFILES]
     stack.compose(*words, "down", "--timeout=60")
     row.require(not stack.engine.docker("ps", "--all", "--quiet").strip(), "containers are left")
@@ -327,6 +328,7 @@ def _again(stack: ComposedStack, row: Row) -> None:
 
 
 def _down(stack: ComposedStack, row: Row) -> None:
+    stack.keep_logs()
     stack.compose("--profile=*", "down", "--volumes", "--timeout=20")
     for kind, listed in (
         ("containers", ("ps", "--all", "--quiet")), ("volumes", ("volume", "ls", "--quiet")),
