@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.studies.containers.namespaces import cgroup_of
-from tests.studies.containers.seen import Log
+from tests.studies.containers.seen import Failed, Log
 
 # The default seccomp profile lets Landlock through since this one; compose's `pre_stop` needs it.
 _OLDEST = 23
@@ -47,6 +47,18 @@ class Engine:
     def docker(self, *words: str, limit_s: float = 120) -> str:
         """Run the client; return what it printed. Raises `Failed` with what it said."""
         return self.log.run(["docker", *words], environment=self.environment, limit_s=limit_s)
+
+    def ask(self, *words: str) -> str:
+        """Run the client without a word in the log: some is asked every second, or is secret.
+
+        Raises `Failed` with what it said.
+        """
+        asked = subprocess.run(
+            ["docker", *words], env=self.environment, capture_output=True, text=True, check=False
+        )
+        if asked.returncode:
+            raise Failed(f"docker {words[0]}: {' '.join(asked.stderr.split())[-300:]}")
+        return asked.stdout
 
     def knows(self, image: str) -> bool:
         """Tell whether it has an image of that name."""

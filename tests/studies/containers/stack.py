@@ -23,6 +23,8 @@ PREFECT, MLFLOW, S3 = (f"http://127.0.0.1:{port}" for port in (4200, 5000, 9000)
 METRICS = "http://127.0.0.1:9464/metrics"
 PROFILES = ("metrics", "tell", "tls")
 TOKEN = "token-of-the-forge"
+# What compose marks a container with: its service.
+SERVICE = "com.docker.compose.service"
 _HANDOFF = [sys.executable, "-m", "handoff"]
 _MODEL = """
 import torch
@@ -94,14 +96,14 @@ class ComposedStack:
 
     def containers(self) -> list[dict[str, Any]]:
         """Return what the engine says of each of the stack's containers, those that ended, too."""
-        listed = self.compose("--profile=*", "ps", "--all", "--quiet").split()
-        found: list[dict[str, Any]] = json.loads(self.engine.docker("inspect", *listed))
-        return found if listed else []
+        listed = self.engine.ask("ps", "--all", "--quiet", "--filter", f"label={SERVICE}")
+        found: list[dict[str, Any]] = json.loads(self.engine.ask("inspect", *listed.split()))
+        return found
 
     def container(self, service: str) -> dict[str, Any]:
         """Return what the engine says of a service's container."""
         for one in self.containers():
-            if one["Config"]["Labels"]["com.docker.compose.service"] == service:
+            if one["Config"]["Labels"][SERVICE] == service:
                 return one
         raise Failed(f"there is no container of {service}")
 

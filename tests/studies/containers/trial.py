@@ -19,7 +19,15 @@ from pathlib import Path
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.receiver import Receiver
 from tests.studies.containers.seen import Failed, Row, Sightings
-from tests.studies.containers.stack import METRICS, MLFLOW, PREFECT, PROFILES, TOKEN, ComposedStack
+from tests.studies.containers.stack import (
+    METRICS,
+    MLFLOW,
+    PREFECT,
+    PROFILES,
+    SERVICE,
+    TOKEN,
+    ComposedStack,
+)
 
 COMMITS = ["1" * 40, "2" * 40, "3" * 40]
 _LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
@@ -90,7 +98,7 @@ def _seconds(moment: str) -> float:
 
 def _containers(stack: ComposedStack, row: Row) -> None:
     for one in stack.containers():
-        name, state = one["Config"]["Labels"]["com.docker.compose.service"], one["State"]
+        name, state = one["Config"]["Labels"][SERVICE], one["State"]
         told = f"{name} {state['Status']} {state['ExitCode']}, restarted {one['RestartCount']}"
         row.require(state["Status"] == "running" or state["ExitCode"] == 0, told)
         row.require(one["RestartCount"] == 0, told)
