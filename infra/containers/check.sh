@@ -32,7 +32,7 @@ done
 
 # A value for every name, since compose refuses to go without.
 sed -E 's/^([A-Z0-9_]+)=$/\1=placeholder/' "$stack/.env.example" > "$scratch/env"
-missing docker-compose "compose.yaml" || for profile in "" gpu tell tls; do
+missing docker-compose "compose.yaml" || for profile in "" gpu tell metrics tls; do
   told "docker-compose config${profile:+, profile $profile}" docker-compose \
     --env-file "$scratch/env" --file "$stack/compose.yaml" --profile "$profile" config --quiet
 done
