@@ -142,3 +142,20 @@ def test_both_servers_are_reached_by_their_names_with_tls_and_mlflow_by_no_other
     finally:
         prefect.shutdown()
         prefect.server_close()
+
+
+@pytest.mark.skipif(shutil.which("wget") is None, reason="no wget, which the image has")
+def test_the_probe_of_compose_is_content_with_a_front_that_runs_and_with_no_other(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    probe = services()["tls"]["healthcheck"]["test"][1:]
+    assert ":2019/" in probe[-1]  # where Caddy's own interface is
+    probe[-1] = probe[-1].replace(":2019/", f":{port}/")
+    assert subprocess.run(probe, check=False).returncode != 0
+    (tmp_path / "Caddyfile").write_text(f"{{\nadmin 127.0.0.1:{port}\n}}\n")
+    command = ["caddy", "run", "--config", str(tmp_path / "Caddyfile"), "--adapter", "caddyfile"]
+    places = {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    ready = f"http://127.0.0.1:{port}/config/"
+    with running(command, {**os.environ, **places}, ready, tmp_path / "caddy.log"):
+        assert subprocess.run(probe, check=False).returncode == 0

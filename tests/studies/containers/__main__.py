@@ -33,7 +33,7 @@ from tests.studies.containers.images import (
 from tests.studies.containers.namespaces import left_of, run_apart
 from tests.studies.containers.receiver import receiving
 from tests.studies.containers.seen import Failed, Log, Sightings, table
-from tests.studies.containers.stack import ComposedStack
+from tests.studies.containers.stack import BLOCK, ComposedStack
 from tests.studies.containers.trial import try_all
 
 # Where containers reach what listens beside them: a loopback address of the namespace.
@@ -138,7 +138,7 @@ def _try_stack(folder: Path) -> None:
     engine = find_engine(folder, log)
     with engine.running(with_networks=True), receiving(_BESIDE) as receiver:
         stack = ComposedStack(engine, folder / "containers")
-        stack.make_files({"FORGE": "gitea", "FORGE_URL": receiver.address})
+        stack.make_files({"NOTIFY": BLOCK})
         try_all(stack, Sightings(folder / "seen.jsonl", log), receiver)
 
 

@@ -22,7 +22,7 @@ from tests.studies.containers.seen import Failed
 PREFECT, MLFLOW, S3 = (f"http://127.0.0.1:{port}" for port in (4200, 5000, 9000))
 METRICS = "http://127.0.0.1:9464/metrics"
 PROFILES = ("metrics", "tell", "tls")
-TOKEN = "token-of-the-forge"
+BLOCK = "custom-webhook/beside"
 # What compose marks a container with: its service.
 SERVICE = "com.docker.compose.service"
 _HANDOFF = [sys.executable, "-m", "handoff"]
@@ -73,8 +73,7 @@ class ComposedStack:
         (self.folder / ".env").touch(mode=0o600)
         (self.folder / ".env").write_text(example, "utf-8")
         token = self.folder / "secrets" / "forge-token"
-        token.write_text(TOKEN, "utf-8")
-        token.chmod(0o400)
+        token.touch(mode=0o400)
         os.chown(token, 10001, 10001)
 
     def compose(self, *words: str, limit_s: float = 900) -> str:
@@ -116,16 +115,15 @@ class ComposedStack:
             time.sleep(1)
         return time.monotonic() - began
 
-    def handoff(
-        self, *words: str, limit_s: float = 1500, trusted: Path | None = None, expected: int = 0
-    ) -> str:
-        """Run Handoff outside of the containers, as its README says; return what it printed."""
+    @property
+    def outside(self) -> dict[str, str]:
+        """What somebody outside of the containers sets, as their README says."""
         values = self.values
-        environment = {
+        return {
             **{name: value for name, value in os.environ.items() if "HANDOFF" not in name},
             "HANDOFF_HOME": f"{self.engine.folder}/home", "DO_NOT_TRACK": "true",
             "HANDOFF_STORE": f"s3://{values['S3_BUCKET']}/store",
-            "HANDOFF_TRUSTED_KEYS": str(trusted or self.folder / "secrets" / "trusted"),
+            "HANDOFF_TRUSTED_KEYS": f"{self.folder}/secrets/trusted",
             "PREFECT_API_URL": f"{PREFECT}/api",
             "PREFECT_API_AUTH_STRING": f"handoff:{values['PREFECT_PASSWORD']}",
             "PREFECT_HOME": f"{self.engine.folder}/home/prefect",
@@ -133,9 +131,32 @@ class ComposedStack:
             "AWS_ACCESS_KEY_ID": values["S3_USER"],
             "AWS_SECRET_ACCESS_KEY": values["S3_PASSWORD"],
         }  # fmt: skip
+
+    def handoff(
+        self, *words: str, limit_s: float = 1500, trusted: Path | None = None, expected: int = 0
+    ) -> str:
+        """Run Handoff outside of the containers; return what it printed.
+
+        `trusted` is a key to trust in place of the stack's.
+        """
+        trusting = {"HANDOFF_TRUSTED_KEYS": str(trusted)} if trusted else {}
         return self.engine.log.run(
-            [*_HANDOFF, *words], environment=environment, folder=self.engine.folder,
-            limit_s=limit_s, expected=expected,
+            [*_HANDOFF, *words], environment={**self.outside, **trusting},
+            folder=self.engine.folder, limit_s=limit_s, expected=expected,
+        )  # fmt: skip
+
+    def make_block(self, address: str) -> None:
+        """Make the notification block that `.env` names, which posts to that address."""
+        code = (
+            "import sys\n"
+            "from prefect.blocks.notifications import CustomWebhookNotificationBlock as Block\n"
+            "block = Block(name='beside', url=sys.argv[1], json_data={'text': '{{subject}}: "
+            "{{body}}'}, allow_private_urls=True)\n"
+            "block.save(sys.argv[2], overwrite=True)\n"
+        )
+        self.engine.log.run(
+            [sys.executable, "-c", code, address, BLOCK.partition("/")[2]],
+            environment=self.outside, folder=self.engine.folder,
         )  # fmt: skip
 
     def deliver(self, prefix: str, *, seed: int, width: int) -> str:
