@@ -76,6 +76,17 @@ def test_a_service_of_compose_is_told_only_what_its_program_reads(name: str) -> 
     assert not unknown
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, told in _SERVICES.items() if told["image"].startswith("handoff-worker")]
+)
+def test_a_service_of_the_workers_image_is_told_where_store_servers_and_keys_are(name: str) -> None:
+    told = {
+        "HANDOFF_STORE", "HANDOFF_TRUSTED_KEYS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING",
+        "MLFLOW_TRACKING_URI", *_AWS,
+    }  # fmt: skip
+    assert told <= set(_SERVICES[name].get("environment", {}))
+
+
 @pytest.mark.parametrize("container", _CONTAINERS, ids=lambda c: c.place)
 def test_a_container_of_a_manifest_is_told_only_what_its_program_reads(
     container: Container,
