@@ -35,9 +35,9 @@ def own_root() -> str:
 def imported_from() -> tuple[Path, ...]:
     """Return the folders that our processes import from: Python's packages, and ours.
 
-    In a checkout the rooms of `handoff` are links to where they lie. Debian's Python names folders of
-    packages that an environment doesn't have: they are left out, since nobody may make them where
-    the environment is read alone.
+    In a checkout the rooms of `handoff` are links to where they lie. Debian's Python names folders
+    of packages that an environment doesn't have: they are left out, since nobody can make them
+    where the environment is read-only.
     """
     package = Path(own_package())
     rooms = (path.resolve() for path in package.iterdir() if path.is_symlink())

@@ -77,9 +77,6 @@ def prepare_foreign(engine: Engine, image: str, row: Row) -> None:
 def build_own(engine: Engine, image: str, row: Row) -> None:
     """Build an image of ours, as its Dockerfile says; what hasn't changed is taken from before."""
     words = [f"--file={REPOSITORY / own_images()[image]}", f"--tag={image}"]
-    lock = os.environ.get("STACK_RUN_TORCH_LOCK", "")
-    if lock and "worker" in image:
-        words.append(f"--build-arg=TORCH_LOCK={lock}")
     engine.docker("build", *_network(), *words, str(REPOSITORY), limit_s=5400)
     size = int(engine.docker("image", "inspect", "--format", "{{.Size}}", image))
     row.note(f"{size / 1e9:.1f} GB")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tests.infra.stack.stack_processes import status_of
 from tests.studies.containers.receiver import Receiver
@@ -34,44 +35,51 @@ _LONG_RUNNING = ("postgres", "minio", "prefect", "mlflow", "control", "build")
 
 
 def try_all(stack: ComposedStack, seen: Sightings, receiver: Receiver) -> None:
-    """Bring it up, try everything, and take it down; a failure that nothing depends on is a row."""
+    """Bring it up, try everything, and take it down, whatever went wrong before."""
     try:
-        _need(seen, "`compose up --detach --wait`", lambda row: _up(stack, row))
-        _try(seen, "containers and volumes", lambda row: _containers(stack, row))
-        _try(seen, "logins of both servers", lambda row: _logins(stack, row))
-        _try(seen, "`handoff doctor` in the worker", lambda row: _doctor(stack, row))
-        _need(seen, "a first release, by `handoff notify --wait`", lambda row: _first(stack, row))
-        _try(seen, "pulled and verified outside", lambda row: _pull(stack, row, version=1))
-        _try(seen, "links in MLflow", lambda row: _links(stack, row))
-        _try(
-            seen,
-            "profiles `metrics`, `tell`, `tls` up",
-            lambda row: _profiles(stack, row, receiver),
-        )
-        _try(seen, "a second release, of a new commit", lambda row: _second(stack, row))
-        _try(seen, "profile `metrics`: what it answers", lambda row: _metrics(stack, row))
-        _try(seen, "profile `tell`: a refused release", lambda row: _told(stack, row, receiver))
-        _try(seen, "profile `tls`: both servers by their names", lambda row: _tls(stack, row))
-        for service in ("prefect", "mlflow", "build"):
-            what = f"`{service}` killed"
-            _try(seen, what, lambda row, name=service: _killed(stack, row, name))  # type: ignore[misc]
-        _try(seen, "`compose stop build` during a release", lambda row: _drain(stack, row))
-        _try(seen, "`compose down`, and `up` again", lambda row: _again(stack, row))
+        for what, attempt in _steps(stack, receiver).items():
+            if not _went_well(seen, what, attempt) and what in _NEEDED:
+                break
     finally:
-        _try(seen, "`compose down --volumes`", lambda row: _down(stack, row))
+        _went_well(seen, "`compose down --volumes`", partial(_down, stack))
 
 
-def _need(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> None:
-    with seen.trying(what) as row:
-        attempt(row)
+_UP, _RELEASED = "`compose up --detach --wait`", "a first release, by `handoff notify --wait`"
+# Without these there is nothing to try.
+_NEEDED = frozenset({_UP, _RELEASED})
 
 
-def _try(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> None:
-    """Like `_need`, and what comes after doesn't depend on it: the row tells the failure."""
+def _steps(stack: ComposedStack, receiver: Receiver) -> dict[str, Callable[[Row], None]]:
+    return {
+        _UP: partial(_up, stack),
+        "containers and volumes": partial(_containers, stack),
+        "logins of both servers": partial(_logins, stack),
+        "`handoff doctor` in the worker": partial(_doctor, stack),
+        _RELEASED: partial(_first, stack),
+        "pulled and verified outside": partial(_pull, stack, version=1),
+        "links in MLflow": partial(_links, stack),
+        "profiles `metrics`, `tell`, `tls` up": partial(_profiles, stack, receiver),
+        "a second release, of a new commit": partial(_second, stack),
+        "profile `metrics`: what it answers": partial(_metrics, stack),
+        "profile `tell`: a refused release": partial(_told, stack, receiver),
+        "profile `tls`: both servers by their names": partial(_tls, stack),
+        "`prefect` killed": partial(_killed, stack, "prefect"),
+        "`mlflow` killed": partial(_killed, stack, "mlflow"),
+        "`build` killed": partial(_killed, stack, "build"),
+        "`compose stop build` during a release": partial(_drain, stack),
+        "`compose down`, and `up` again": partial(_again, stack),
+    }
+
+
+def _went_well(seen: Sightings, what: str, attempt: Callable[[Row], None]) -> bool:
+    """Tell whether it did; if not, its row says why, and the run ends with 1."""
     try:
-        _need(seen, what, attempt)
-    except Exception as error:  # noqa: BLE001 - its row has failed, and with it the run
+        with seen.trying(what) as row:
+            attempt(row)
+    except Exception as error:  # noqa: BLE001 - the row has it, and what comes after is tried
         seen.log.say(f"goes on after {what}: {type(error).__name__}")
+        return False
+    return True
 
 
 def _up(stack: ComposedStack, row: Row) -> None:
@@ -216,7 +224,7 @@ def _links(stack: ComposedStack, row: Row) -> None:
     row.note(f"they lead to {pages}")
 
 
-def _profiles(stack: ComposedStack, row: Row, receiver: Receiver) -> None:
+def _profiles(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
     stack.make_block(receiver.address)
     words = [f"--profile={name}" for name in PROFILES]
     stack.compose(*words, "up", "--detach", "--wait", "--no-build", "--wait-timeout=600")
@@ -247,7 +255,7 @@ def _metrics(stack: ComposedStack, row: Row) -> None:
     row.require(not down, f"sources can't be read: {down}")
 
 
-def _told(stack: ComposedStack, row: Row, receiver: Receiver) -> None:
+def _told(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
     """Have a release refused: its people are told through a block of Prefect's."""
     commit = "4" * 40
     stack.handoff("notify", "--delivery", f"s3://{stack.values['S3_BUCKET']}/in/nothing",
@@ -286,7 +294,7 @@ def _status_by_name(name: str, path: str, believed: ssl.SSLContext, headers: dic
     return status
 
 
-def _killed(stack: ComposedStack, row: Row, service: str) -> None:
+def _killed(stack: ComposedStack, service: str, row: Row) -> None:
     """Kill the container's first process, as the kernel would: `docker kill` counts as a stop."""
     before = stack.container(service)
     os.kill(before["State"]["Pid"], signal.SIGKILL)
