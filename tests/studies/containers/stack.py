@@ -46,6 +46,11 @@ class ComposedStack:
     engine: Engine
     folder: Path
 
+    @property
+    def desk(self) -> Path:
+        """Where somebody outside works, whose home remembers the ledgers of this stack alone."""
+        return self.engine.folder / "desk"
+
     @cached_property
     def values(self) -> dict[str, str]:
         """What `.env` says."""
@@ -54,7 +59,9 @@ class ComposedStack:
 
     def make_files(self, changed: dict[str, str]) -> None:
         """Make `.env`, keys and secrets by the very commands that `.env.example` has."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in (self.folder, self.desk):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.desk.mkdir()
         copy_files(self.folder)
         example = (STACK / ".env.example").read_text("utf-8")
         script = self.folder / "as-the-example-says.sh"
@@ -121,12 +128,12 @@ class ComposedStack:
         values = self.values
         return {
             **{name: value for name, value in os.environ.items() if "HANDOFF" not in name},
-            "HANDOFF_HOME": f"{self.engine.folder}/home", "DO_NOT_TRACK": "true",
+            "HANDOFF_HOME": f"{self.desk}/home", "DO_NOT_TRACK": "true",
             "HANDOFF_STORE": f"s3://{values['S3_BUCKET']}/store",
             "HANDOFF_TRUSTED_KEYS": f"{self.folder}/secrets/trusted",
             "PREFECT_API_URL": f"{PREFECT}/api",
             "PREFECT_API_AUTH_STRING": f"handoff:{values['PREFECT_PASSWORD']}",
-            "PREFECT_HOME": f"{self.engine.folder}/home/prefect",
+            "PREFECT_HOME": f"{self.desk}/home/prefect",
             "AWS_ENDPOINT_URL": S3, "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": values["S3_USER"],
             "AWS_SECRET_ACCESS_KEY": values["S3_PASSWORD"],
@@ -142,7 +149,7 @@ class ComposedStack:
         trusting = {"HANDOFF_TRUSTED_KEYS": str(trusted)} if trusted else {}
         return self.engine.log.run(
             [*_HANDOFF, *words], environment={**self.outside, **trusting},
-            folder=self.engine.folder, limit_s=limit_s, expected=expected,
+            folder=self.desk, limit_s=limit_s, expected=expected,
         )  # fmt: skip
 
     def make_block(self, address: str) -> None:
@@ -156,17 +163,16 @@ class ComposedStack:
         )
         self.engine.log.run(
             [sys.executable, "-c", code, address, BLOCK.partition("/")[2]],
-            environment=self.outside, folder=self.engine.folder,
+            environment=self.outside, folder=self.desk,
         )  # fmt: skip
 
     def deliver(self, prefix: str, *, seed: int, width: int) -> str:
         """Write a delivery and put it into the bucket; return its address."""
         import boto3
 
-        module, folder = f"model_{prefix}", self.engine.folder / f"delivery-{prefix}"
-        code = self.engine.folder / f"{module}.py"
+        module, folder = f"model_{prefix}", self.desk / f"delivery-{prefix}"
+        code = self.desk / f"{module}.py"
         code.write_text(_MODEL.format(seed=seed, width=width), "utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
         factory = f"{module}:build"
         self.handoff("deliver", factory, "--to", str(folder), "--name", "toy", "--yes")
         client = boto3.client(

@@ -198,12 +198,12 @@ def _asking_mlflow(stack: ComposedStack) -> Iterator[tuple[list[float], list[flo
 
 
 def _pull(stack: ComposedStack, row: Row, version: int) -> None:
-    folder = stack.engine.folder / f"pulled-{version}-{time.time():.0f}"
+    folder = stack.desk / f"pulled-{version}-{time.time():.0f}"
     name = f"toy@{version}"
     stack.handoff("pull", name, "--to", str(folder))
     stack.handoff("verify", str(folder))
     row.note(f"version {version}: signature and digests are right")
-    foreign = stack.engine.folder / "another.pub"
+    foreign = stack.desk / "another.pub"
     key = stack.engine.log.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt",
                                 "ec_paramgen_curve:P-256"])  # fmt: skip
     made = subprocess.run(
