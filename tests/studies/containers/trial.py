@@ -265,7 +265,8 @@ def _told(stack: ComposedStack, receiver: Receiver, row: Row) -> None:
         if time.monotonic() > deadline:
             raise Failed(f"nothing was told of it: {receiver.taken}")
         time.sleep(1)
-    row.note(f"a delivery that isn't there is refused (3), and told: {told[0][:160]}")
+    sentence = str(json.loads(told[0])["text"]).splitlines()[0]
+    row.note(f"a delivery that isn't there is refused (3), and told: *{sentence}*")
 
 
 def _tls(stack: ComposedStack, row: Row) -> None:
