@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -44,6 +45,7 @@ from tests.studies.corpus.models import MODELS
 
 _LIMIT_S = 900.0
 _FACTORIES = {f"demo-{name}": factory for name, factory in DEMO}
+MODEL_NAMES = (*(model.name for model in MODELS), *_FACTORIES)
 _ROWS_FILE = "rows.jsonl"
 
 
@@ -77,7 +79,7 @@ class _Road:
 
     def go(self) -> None:
         """Go all the way; the row says how far it went, also where a step refuses."""
-        _deliver(self.row.name, self._folder / "delivery")
+        deliver_model(self.row.name, self._folder / "delivery")
         with Processes(
             self._folder / "workspace", Recipe(), delivery=self._folder / "delivery"
         ) as processes:
@@ -123,7 +125,8 @@ class _Road:
         )
 
 
-def _deliver(name: str, folder: Path) -> None:
+def deliver_model(name: str, folder: Path) -> None:
+    """Deliver a model of the corpus, or of the demo, to `folder`."""
     if name in _FACTORIES:
         deliver.run(DeliverJob(_FACTORIES[name], Path.cwd(), folder, name))
         return
@@ -203,6 +206,15 @@ def read_released(file: Path) -> dict[str, ReleaseRow]:
     return {row.name: row for row in rows if not row.refused_by}
 
 
+def names_of(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return the models that a command line names; end it with a sentence for an unknown one."""
+    names = [one for name in given for one in (_FACTORIES if name == "demo" else (name,))]
+    if unknown := [name for name in names if name not in MODEL_NAMES]:
+        known = ", ".join(("demo", *MODEL_NAMES))
+        parser.error(f"expected models among {known}, got {', '.join(unknown)}")
+    return names
+
+
 def main() -> int:
     """Release what is missing, print the table; return 1 unless every model is released."""
     corpus = [model.name for model in MODELS]
@@ -215,10 +227,7 @@ def main() -> int:
     if given.one:
         print("\n" + json.dumps(asdict(release(given.one, given.folder))))
         return 0
-    wanted = [one for name in given.names or corpus
-              for one in (_FACTORIES if name == "demo" else (name,))]  # fmt: skip
-    if unknown := [name for name in wanted if name not in (*corpus, *_FACTORIES)]:
-        parser.error(f"expected models among demo, {', '.join(corpus)}, got {', '.join(unknown)}")
+    wanted = names_of(given.names or corpus, parser)
     file = given.folder.absolute() / _ROWS_FILE
     rows = read_released(file)
     for name in wanted:
