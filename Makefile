@@ -16,6 +16,7 @@
 # make bench-night-curve [NIGHT=50,100,200,400] [WORKERS=1x16] [WRITE=FILE]  how a night grows
 # make corpus  deliver, read and judge 24 models of published packages, and 16 careless deliveries
 # make corpus-release [MODELS="bert demo"]  release those 24 with the default recipe, as far as the verdict
+# make corpus-arm [MODELS="bert demo"]  release some for cpu and arm64-v8.2 together, pull, replay: hours
 # make faults  what the numeric gate catches: seeded faults, how small, and how often it is wrong
 # make outages  kills, failing stores, full disks, many at once: what a release survives (an hour)
 # make fuzz    100 000 mutated deliveries: typed refusals, and nothing executed
@@ -67,7 +68,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-load
 # A release starts some ten processes, which would compile the same source each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release faults outages fuzz s3 stack-ready stack-check stack-run docs reference lint lock wheel ready arm-ready clean
+.PHONY: pictures demo test test-all bench bench-served bench-bfloat16 bench-int8 bench-seeds bench-transformers bench-road bench-night bench-night-curve bench-targets corpus corpus-release corpus-arm faults outages fuzz s3 stack-ready stack-check stack-run docs reference lint lock wheel ready arm-ready clean
 
 demo: ready
 	$(BIN)/python -m examples.demo
@@ -126,6 +127,10 @@ corpus: ready $(CORPUS)/.ready
 corpus-release: ready $(CORPUS)/.ready
 	$(CORPUS)/bin/python -W ignore -m tests.studies.corpus.release --folder $(CORPUS)/release \
 	  $(if $(MODELS),$(MODELS),--write tests/studies/corpus/README.md)
+
+corpus-arm: arm-ready $(CORPUS)/.ready
+	$(CORPUS)/bin/python -W ignore -m tests.studies.corpus.arm --folder $(CORPUS)/arm \
+	  $(if $(MODELS),$(MODELS),--write docs/arm.md)
 
 faults: ready
 	$(BIN)/python -m tests.studies.faults $(PART)

@@ -85,6 +85,11 @@ class VerifyPlan:
     """How long the kernels of a GPU that isn't here are run by Triton's interpreter, 0 to 3000; the
     smallest case is run in any case."""
 
+    emulated_seconds: float = later(1500.0)
+    """How long a package for another processor is called under emulation with the plan's inputs, 0
+    to 3000, the small ones first; the smallest is in any case, and what there is no time for is
+    listed."""
+
     def __post_init__(self) -> None:
         """Check that there is something to compare."""
         if not 1 <= self.seeds <= 100:
@@ -96,6 +101,10 @@ class VerifyPlan:
         if not 0 <= self.interpret_seconds <= 3000:
             raise ValueError(
                 f"expected interpret_seconds from 0 to 3000, got {self.interpret_seconds}"
+            )
+        if not 0 <= self.emulated_seconds <= 3000:
+            raise ValueError(
+                f"expected emulated_seconds from 0 to 3000, got {self.emulated_seconds}"
             )
 
 

@@ -18,6 +18,7 @@ from handoff.artifacts.release.mechanics import Outcome
 from handoff.artifacts.serve.loader import load_unreleased
 from handoff.tasks.compile.arm.emulation import emulated_target
 from handoff.tasks.probe.emulated import emulated_package
+from handoff.tasks.probe.limited_time import bytes_of
 from handoff.tasks.probe.messages import ProbeJob
 from handoff.tasks.probe.session import Ended
 from handoff.tasks.verify.loading import SHARED_LIBRARY
@@ -104,7 +105,7 @@ def _named(
 
 
 def _bytes(case: ReferenceCase) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in case.inputs)
+    return bytes_of(case.inputs)
 
 
 # What a careless caller gives instead, wider and narrower: bytes that are read as others.

@@ -52,7 +52,7 @@ def bless(
         files=compiled.files,
         fit=compiled.fit.tried_here(),
         deviations=verified.deviations,
-        skipped=reference.skipped,
+        skipped=(*reference.skipped, *verified.left_out),
         timings=timed.timings if timed else (),
         compile_s=compiled.compile_s,
         size_bytes=sum(file.size_bytes for file in compiled.files),

@@ -217,7 +217,7 @@ def _inputs_figure(manifest: Manifest) -> Iterable[Figure]:
     if beyond := beyond_compared(manifest.signature, target):
         limits = manifest.signature.dimensions
         declared = ", ".join(f"{name} to {one.max}" for name, one in limits.items())
-        why = "; too much memory for the plan" if target.skipped else ""
+        why = "; too much memory or time for the plan" if target.skipped else ""
         yield Figure("not compared", beyond, f"declared: {declared}{why}", "warn")
 
 

@@ -88,10 +88,11 @@ class VerifyJob(Job["VerifyResult"]):
 class VerifyResult:
     """The numeric gate: how far each output lay from eager's, and why it is refused if so.
 
-    `notes` tell what was seen and is no reason. `blind` are the outputs of which a comparison says
-    nothing, because they are the same number, or empty, at every input, `incomparable` those of
-    which rounding alone moves more than a tenth of the elements by about their own size. `spreads`
-    tell how the errors of the first outputs lie, `metric` what is lost of the delivery's own.
+    `notes` tell what was seen and is no reason, and `left_out` which cases there was no time for
+    under emulation. `blind` are the outputs of which a comparison says nothing, because they are
+    the same number, or empty, at every input, `incomparable` those of which rounding alone moves
+    more than a tenth of the elements by about their own size. `spreads` tell how the errors of the
+    first outputs lie, `metric` what is lost of the delivery's own.
     """
 
     deviations: tuple[Deviation, ...]
@@ -101,6 +102,7 @@ class VerifyResult:
     spreads: tuple[ErrorSpread, ...] = ()
     incomparable: tuple[int, ...] = ()
     metric: MeasuredMetric | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> bool:

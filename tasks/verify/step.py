@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from handoff.tasks.compile.packages import digest_library, read_kernels
 from handoff.tasks.intake.loading import read_delivery
 from handoff.tasks.optimize.programs import load_program
 from handoff.tasks.probe.emulated import emulated_package
+from handoff.tasks.probe.limited_time import LimitedTime, bytes_of
 from handoff.tasks.probe.manners import (
     Package,
     expanded_inputs,
@@ -67,7 +69,8 @@ def run(job: VerifyJob) -> VerifyResult:
         job, yardsticks_of(cases), model_of(job), rounded, reasons=[*_other_libraries(job)]
     )
     with _opened(job, SHARED_LIBRARY) as library:
-        given = _compare_all(found, library, cases)
+        given, left_out = _compare_all(found, library, cases)
+        cases = tuple(case for case in cases if case.name not in left_out)
         if not found.reasons:
             _try_manners(found, library, cases, given)
         found.reasons += _unchecked_inputs(library, cases)
@@ -88,7 +91,7 @@ def run(job: VerifyJob) -> VerifyResult:
     return VerifyResult(
         tuple(found.deviations), tuple(found.reasons), tuple(found.notes),
         tuple(index for index, _ in blind), spreads_of(found.spreads.values()),
-        found.not_comparable(), measured,
+        found.not_comparable(), measured, tuple(map(_told_left_out, left_out)),
     )  # fmt: skip
 
 
@@ -165,13 +168,25 @@ def _measure_metric(found: Findings, library: Package) -> MeasuredMetric | None:
 
 def _compare_all(
     found: Findings, library: Package, cases: Sequence[ReferenceCase]
-) -> dict[str, Tensors]:
-    """Compare the library's outputs with every case's reference; return what it gave."""
-    gave = {}
+) -> tuple[dict[str, Tensors], list[str]]:
+    """Compare the library's outputs with every case's reference; return what it gave.
+
+    Beside it are the names of those that there was no time for: under emulation it is limited.
+    """
+    gave: dict[str, Tensors] = {}
+    left_out: list[str] = []
+    limit_s = math.inf
+    if found.job.calls is not None:
+        limit_s = found.job.recipe.verify.emulated_seconds
+        cases = sorted(cases, key=lambda case: bytes_of(case.inputs))
+    timed = LimitedTime(library, limit_s)
     for case in cases:
+        if not timed.has_time_for(case.inputs):
+            left_out.append(case.name)
+            continue
         try:
             given = copies(case.inputs)
-            gave[case.name] = library(given)
+            gave[case.name] = timed(given)
         except RuntimeError as error:
             told = f"{case.name}: the package failed: {first_line(error)}"
             # An error is no wrong number, where nobody has said that this is served.
@@ -179,7 +194,11 @@ def _compare_all(
             continue
         found.compare(case.name, case, gave[case.name])
         found.reasons += _inputs_changed(case, given)
-    return gave
+    return gave, left_out
+
+
+def _told_left_out(name: str) -> str:
+    return f"{name}: no time for it under emulation (the recipe's verify.emulated_seconds)"
 
 
 def _compare_package(

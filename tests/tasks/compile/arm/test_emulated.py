@@ -49,14 +49,16 @@ class Built:
     reference: ReferenceResult
     signature: ModelSignature
 
-    def verify(self, folder: Path, compiled: CompileResult) -> VerifyResult:
-        """Compare the package in a folder with the reference."""
+    def verify(
+        self, folder: Path, compiled: CompileResult, recipe: Recipe | None = None
+    ) -> VerifyResult:
+        """Compare the package in a folder with the reference, by its own recipe or another."""
         jobs = self.processes.jobs
         calls = jobs.calls(TARGET, folder, compiled, self.signature, self.reference.file)
         assert calls is not None
         job = VerifyJob(
-            folder, self.reference.file, jobs.recipe, compiled.library.digest, target=TARGET.slug,
-            staging=jobs.staging, program=self.optimized.reference, calls=calls,
+            folder, self.reference.file, recipe or jobs.recipe, compiled.library.digest,
+            target=TARGET.slug, staging=jobs.staging, program=self.optimized.reference, calls=calls,
         )  # fmt: skip
         return verify.run(job)
 
@@ -97,12 +99,27 @@ def test_its_numbers_are_verified_under_emulation_and_it_survives_hostile_inputs
 ) -> None:
     verified = built.verify(built.processes.jobs.package(TARGET), built.compiled)
     assert verified.accepted, verified.reasons
+    assert not verified.left_out
     assert max(deviation.max_abs for deviation in verified.deviations) < 1e-5
     jobs, reference = built.processes.jobs, built.reference.file
     probed = probe.run(jobs.probe(TARGET, built.compiled, built.signature, reference))
     assert probed.accepted, probed.reasons
     assert {replay.threads for replay in probed.mechanics.replays} == {1, 2, 8}
     assert probed.mechanics.trials
+
+
+def test_without_time_for_more_the_smallest_case_is_compared_and_the_others_are_listed(
+    built: Built,
+) -> None:
+    plan = replace(built.processes.jobs.recipe.verify, emulated_seconds=0.0)
+    recipe = replace(built.processes.jobs.recipe, verify=plan)
+    verified = built.verify(built.processes.jobs.package(TARGET), built.compiled, recipe)
+    assert verified.accepted, verified.reasons
+    compared = {deviation.case for deviation in verified.deviations}
+    assert "batch=1 seed=0" in compared
+    left_out = {told.partition(":")[0] for told in verified.left_out}
+    assert left_out == set(built.reference.cases) - {"batch=1 seed=0"}
+    assert not left_out & compared
 
 
 def test_a_wrong_vector_width_is_refused_though_its_instructions_are_the_same(

@@ -1,0 +1,70 @@
+"""Calls for which there is limited time: the small ones are made, the one that won't end isn't."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+
+from handoff.tasks.probe.limited_time import LimitedTime
+from handoff.tasks.verify.loading import Tensors
+
+_SECONDS_A_ROW = 0.01
+
+
+def rows(count: int) -> Tensors:
+    return (torch.ones(count, 4),)
+
+
+def slow(inputs: Tensors) -> Tensors:
+    time.sleep(_SECONDS_A_ROW * len(inputs[0]))
+    return (inputs[0] + 1,)
+
+
+def test_the_largest_call_is_the_one_there_is_no_time_for() -> None:
+    timed = LimitedTime(slow, 1.0)
+    made = []
+    for count in (1, 2, 7, 17, 1024):
+        if timed.has_time_for(rows(count)):
+            made.append(count)
+            assert torch.equal(timed(rows(count))[0], rows(count)[0] + 1)
+    assert made == [1, 2, 7, 17]
+
+
+def test_without_a_limit_there_is_time_for_all() -> None:
+    timed = LimitedTime(slow, math.inf)
+    timed(rows(1))
+    timed(rows(2))
+    assert timed.has_time_for(rows(10**6))
+
+
+def test_the_first_call_is_made_though_there_is_no_time_at_all() -> None:
+    timed = LimitedTime(slow, 0.0)
+    assert timed.has_time_for(rows(1024))
+    timed(rows(1))
+    assert not timed.has_time_for(rows(1))
+
+
+def test_what_the_first_call_waits_for_the_start_is_not_expected_of_the_others() -> None:
+    starts = [0.2]
+
+    def starting(inputs: Tensors) -> Tensors:
+        time.sleep(starts.pop() if starts else 0.0)
+        return inputs
+
+    timed = LimitedTime(starting, 2.0)
+    timed(rows(1))
+    assert timed.has_time_for(rows(64))
+
+
+def test_a_call_that_fails_takes_its_time_too() -> None:
+    def fails(inputs: Tensors) -> Tensors:
+        slow(inputs)
+        raise RuntimeError("refused")
+
+    timed = LimitedTime(fails, 0.05)
+    with pytest.raises(RuntimeError):
+        timed(rows(7))
+    assert not timed.has_time_for(rows(1))
