@@ -19,6 +19,7 @@ from handoff.flows.progress import announced
 from handoff.infra.engine.child import StepProcess
 from handoff.tasks import steps
 from handoff.tasks.captures.rows import fill_rows
+from handoff.tasks.compile.arm.emulation import SLOWER, emulated_target
 from handoff.tasks.compile.messages import CompileJob, CompileResult
 from handoff.tasks.conformance.messages import SignTableJob
 from handoff.tasks.conformance.running import Plan, Tell, make_table
@@ -47,7 +48,8 @@ def _of_target(row: Step[J, R]) -> Task[[StepProcess, J, str], R]:
     """Return the task of a step that is run for each target, whose slug is told."""
 
     def run(process: StepProcess, job: J, slug: str) -> R:
-        result: R = _wait(process, job, f"{row.name} {slug}")
+        limit_s = row.limit_s * SLOWER if emulated_target(slug) else None
+        result: R = _wait(process, job, f"{row.name} {slug}", limit_s=limit_s)
         return result
 
     return task(_named(run, row), **policies.target_step(row.name))

@@ -19,7 +19,7 @@ from handoff.artifacts.recipe.recipe import PassChoice, Recipe
 from handoff.artifacts.recipe.target import CpuTarget, CudaTarget, Target, find_target
 from handoff.artifacts.release.mechanics import Limits
 from handoff.tasks import steps
-from handoff.tasks.compile.arm.emulation import emulated_target
+from handoff.tasks.compile.arm.emulation import SLOWER, emulated_target
 from handoff.tasks.compile.messages import CompileJob, CompileResult, ToolsJob
 from handoff.tasks.inspect.messages import TraceabilityJob
 from handoff.tasks.localize.messages import LocalizeJob
@@ -171,8 +171,12 @@ class Jobs:
         self, target: Target, compiled: CompileResult, signature: ModelSignature, reference: Path
     ) -> ProbeJob:
         """Return the job that runs the target's packages without Python."""
-        # A GPU's driver reserves far more address space than it uses.
-        limits = Limits(memory_bytes=0) if isinstance(target, CudaTarget) else Limits()
+        limits = Limits()
+        if isinstance(target, CudaTarget):
+            # A GPU's driver reserves far more address space than it uses.
+            limits = replace(limits, memory_bytes=0)
+        elif emulated_target(target.slug):
+            limits = replace(limits, answer_s=limits.answer_s * SLOWER)
         return ProbeJob(
             self.package(target), compiled.files, compiled.fit, signature, reference, self.recipe,
             RUNNER_SOURCE, self.programs, self.workspace / "probe" / target.slug, limits,

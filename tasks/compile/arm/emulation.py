@@ -17,6 +17,8 @@ from handoff.tasks.compile.arm.sysroot import find_sysroot
 
 # A processor that has what the level has to have: what is beyond it ends with SIGILL.
 _PROCESSORS = {"v8.2": "neoverse-n1"}
+# So many times as long as usual what calls a package under emulation may take.
+SLOWER = 10
 
 
 def emulated_target(slug: str) -> ArmTarget | None:

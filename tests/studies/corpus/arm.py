@@ -2,11 +2,12 @@
 
 python -m tests.studies.corpus.arm sentence_encoder dlrm demo
 
-Without names it is the models of the table in `docs/arm.md`. Each is delivered, released as `handoff release` does, pulled for ARM64, and opened by the C++
-runner under emulation, which verifies its signature and replays the release's examples. `demo`
-stands for the demo's models. FOLDER keeps a row for each, the deliveries, and the home folder with
-the releases: run again with the same folder, only what has no row is done. `--write FILE` puts the
-table between the marks in a Markdown file.
+Without names it is the models of the table in `docs/arm.md`. Each is delivered, released as
+`handoff release` does, pulled for ARM64, and opened by the C++ runner under emulation, which
+verifies its signature and replays the release's examples. `demo` stands for the demo's models.
+FOLDER keeps a row for each, the deliveries, and the home folder with the releases: run again with
+the same folder, only what has no row is done. `--write FILE` puts the table between the marks in a
+Markdown file.
 """
 
 from __future__ import annotations
