@@ -44,12 +44,16 @@ def _step(row: Step[J, R]) -> Task[[StepProcess, J], R]:
     return task(_named(run, row), **policies.step(row.name))
 
 
+def most_seconds(row: Step[Any, Any], slug: str) -> float:
+    """Return how long a step of a target may take: longer where an emulator runs its packages."""
+    return row.limit_s * (SLOWER if emulated_target(slug) else 1)
+
+
 def _of_target(row: Step[J, R]) -> Task[[StepProcess, J, str], R]:
     """Return the task of a step that is run for each target, whose slug is told."""
 
     def run(process: StepProcess, job: J, slug: str) -> R:
-        limit_s = row.limit_s * SLOWER if emulated_target(slug) else None
-        result: R = _wait(process, job, f"{row.name} {slug}", limit_s=limit_s)
+        result: R = _wait(process, job, f"{row.name} {slug}", limit_s=most_seconds(row, slug))
         return result
 
     return task(_named(run, row), **policies.target_step(row.name))

@@ -13,6 +13,8 @@ from torch import nn
 from handoff.artifacts.delivery.signature import ModelSignature
 from handoff.artifacts.recipe.recipe import Recipe, VerifyPlan
 from handoff.artifacts.recipe.target import ArmTarget
+from handoff.artifacts.release.mechanics import USUAL_LIMITS
+from handoff.flows.steps import most_seconds
 from handoff.tasks.compile.arm import cross_compiled
 from handoff.tasks.compile.arm.sysroot import is_arm_host, lacking
 from handoff.tasks.compile.messages import CompileResult
@@ -22,6 +24,7 @@ from handoff.tasks.optimize.messages import OptimizeResult
 from handoff.tasks.probe import step as probe
 from handoff.tasks.registry import assemble
 from handoff.tasks.release.processes import Processes
+from handoff.tasks.steps import PROBE
 from handoff.tasks.verify import step as verify
 from handoff.tasks.verify.messages import ReferenceResult, VerifyJob, VerifyResult
 from tests.shared_tools import share_built
@@ -106,6 +109,14 @@ def test_its_numbers_are_verified_under_emulation_and_it_survives_hostile_inputs
     assert probed.accepted, probed.reasons
     assert {replay.threads for replay in probed.mechanics.replays} == {1, 2, 8}
     assert probed.mechanics.trials
+
+
+def test_under_emulation_an_answer_may_take_longer_and_a_step_too(built: Built) -> None:
+    jobs, reference = built.processes.jobs, built.reference.file
+    job = jobs.probe(TARGET, built.compiled, built.signature, reference)
+    assert job.limits.answer_s == 10 * USUAL_LIMITS.answer_s
+    assert most_seconds(PROBE, TARGET.slug) == 10 * PROBE.limit_s
+    assert most_seconds(PROBE, "cpu-avx2") == PROBE.limit_s
 
 
 def test_without_time_for_more_the_smallest_case_is_compared_and_the_others_are_listed(
