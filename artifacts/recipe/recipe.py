@@ -87,8 +87,8 @@ class VerifyPlan:
 
     emulated_seconds: float = later(1500.0)
     """How long a package for another processor is called under emulation with the plan's inputs, 0
-    to 3000: small ones first, special values last. The smallest is compared in any case, and what
-    there is no time for is listed."""
+    to 3000: small ones first, special values last. The two smallest sizes are compared in any case,
+    and what there is no time for is listed."""
 
     def __post_init__(self) -> None:
         """Check that there is something to compare."""
