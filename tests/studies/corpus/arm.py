@@ -37,8 +37,8 @@ from tests.studies.corpus.release import deliver_model, names_of
 TARGET = ArmTarget("v8.2")
 # Of each kind those that an emulator comes through in minutes.
 CHOSEN = (
-    "demo", "rechub_dssm", "dlrm", "table_resnet", "sentence_encoder", "lstm_forecaster",
-    "t5_encoder", "ft_transformer", "graph_classifier", "patchtst", "mobilenet_v3_small",
+    "demo", "sentence_encoder", "mobilenet_v3_small", "patchtst", "graph_classifier",
+    "table_resnet", "dlrm", "rechub_dssm", "rechub_din", "rechub_deepfm", "deepctr_deepfm",
 )  # fmt: skip
 # Large sizes are left out, which the record says: a multiplication takes 7 ns under emulation.
 _RECIPE = f"""targets = ["cpu", "{TARGET.slug}"]
