@@ -92,7 +92,10 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or a linear layer: its call, what it is given, and its weight."""
+    """A convolution or a linear layer: its call, what it is given, and its weight.
+
+    What it is given is what has made the values, however they were laid out in memory since.
+    """
 
     node: torch.fx.Node
     given: torch.fx.Node
@@ -109,13 +112,20 @@ def find_layers(program: ExportedProgram) -> list[Layer]:
         Layer(node, given, weight)
         for node in program.graph.nodes
         if node.target in (CONVOLUTION, LINEAR)
-        and isinstance(given := node.args[0], torch.fx.Node)
+        and isinstance(given := source_of(node.args[0]), torch.fx.Node)
         and isinstance(weight := node.args[1], torch.fx.Node)
         and state_name(program, weight)
         and all(map(_is_float32, (given, weight)))
         and weight.meta["val"].dim() == (4 if node.target is CONVOLUTION else 2)
         and not (node.target is CONVOLUTION and given.meta["val"].shape[1] == 1)
     ]
+
+
+def source_of(value: object) -> object:
+    """Return what has made a tensor's values, behind calls that lay them out in memory."""
+    while isinstance(value, torch.fx.Node) and value.target is _ATEN.contiguous.default:
+        value = value.args[0]
+    return value
 
 
 def _is_float32(node: torch.fx.Node) -> bool:
@@ -132,7 +142,7 @@ def summands(layers: Sequence[Layer]) -> list[torch.fx.Node]:
     for layer in layers:
         only, *more = [*layer.node.users, None]
         if layer.node.target is CONVOLUTION and more == [None] and is_sum(only):
-            others = [one for one in only.args if one is not layer.node]
+            others = [source_of(one) for one in only.args if one is not layer.node]
             found |= dict.fromkeys(one for one in others if isinstance(one, torch.fx.Node))
     return list(found)
 
@@ -222,7 +232,7 @@ class _Rounding(torch.fx.Interpreter):
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         given = args[0]
-        source = n.args[0]
+        source = source_of(n.args[0])
         assert isinstance(source, torch.fx.Node)
         grid = self._grids.get(source) or grid_of(float(given.min()), float(given.max()))
         return self.call_function(n.target, (grid.rounded(given), self._weights[n], *args[2:]),

@@ -15,7 +15,14 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from handoff.tasks.optimize.int8.layers import CONVOLUTION, LEVELS, Grid, int8_weight, is_sum
+from handoff.tasks.optimize.int8.layers import (
+    CONVOLUTION,
+    LEVELS,
+    Grid,
+    int8_weight,
+    is_sum,
+    source_of,
+)
 from handoff.tasks.optimize.kernels import INT8_LAYERS
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import (
@@ -76,7 +83,7 @@ class Rewriter:
     def replace(self, node: torch.fx.Node) -> None:
         """Put an operator in the place of a layer, and of the activation that alone takes it."""
         graph = self._program.graph
-        given = node.args[0]
+        given = source_of(node.args[0])
         assert isinstance(given, torch.fx.Node)
         rounded = self._onto_grid(given)
         users = list(node.users)
@@ -95,6 +102,10 @@ class Rewriter:
 
     def join(self) -> None:
         """Let each result that such a layer takes leave its own on that one's grid already."""
+        graph = self._program.graph
+        for node in reversed(graph.find_nodes(op="call_function", target=_ATEN.contiguous.default)):
+            if not node.users:
+                graph.erase_node(node)
         if self._adds:
             self._add_inside()
         for given, rounded in list(self._rounded.items()):
@@ -142,7 +153,7 @@ class Rewriter:
         """
         if not is_sum(node):
             return None
-        one, other = node.args
+        one, other = map(source_of, node.args)
         assert isinstance(one, torch.fx.Node)
         assert isinstance(other, torch.fx.Node)
         for layer, past in sorted(((one, other), (other, one)), reverse=True):

@@ -24,7 +24,7 @@ from handoff.tasks.optimize.passes.layout import LayoutPass
 from handoff.tasks.optimize.passes.purity import last_writes
 from handoff.tasks.optimize.passes.state import drop_unused_state
 
-_STATIC, _DYNAMIC = "static", "dynamic"
+_SUMS, _DYNAMIC = "static-sums", "dynamic"
 _NAMES_AT_MOST = 12
 
 
@@ -33,12 +33,13 @@ class QuantizeInt8(LayoutPass):
 
     Before: `y = relu(conv2d(x, W, b))`. After: `y = qconv(uint8(x / s + z), s, z, int8(W), ...)`,
     by oneDNN's own int8 operators, with the activation inside; a result that only such layers take
-    stays int8, and so does the sum of a convolution and of what goes past it.
+    stays int8.
 
     With `activations = "static"`, a tensor's scale and zero are chosen by what it held on the
-    delivery's calibration batches (its examples, without any); with `"dynamic"` they are found at
-    each call, for linear layers alone. The layers that move the outputs most stay in float32, as
-    many as `keep` says (`0.1` keeps a tenth), and with any of them all sums.
+    delivery's calibration batches (its examples, without any); with `"static-sums"` the sum of a
+    convolution and of what goes past it stays int8, too; with `"dynamic"` scale and zero are found
+    at each call, for linear layers alone. The layers that move the outputs most stay in float32, as
+    many as `keep` says: `0.1` keeps a tenth.
 
     Conditions: float32 layers whose weights are constants. It rounds to 256 steps, which moves
     outputs by some percent of their size: the recipe's tolerance or its metric has to have room for
@@ -48,11 +49,11 @@ class QuantizeInt8(LayoutPass):
     name: ClassVar[str] = "quantize-int8"
     rounds: ClassVar[bool] = True
     parameters: ClassVar[Mapping[str, str]] = {
-        "activations": "static or dynamic",
+        "activations": "static, static-sums or dynamic",
         "keep": "the share of the layers that stays in float32, from 0 to 0.9",
     }
     forms: ClassVar[Mapping[str, str]] = {
-        "activations": "static|dynamic",
+        "activations": "static(-sums)?|dynamic",
         "keep": r"0\.?|0?\.([0-8][0-9]*|90*)",
     }
 
@@ -60,7 +61,8 @@ class QuantizeInt8(LayoutPass):
         """Check the parameters; `UsageProblem` for a kind or a share that there isn't."""
         super().__init__(parameters)
         self._share = float(self.given["keep"])
-        self._is_static = self.given["activations"] == _STATIC
+        self._is_static = self.given["activations"] != _DYNAMIC
+        self._adds = self.given["activations"] == _SUMS
         self._calibration = Calibration((), "")
         self._kept: dict[str, float] = {}
         self._notes: tuple[str, ...] = ()
@@ -82,16 +84,14 @@ class QuantizeInt8(LayoutPass):
         """Choose ranges and layers, and put int8 operators in their places."""
         self._kept, self._notes = {}, ()
         layers, batches = self._layers(program), self._calibration.batches
-        count = math.ceil(self._share * len(layers))
-        # Where float32 is kept to be more exact, sums are, too.
-        between = [] if count else summands(layers)
-        seen = [*(layer.given for layer in layers), *between]
+        seen = [*(layer.given for layer in layers), *(summands(layers) if self._adds else ())]
         grids = observe_grids(program, seen, batches) if self._is_static else {}
+        count = math.ceil(self._share * len(layers))
         if count:
             moved = influence(program, layers, grids, batches[0])
             worst = sorted(layers, key=lambda layer: -moved[layer])[:count]
             self._kept = {layer.node.name: moved[layer] for layer in worst}
-        self._rewriter = Rewriter(program, grids, adds=not count)
+        self._rewriter = Rewriter(program, grids, adds=self._adds)
         whose = (self._calibration.told,) if self._is_static and layers else ()
         self._notes = (*_told(layers, self._kept), *whose)
         return super().call(program)

@@ -31,7 +31,7 @@ from handoff.infra.terminal.console import print_table
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, Any]]
 _FLOAT32 = ("freezing", "channels-last+freezing", "cpu-attention+freezing", "pool-with-attention")
-_INT8 = ("int8", "channels-last+int8", "int8-dynamic", "int8-dynamic-keep-10")
+_INT8 = ("int8", "channels-last+int8", "channels-last+int8-sums", "int8-dynamic")
 _LEVEL = "cpu-avx512-vnni"
 _BATCHES, _SAMPLES = 8, 8
 

@@ -10,7 +10,7 @@ import pytest
 from handoff.artifacts.delivery.contract import DeliveryContract, ModelSection, Structure
 from handoff.artifacts.delivery.signature import TensorSpec
 from handoff.artifacts.errors import UsageProblem
-from handoff.artifacts.recipe.recipe import PassChoice, Recipe
+from handoff.artifacts.recipe.recipe import PassChoice, Recipe, Search
 from handoff.artifacts.recipe.tolerance import Tolerance
 from handoff.tasks.optimize.passes import PASSES
 from handoff.tasks.optimize.recipe_names import declared_passes, require_known_names
@@ -81,7 +81,7 @@ def test_without_a_contract_an_outputs_name_is_left_to_the_step() -> None:
         ("lower-precision", {"dtype": "float8"}, "expected dtype to be bfloat16 or float16, got"),
         ("lower-precision", {"operators": "linear,conv"}, "expected operators to be which ones"),
         ("quantize-int8", {"keep": "0.95"}, "from 0 to 0.9, got '0.95'"),
-        ("quantize-int8", {"activations": "both"}, "static or dynamic, got 'both'"),
+        ("quantize-int8", {"activations": "both"}, "static-sums or dynamic, got 'both'"),
         ("prune-low-influence", {"share": "2"}, "got '2'"),
         ("fold-batch-norm", {"share": "1"}, r"expected the parameters \(none\), got share"),
     ],
@@ -99,3 +99,20 @@ def test_a_wrong_parameter_is_told_before_anything_is_started(
 @pytest.mark.parametrize("share", ["0", "0.5", ".01", "1", "1e-4", "2.5e-3"])
 def test_a_share_may_be_written_as_any_number(share: str) -> None:
     require_known_names(Recipe(passes=(PassChoice("prune-low-influence", {"share": share}),)))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "milder"),
+    [
+        ("channels-last+int8-sums", "channels-last+int8"),
+        ("channels-last+int8", "channels-last+int8-keep-10"),
+        ("int8-dynamic-keep-25", "int8-dynamic-keep-50"),
+        ("int8-keep-50", ""),
+        ("freezing", ""),
+    ],
+)
+def test_a_candidate_that_is_too_inexact_leads_to_one_that_keeps_more_in_float32(
+    candidate: str, milder: str
+) -> None:
+    assert Search.milder(candidate) == milder
+    assert not milder or Search(1.0, (milder,)).candidates == (milder,)

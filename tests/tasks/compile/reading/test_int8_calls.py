@@ -50,7 +50,7 @@ class Net(nn.Module):
 def quantized() -> ExportedProgram:
     """The net in int8."""
     program = export(Net(), X)
-    chosen = QuantizeInt8({"activations": "static", "keep": "0"})
+    chosen = QuantizeInt8({"activations": "static-sums", "keep": "0"})
     chosen.calibrate(Calibration([(X,)], "ranges of one batch"))
     assert apply_pass(chosen, program)
     assert count(program, torch.ops.handoff.int8_convolution_added.default) == 2
