@@ -15,7 +15,7 @@ from handoff.artifacts.digest import digest_bytes
 from handoff.artifacts.errors import StoreFailed
 from handoff.artifacts.stores.objects import Objects, object_key
 from handoff.artifacts.stores.s3 import S3Store
-from tests.artifacts.made_stores import put_file, s3_store, sizes_below
+from tests.artifacts.stores.made_stores import put_file, s3_store, sizes_below
 from tests.faulty_server import FAULTS, FOREVER, Fault, FaultyServer
 
 pytestmark = pytest.mark.server

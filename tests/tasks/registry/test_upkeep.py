@@ -16,7 +16,7 @@ from handoff.artifacts.stores.objects import object_key
 from handoff.artifacts.stores.store import Store, open_store
 from handoff.tasks.registry.upkeep.checking import Checked, check_store
 from handoff.tasks.registry.upkeep.copying import Copied, copy_store
-from tests.artifacts.made_stores import overwrite
+from tests.artifacts.stores.made_stores import overwrite
 from tests.tasks.registry.registering import SomeRegistry, some_registry
 
 
