@@ -18,10 +18,10 @@ from tests.studies.containers.seen import Failed, Log
 # The default seccomp profile lets Landlock through since this one; compose's `pre_stop` needs it.
 _OLDEST = 23
 _PACKAGES = ("docker.io", "docker-cli", "containerd")
-_SOURCE = (
-    "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "
-    "http://deb.debian.org/debian trixie main\n"
-)
+# Debian 13 lies where this machine's own Debian does.
+_SITES = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(SUITE) $(SITE)",
+          "Created-By: Packages"]  # fmt: skip
+_SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {site} trixie main\n"
 _START_LIMIT_S = 60
 
 
@@ -138,11 +138,23 @@ def _version_of(program: str | None) -> int:
     return int(found[1]) if found else 0
 
 
+def debian_site(told: str) -> str:
+    """Return where Debian's releases lie, by what apt tells of its sources: `main oldstable SITE`.
+
+    Raises `Failed` where none is told, as before `apt-get update`.
+    """
+    for line in told.splitlines():
+        component, suite, site = [*line.split(), "", "", ""][:3]
+        if component == "main" and site and "-" not in suite:
+            return site
+    raise Failed(f"expected Debian's own source among apt's, got {told[:200]!r}: apt-get update")
+
+
 def _unpack(to: Path, apt: Path, log: Log) -> None:
     """Fetch Debian 13's packages, signatures checked, and unpack them; nothing is installed."""
     for name in ("lists/partial", "cache/archives/partial", "parts", "debs"):
         (apt / name).mkdir(parents=True, exist_ok=True)
-    (apt / "sources.list").write_text(_SOURCE)
+    (apt / "sources.list").write_text(_SOURCE.format(site=debian_site(log.run(_SITES))))
     places = {
         "Dir::Etc::sourcelist": apt / "sources.list", "Dir::Etc::sourceparts": apt / "parts",
         "Dir::State::lists": apt / "lists", "Dir::Cache": apt / "cache",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.studies.containers import machine, namespaces
+from tests.studies.containers.engine import debian_site
 from tests.studies.containers.images import STANDINS, foreign_images, own_images
 from tests.studies.containers.receiver import receiving
 from tests.studies.containers.seen import Failed, Log, Row, Sightings, table
@@ -119,3 +120,15 @@ def test_what_is_posted_is_remembered() -> None:
     with receiving("127.0.0.1") as receiver:
         assert httpx.post(receiver.address, json={"text": "refused"}).status_code == 204
     assert receiver.taken == ['{"text":"refused"}']
+
+
+def test_debian_13_is_fetched_from_where_this_machines_own_debian_is() -> None:
+    told = (
+        "main oldstable-security http://mirror.example/security\n"
+        "main oldstable-updates http://mirror.example/debian\n"
+        "contrib oldstable http://other.example/debian\n"
+        "main oldstable http://mirror.example/debian\n"
+    )
+    assert debian_site(told) == "http://mirror.example/debian"
+    with pytest.raises(Failed, match="apt-get update"):
+        debian_site("")
